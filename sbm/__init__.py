@@ -1,0 +1,42 @@
+"""sbm: exact linear models on LIBSVM files bigger than memory.
+
+The functions and classes here do all that the commands do::
+
+    sbm.split(["big.svm"], blocks=12)
+    model, report = sbm.train(settings=sbm.Settings(C=0.1, mem="2GB"))
+    sbm.predict(model, "test.svm")
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sbm.errors import SbmError
+    from sbm.jobs.info import check, info
+    from sbm.jobs.predict import predict
+    from sbm.jobs.split import split
+    from sbm.jobs.train import train
+    from sbm.settings import Settings
+    from sbm.store.model import Model
+
+__version__ = "0.1.0"
+__all__ = ["Model", "SbmError", "Settings", "check", "info", "predict", "split", "train"]
+
+_HOMES = {
+    "Model": "sbm.store.model",
+    "SbmError": "sbm.errors",
+    "Settings": "sbm.settings",
+    "check": "sbm.jobs.info",
+    "info": "sbm.jobs.info",
+    "predict": "sbm.jobs.predict",
+    "split": "sbm.jobs.split",
+    "train": "sbm.jobs.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that ``sbm --help`` does not wait for numpy and numba."""
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sbm' has no attribute {name!r}")

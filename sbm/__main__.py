@@ -1,0 +1,5 @@
+"""``python -m sbm``."""
+
+from sbm.cli import main
+
+main()

@@ -1,0 +1,419 @@
+"""The command line: each command parses, calls one function and prints what it returns."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from sbm import __version__
+from sbm.errors import SbmError, SettingsError
+from sbm.jobs.progress import Progress
+from sbm.settings import Settings, format_size
+from sbm.solver.cache import POLICIES
+from sbm.solver.losses import LOSSES
+
+EXIT_ERROR, EXIT_USAGE, EXIT_BUDGET, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def _echo(text: str) -> None:
+    click.echo(text)
+
+
+def _complain(text: str) -> None:
+    click.echo(text, err=True)
+
+
+class _Terminal(Progress):
+    """Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet, self._verbose = quiet, verbose
+        self._live = sys.stderr.isatty() and not quiet
+        self._bar: Any = None
+        self._titled = False
+
+    def start(self, what: str, total: int | None, unit: str = "B") -> None:
+        self._what, self._total, self._unit = what, total, unit
+        self._begin = self._last = time.monotonic()
+        self._size, self._row_count = 0, 0
+        if self._live:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                desc=what, total=total, unit=unit, unit_scale=unit == "B", leave=False,
+                dynamic_ncols=True, file=sys.stderr,
+            )  # fmt: skip
+
+    def advance(self, done: int, **numbers: Any) -> None:
+        self._size, self._row_count = done, numbers.get("rows", 0)
+        if self._bar is not None:
+            if self._row_count:
+                seconds = max(time.monotonic() - self._begin, 1e-9)
+                self._bar.set_postfix_str(f"{self._row_count / seconds:,.0f} rows/s", refresh=False)
+            self._bar.update(done - self._bar.n)
+        elif not self._quiet and time.monotonic() - self._last > 10:
+            self._last = time.monotonic()
+            _complain(self._line())
+
+    def _line(self) -> str:
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        amount = format_size(self._size) if self._unit == "B" else f"{self._size} {self._unit}"
+        text = f"{self._what}: {amount}"
+        if self._total:
+            left = seconds * (self._total / max(self._size, 1) - 1)
+            text += f" of {format_size(self._total) if self._unit == 'B' else self._total}"
+            text += f", {100 * self._size / self._total:.0f} %, about {left:.0f} s left"
+        if self._unit == "B":
+            text += f", {self._size / seconds / 1e6:.0f} MB/s"
+        if self._row_count:
+            text += f", {self._row_count / seconds:,.0f} rows/s"
+        return text
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def note(self, text: str) -> None:
+        if self._verbose:
+            _complain(text)
+
+    def row(self, record: dict[str, Any]) -> None:
+        if self._quiet:
+            return
+        if not self._titled:
+            self._titled = True
+            _complain(
+                "pass  seconds    load    wait   solve    Mrows/s  Mnnz/s            dual"
+                "  est. gap   cached     free    hits   memory"
+            )
+        s, certificate = record["seconds"], record["certificate"]
+        _complain(
+            f"{record['pass']:4d} {record['elapsed']:8.2f} {s['load']:7.2f} {s['wait']:7.2f} "
+            f"{s['solve']:7.2f} {record['rows_per_second'] / 1e6:10.2f} "
+            f"{record['nnz_per_second'] / 1e6:7.1f} {record['dual']:15.8g} "
+            f"{record['estimated_relative_gap']:9.1e} {record['cached_rows']:8d} "
+            f"{record['cached_free']:8d} {record['cache_hits']:7d} "
+            f"{format_size(record['resident_bytes']):>8}"
+            + (f"   certified gap {certificate['relative_gap']:.2e}" if certificate else "")
+        )
+
+
+# ------------------------------------------------------------------------------------ commands
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="sbm")
+def cli() -> None:
+    r"""Exact linear models on LIBSVM files bigger than memory.
+
+    \b
+    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
+    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
+    sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
+    """
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that every command has."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Tell more, on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress, no table."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("-o", "--output", "store", type=click.Path(path_type=Path), help="Store to make.")
+@click.option("--blocks", type=int, metavar="M", help="Number of blocks.")
+@click.option("--block-size", metavar="SIZE", help="Or: memory a block takes when loaded.")
+@click.option(
+    "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
+    show_default=True, help="Type of stored values; values that are all 1 take no space.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the dealing to blocks.")
+@click.option("--no-shuffle", is_flag=True, help="Deal rows in turn, in the order of the input.")
+@click.option("--level", type=int, default=1, show_default=True, help="Level of zstd, 1 to 19.")
+@click.option("--threads", type=int, metavar="N", help="Default: all cores.")
+@click.option("--mem", default="1GB", show_default=True, metavar="SIZE", help="Bound of memory.")
+@click.option("--append", is_flag=True, help="Add new blocks to an existing store.")
+@click.option("--force", is_flag=True, help="Replace a store; with --append: take data twice.")
+@click.option(
+    "--on-error", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="At a line that is not LIBSVM text.",
+)  # fmt: skip
+@_shared
+def split(
+    inputs: tuple[str, ...], no_shuffle: bool, as_json: bool, quiet: bool, verbose: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Turn LIBSVM text into a block store, reading it once.
+
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. Rows are dealt to
+    the blocks at random. Example: sbm split day*.svm.gz -o week.sbm --blocks 24
+    """
+    from sbm.jobs.split import split as job
+
+    begin = time.perf_counter()
+    report = job(
+        inputs, shuffle=not no_shuffle, progress=_Terminal(quiet or as_json, verbose), **options
+    )
+    report["seconds"] = time.perf_counter() - begin
+    for problem in report["problems"]:
+        _complain(f"skipped {problem}")
+    if as_json:
+        return _echo(json.dumps(report))
+    bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
+    _echo(
+        f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
+        f"{report['nnz']:,} nonzeros in {report['blocks']} blocks, {format_size(report['bytes'])} "
+        f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
+        f"({report['text_bytes'] / 1e6 / report['seconds']:.0f} MB/s)"
+    )
+    if report["skipped"]:
+        _echo(f"{report['skipped']:,} lines skipped")
+    return None
+
+
+@cli.command()
+@click.argument("store", required=False, type=click.Path(path_type=Path))
+@click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
+@click.option("--loss", type=click.Choice(list(LOSSES)), help="[default: hinge]")
+@click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
+@click.option("--cache-frac", type=float, help="Share of the working set cached.  [default: 0.5]")
+@click.option("--mem", metavar="SIZE", help="Bound of the process's memory.  [default: 2GB]")
+@click.option("--rounds", type=int, help="Most sweeps over a working set.  [default: 3]")
+@click.option("--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]")
+@click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]")
+@click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="[default: gradient]")
+@click.option("--bias", type=float, help="Value of an extra feature in every row.  [default: 0]")
+@click.option(
+    "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
+)
+@click.option("--seed", type=int, help="Of every random choice.  [default: 0]")
+@click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="TOML file; its keys are these options."
+)
+@_shared
+def train(
+    store: Path | None, model: Path | None, test: str | None, config: Path | None,
+    as_json: bool, quiet: bool, verbose: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Train a model on a block store, to a certified duality gap.
+
+    STORE may be left out where there is only one in the current folder. Exit code 3: a budget was
+    used up before the tolerance was reached; the model is written and says so.
+    Example: sbm train big.sbm -C 0.1 --mem 2GB --json
+    """
+    settings = _settings(config, options)
+    from sbm.jobs.predict import predict as predict_job
+    from sbm.jobs.train import train as job
+
+    progress = _Terminal(quiet or as_json, verbose)
+    result, report = job(store, model, settings, progress=progress)
+    if test is not None:
+        report["test"] = predict_job(result, test, progress=progress)
+    if as_json:
+        _echo(json.dumps(report))
+    else:
+        _print_training(report)
+    if not report["converged"]:
+        _complain(
+            f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
+            f"{settings.tol:g}; raise --max-passes or --time-limit"
+        )
+        sys.exit(EXIT_BUDGET)
+
+
+def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
+    """Options given on the command line override the file."""
+    values = {} if config is None else Settings.read_toml(config)
+    merged = {key.replace("-", "_"): value for key, value in values.items()}
+    if options["class_weight"]:
+        options["class_weight"] = list(options["class_weight"])
+    merged |= {key: value for key, value in options.items() if value not in (None, ())}
+    return Settings.from_dict(merged, str(config) if config else "options")
+
+
+def _print_training(report: dict[str, Any]) -> None:
+    s = report["seconds"]
+    _echo(
+        f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
+        f"certified relative gap {report['relative_gap']:.2e} after {report['passes']} passes\n"
+        f"{report['n_support']:,} support vectors ({report['n_free']:,} free), "
+        f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
+        f"peak memory {format_size(report['peak_rss_bytes'])}\n"
+        f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
+        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, alphas {s['write']:.2f}"
+    )
+    if "test" in report:
+        _print_quality(report["test"], "test ")
+
+
+@cli.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("data", metavar="INPUT")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A label a line goes here.")
+@click.option("--decision", is_flag=True, help="Write decision values instead of labels.")
+@click.option("--threads", type=int, metavar="N", help="For parsing; default: all cores.")
+@_shared
+def predict(
+    model: Path, data: str, as_json: bool, quiet: bool, verbose: bool, **options: Any
+) -> None:
+    """Predict the labels of LIBSVM text or of a store, and say how good they are.
+
+    Feature ids that the model does not know are ignored and counted.
+    Example: sbm predict big.model test.svm.gz -o labels.txt
+    """
+    from sbm.jobs.predict import predict as job
+
+    report = job(model, data, progress=_Terminal(quiet or as_json, verbose), **options)
+    if as_json:
+        return _echo(json.dumps(report))
+    _print_quality(report)
+    return None
+
+
+def _print_quality(report: dict[str, Any], prefix: str = "") -> None:
+    if not report["rows"]:
+        return _echo("no rows")
+    auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
+    _echo(
+        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
+        f"({report['correct']:,} of {report['rows']:,}){auc}"
+    )
+    _echo("   label  precision     recall         F1      rows  predicted")
+    for row in report["classes"]:
+        figures = "".join(
+            f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
+            for k in ("precision", "recall", "f1")
+        )
+        _echo(f"{row['label']:8g}{figures} {row['support']:9,} {row['predicted']:10,}")
+    (tn, fp), (fn, tp) = report["confusion"]
+    _echo(f"confusion: {tp:,} true +, {fp:,} false +, {tn:,} true -, {fn:,} false -")
+    if report["unknown_labels"]:
+        _echo(f"{report['unknown_labels']:,} rows have a label the model does not know")
+    if report["unknown_nonzeros"]:
+        _echo(f"{report['unknown_nonzeros']:,} nonzeros ignored: the model does not know their ids")
+    return None
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@_shared
+def info(path: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Tell what a store, a run or a model is.
+
+    Example: sbm info big.sbm
+    """
+    from sbm.jobs.info import info as job
+
+    facts = job(path)
+    if as_json:
+        return _echo(json.dumps(facts))
+    for name, value in facts.items():
+        if name == "log" or (name in ("block_rows", "options") and not verbose):
+            continue
+        _echo(f"{name.replace('_', ' '):>18}: {_in_words(name, value)}")
+    return None
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name in ("bytes", "memory_bytes"):
+        return format_size(value)
+    if name == "labels" and isinstance(value, dict):
+        pairs = sorted(zip(value["values"], value["counts"], strict=True))
+        shown = ", ".join(f"{label:g} ({count:,})" for label, count in pairs[:20])
+        return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
+    if name == "sources":
+        return "\n".join(_source(s) for s in value).lstrip()
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_in_words("", v) for v in value)
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _source(source: dict[str, Any]) -> str:
+    added = f", added {source['added']}" if "added" in source else ""
+    return (
+        f"{'':20}{source['name']}: {format_size(source['bytes'])}, {source['rows']:,} rows, "
+        f"{source['skipped']:,} skipped{added}, sha256 {source['sha256'][:16]}"
+    )
+
+
+@cli.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@_shared
+def check(store: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Verify every checksum and invariant of a store.
+
+    Example: sbm check big.sbm
+    """
+    from sbm.jobs.info import check as job
+
+    report = job(store, progress=_Terminal(quiet or as_json, verbose))
+    if as_json:
+        return _echo(json.dumps(report))
+    _echo(
+        f"{report['store']} is sound: {report['rows']:,} rows in {report['chunks']:,} chunks, "
+        f"{format_size(report['bytes'])}, {report['features']:,} features"
+    )
+    return None
+
+
+# ---------------------------------------------------------------------------------------- main
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, treated like Ctrl-C."""
+
+
+def _on_sigterm(number: int, frame: object) -> NoReturn:
+    raise _Terminated
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 ok, 1 error, 2 usage, 3 budget reached, 130 stopped."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
+    except click.exceptions.Abort:
+        code = _stopped()
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_USAGE
+    except SettingsError as error:
+        _complain(f"sbm: {error}")
+        code = EXIT_USAGE
+    except SbmError as error:
+        _complain(f"sbm: {error}")
+        code = EXIT_ERROR
+    except MemoryError:
+        _complain("sbm: the machine ran out of memory; lower --mem")
+        code = EXIT_ERROR
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone
+        code = EXIT_ERROR
+    except KeyboardInterrupt:
+        code = _stopped()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stopped() -> int:
+    _complain("sbm: stopped; nothing half-written was left, the same command starts again")
+    return EXIT_INTERRUPTED

@@ -1,0 +1,37 @@
+"""The exceptions a user can cause; each message is one full sentence.
+
+A message says what was found, where it was found and what to do about it. The command line prints
+it as it is, without a traceback.
+"""
+
+__all__ = ["DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError"]
+
+
+class SbmError(Exception):
+    """Base of every error that input, files or settings can cause."""
+
+
+class DataError(SbmError, ValueError):
+    """Text or arrays that are not what they should be (``file:line: found, expected``)."""
+
+
+class SettingsError(SbmError, ValueError):
+    """An option or a key of a configuration file that has no meaning."""
+
+
+class StoreError(SbmError, OSError):
+    """A store, run or model that is missing, damaged, locked or cannot be written."""
+
+
+class MemoryPlanError(SbmError, MemoryError):
+    """A memory bound that the work does not fit in; holds the least bound that would do.
+
+    Attributes
+    ----------
+    least_bytes : int
+        The smallest ``--mem`` in bytes that the plan accepts.
+    """
+
+    def __init__(self, message: str, least_bytes: int) -> None:
+        super().__init__(message)
+        self.least_bytes = least_bytes

@@ -1,0 +1,194 @@
+"""Info: what a store, run or model is, and check: whether every byte of a store is as written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sbm.errors import StoreError
+from sbm.jobs.progress import Progress
+from sbm.rows import Rows
+from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.model import Model
+from sbm.store.run import Run
+
+__all__ = ["check", "info"]
+
+
+def info(path: str | Path) -> dict[str, Any]:
+    """Describe a store, a run or a model.
+
+    Parameters
+    ----------
+    path : str or Path
+        A store ``*.sbm``, a run directory ``*.run`` or a model file.
+
+    Returns
+    -------
+    dict
+        ``kind`` is ``store``, ``run`` or ``model``; the rest depends on it.
+
+    Raises
+    ------
+    StoreError
+        None of these, or damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            return _store(path)
+        if (path / "run.json").exists() or (path / "log.jsonl").exists():
+            return _run(path)
+        raise StoreError(
+            f"{path} is neither a store (no {MANIFEST}) nor a run (no run.json); "
+            "a store is made by sbm split"
+        )
+    if not path.exists():
+        raise StoreError(f"{path} does not exist; give a store, a run or a model")
+    return _model(path)
+
+
+def _store(path: Path) -> dict[str, Any]:
+    store = BlockStore(path)
+    size = sum(b["bytes"] for b in store.manifest["blocks"])
+    labels = store.manifest["labels"]
+    return {
+        "kind": "store",
+        "path": str(path),
+        "format_version": store.manifest["version"],
+        "rows": store.n_rows,
+        "features": store.n_features,
+        "nnz": store.nnz,
+        "nnz_per_row": store.nnz / store.n_rows if store.n_rows else 0.0,
+        "value_type": store.value_type,
+        "blocks": store.n_blocks,
+        "chunks": sum(len(c) for c in store.chunks),
+        "block_rows": [b["rows"] for b in store.manifest["blocks"]],
+        "bytes": size,
+        "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
+        "memory_bytes": _memory(store),
+        "labels": labels,
+        "sources": [
+            {**source, "added": generation["added"]}
+            for generation in store.manifest["generations"]
+            for source in generation["sources"]
+        ],
+        "options": [g["options"] for g in store.manifest["generations"]],
+    }
+
+
+def _memory(store: BlockStore) -> int:
+    """Bytes that all rows would take in memory."""
+    return (
+        store.nnz * {"ones": 4, "float32": 8, "float64": 12}[store.value_type] + 16 * store.n_rows
+    )
+
+
+def _run(path: Path) -> dict[str, Any]:
+    log = []
+    if (path / "log.jsonl").exists():
+        lines = (path / "log.jsonl").read_text("utf-8").splitlines()
+        log = [json.loads(line) for line in lines if line.strip()]
+    committed = Run.read(path) if (path / "run.json").exists() else {}
+    ends = [record for record in log if record["event"] == "end"]
+    return {
+        "kind": "run",
+        "path": str(path),
+        "finished": bool(ends),
+        "store": committed.get("store"),
+        "passes": committed.get("passes", 0),
+        "certificate": committed.get("certificate"),
+        "settings": committed.get("settings"),
+        "bytes": sum(p.stat().st_size for p in path.iterdir()),
+        "log": [record for record in log if record["event"] == "pass"],
+    }
+
+
+def _model(path: Path) -> dict[str, Any]:
+    model = Model.load(path)
+    return {
+        "kind": "model",
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "features": len(model.ids),
+        "nonzero_weights": int(np.count_nonzero(model.W)),
+        "outputs": model.W.shape[1],
+        "labels": model.labels,
+        "bias": model.bias,
+        **model.info,
+    }
+
+
+def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Read every byte of a store and verify checksums and invariants.
+
+    Parameters
+    ----------
+    path : str or Path
+    progress : Progress, optional
+        Is told the rows read.
+
+    Returns
+    -------
+    dict
+        ``rows``, ``chunks``, ``bytes``, ``features`` verified, and ``unused_features``, ids that
+        no row names any more.
+
+    Raises
+    ------
+    StoreError
+        The first damage found, with its place.
+    """
+    store = BlockStore(path)
+    progress = progress or Progress()
+    ids = store.read_feature_ids()
+    if len(np.unique(ids)) != len(ids):
+        raise StoreError(f"{path}: a feature id occurs twice in the dictionary")
+    seen = np.zeros(store.n_features, np.bool_)
+    values_seen = False
+    counts = np.zeros(len(store.labels or []), np.int64)
+    rows_read = chunks_read = 0
+    progress.start("check", store.n_rows, "rows")
+    for chunk in (chunk for block in store.chunks for chunk in block):
+        rows, codes = _read_chunk(store, chunk)
+        seen[rows.indices] = True
+        _check_values(store, chunk, rows)
+        values_seen |= rows.values is not None and bool((rows.values != 1).any())
+        if store.labels is not None:
+            counts += np.bincount(codes, minlength=len(counts))
+        rows_read += len(rows)
+        chunks_read += 1
+        progress.advance(rows_read, rows=rows_read)
+    progress.finish()
+    labels = store.manifest["labels"]
+    if rows_read != store.n_rows or (labels and counts.tolist() != labels["counts"]):
+        raise StoreError(f"{path}: the manifest's counts are not those of the blocks")
+    return {
+        "store": str(path),
+        "rows": rows_read,
+        "chunks": chunks_read,
+        "bytes": sum(b["bytes"] for b in store.manifest["blocks"]),
+        "features": len(ids),
+        "unused_features": int(np.count_nonzero(~seen)),
+    }
+
+
+def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
+    """Decode a chunk alone; class codes where the store has classes."""
+    values = None if store.value_type == "ones" else np.empty(chunk.nnz, store.value_type)
+    y = np.empty(chunk.rows, np.float64 if store.labels is None else np.int32)
+    room = Rows(
+        np.empty(chunk.rows, np.int64), np.empty(chunk.rows, np.int32),
+        np.empty(chunk.nnz, np.int32), values, y,
+    )  # fmt: skip
+    rows = store.read([chunk], room, 0)
+    return rows, rows.y
+
+
+def _check_values(store: BlockStore, chunk: Any, rows: Rows) -> None:
+    if rows.values is not None and not np.isfinite(rows.values).all():
+        raise StoreError(
+            f"{store.folder}: block {chunk.block} at byte {chunk.offset} holds a value "
+            "that is not finite; split the data again"
+        )

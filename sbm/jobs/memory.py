@@ -1,0 +1,189 @@
+"""The memory plan: what `--mem` is spent on, decided before any work starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sbm.errors import MemoryPlanError
+from sbm.settings import format_size
+from sbm.store.blocks import BlockStore, Chunk
+
+__all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
+
+# Python, numpy, numba and the kernels, loaded from disk.
+INTERPRETER = 180_000_000
+# Buffers of files, progress, alphas of strays and the like.
+OVERHEAD = 12_000_000
+STRAY_BYTES = 4_000_000
+
+# Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
+# number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alpha
+# of the block, its codes, the rows that leave.
+_WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
+_BUFFER_ROW = 8 + 4 + 4
+_SPILL_ROW = 8 + 1 + 9 + 16
+# Decoding holds the compressed bytes and the byte planes of one chunk.
+_DECODE_NONZERO = 12
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is loaded at a time: a block, or a share of one that is too large for the memory.
+
+    Attributes
+    ----------
+    block : int
+    chunks : list of Chunk
+        Every q-th chunk where the block is cut in q, so that each part is a sample of the block.
+    rows, nnz : int
+    """
+
+    block: int
+    chunks: list[Chunk]
+    rows: int
+    nnz: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How the bytes are spent.
+
+    Attributes
+    ----------
+    parts : list of Part
+        The blocks of the training.
+    cache_rows, cache_nnz : int
+        Capacity of the cache.
+    part_rows, part_nnz : int
+        Of the largest part; there are two buffers for parts.
+    items : dict of str to int
+        Bytes by purpose.
+    """
+
+    parts: list[Part]
+    cache_rows: int
+    cache_nnz: int
+    part_rows: int
+    part_nnz: int
+    items: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.items.values())
+
+    def describe(self) -> str:
+        """The items in words."""
+        return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
+
+
+def plan_training(
+    store: BlockStore, mem: int, cache_frac: float, n_weights: int, n_outputs: int = 1
+) -> MemoryPlan:
+    """Turn a memory bound into block and cache sizes.
+
+    Blocks are loaded whole where they fit, else in the fewest equal parts that do. The cache is
+    `cache_frac` of the working set: with blocks that fit, ``cache_frac / (1 - cache_frac)`` of the
+    largest block, as in the experiments of the SBM paper.
+
+    Parameters
+    ----------
+    store : BlockStore
+    mem : int
+        Bytes of the whole process.
+    cache_frac : float
+        In [0, 1).
+    n_weights, n_outputs : int
+        Shape of W.
+
+    Returns
+    -------
+    MemoryPlan
+
+    Raises
+    ------
+    MemoryPlanError
+        Not even single chunks fit; says what would.
+    """
+    facts = _Facts(store, n_weights, n_outputs)
+    room = mem - sum(facts.fixed.values())
+    most_cuts = max(len(chunks) for chunks in store.chunks)
+    cuts = 1
+    while True:
+        parts = [part for chunks in store.chunks for part in _cut_block(chunks, cuts)]
+        blocks = facts.block_bytes(parts)
+        rows, nnz, wanted = facts.cache(cache_frac)
+        granted = min(wanted, room - blocks)
+        if blocks <= (1 - cache_frac) * room or granted == wanted:
+            break
+        if cuts == most_cuts:
+            if blocks <= room:
+                break
+            raise _too_little(store, mem, facts.fixed | {"blocks": blocks})
+        cuts = min(most_cuts, max(cuts + 1, cuts * 5 // 4))
+    if granted < wanted:
+        rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
+    return MemoryPlan(
+        parts=parts,
+        cache_rows=rows,
+        cache_nnz=nnz,
+        part_rows=max(p.rows for p in parts),
+        part_nnz=max(p.nnz for p in parts),
+        items=facts.fixed | {"blocks": blocks, "cache": granted},
+    )
+
+
+class _Facts:
+    """Bytes that follow from the store and the shape of W."""
+
+    def __init__(self, store: BlockStore, n_weights: int, n_outputs: int) -> None:
+        self.nonzero = {"ones": 4, "float32": 8, "float64": 12}[store.value_type]
+        more = 8 * (n_outputs - 1)
+        self.work_row, self.spill_row = _WORK_ROW + more, _SPILL_ROW + 2 * more
+        self.cache_row = self.work_row + 16 + more  # with the room to leave
+        largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
+        self.store = store
+        self.fixed = {
+            "interpreter": INTERPRETER,
+            "weights": 8 * n_weights * n_outputs * 2,  # W, and its rebuilt copy to certify
+            "feature ids": 8 * n_weights,  # to write the model
+            "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
+            "overhead": OVERHEAD + STRAY_BYTES,
+        }
+
+    def block_bytes(self, parts: list[Part]) -> int:
+        """Two buffers, the rows of one in the working set, and their spill."""
+        rows, nnz = max(p.rows for p in parts), max(p.nnz for p in parts)
+        buffers = 2 * (nnz * self.nonzero + rows * _BUFFER_ROW)
+        return buffers + rows * (self.work_row + self.spill_row)
+
+    def cache(self, cache_frac: float) -> tuple[int, int, int]:
+        """Rows, nonzeros and bytes of the cache that goes with whole blocks."""
+        share = cache_frac / (1 - cache_frac)
+        rows = max(sum(c.rows for c in chunks) for chunks in self.store.chunks)
+        nnz = max(sum(c.nnz for c in chunks) for chunks in self.store.chunks)
+        rows = min(int(rows * share), self.store.n_rows)
+        nnz = min(int(nnz * share), self.store.nnz)
+        return rows, nnz, rows * self.cache_row + nnz * self.nonzero
+
+
+def _too_little(store: BlockStore, mem: int, items: dict[str, int]) -> MemoryPlanError:
+    needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
+    least = sum(items.values())
+    return MemoryPlanError(
+        f"--mem {format_size(mem)} is too little to train on {store.folder}, which needs {needed}; "
+        f"the least that works is --mem {-(-least // 1_000_000)}MB",
+        least,
+    )
+
+
+def _cut_block(chunks: Sequence[Chunk], cuts: int) -> list[Part]:
+    """Cut a block into at most `cuts` parts, each with every cuts-th chunk."""
+    return [
+        Part(
+            chunks[0].block,
+            list(chunks[k::cuts]),
+            sum(c.rows for c in chunks[k::cuts]),
+            sum(c.nnz for c in chunks[k::cuts]),
+        )
+        for k in range(min(cuts, len(chunks)))
+    ]

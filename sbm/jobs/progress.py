@@ -1,0 +1,24 @@
+"""What a job tells while it runs; the default tells nothing."""
+
+from typing import Any
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Receives the news of a job. The command line shows them; this base class ignores them."""
+
+    def start(self, what: str, total: int | None, unit: str = "B") -> None:
+        """Begin a piece of work of a known size, or None."""
+
+    def advance(self, done: int, **numbers: Any) -> None:
+        """Tell how much is done in all, and figures to show beside it."""
+
+    def finish(self) -> None:
+        """End the piece of work."""
+
+    def note(self, text: str) -> None:
+        """Tell something once."""
+
+    def row(self, record: dict[str, Any]) -> None:
+        """Tell the figures of a pass."""

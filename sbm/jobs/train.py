@@ -1,0 +1,432 @@
+"""Train: selective block minimization over a block store (Algorithm 1 of Chang & Roth 2011).
+
+For each pass, for each block in a seeded random order (the next one is read meanwhile): merge it
+with the cache, solve, select the next cache, put the other alphas back on disk. When the free
+running estimate of the gap says so, a pass of its own certifies the model at fixed W.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.jobs.memory import STRAY_BYTES, MemoryPlan, Part, plan_training
+from sbm.jobs.prefetch import Loaded, prefetched
+from sbm.jobs.process import peak_bytes, resident_bytes
+from sbm.jobs.progress import Progress
+from sbm.jobs.warm import prepare
+from sbm.rows import Arena, Rows
+from sbm.settings import Settings, nearest
+from sbm.solver.cache import POLICIES, WorkingSet
+from sbm.solver.gap import Certificate, Certifier
+from sbm.solver.losses import find_loss
+from sbm.solver.problem import Problem
+from sbm.solver.step import Solver, Totals
+from sbm.store.blocks import BlockStore
+from sbm.store.model import Model
+from sbm.store.run import Run
+
+__all__ = ["find_store", "train"]
+
+
+def train(
+    store: str | Path | None = None,
+    model: str | Path | None = None,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+) -> tuple[Model, dict[str, Any]]:
+    """Train a model on a store.
+
+    Parameters
+    ----------
+    store : str or Path, optional
+        Default: the only ``*.sbm`` in the current folder.
+    model : str or Path, optional
+        Where the model goes. Default: the store's name with ``.model``, in the current folder. The
+        state of the training is kept beside it in ``MODEL.run/``.
+    settings : Settings, optional
+    progress : Progress, optional
+        Is told each block and each pass.
+
+    Returns
+    -------
+    model : Model
+        The certified one, as written.
+    report : dict
+        ``primal``, ``dual``, ``relative_gap``, ``converged``, ``passes``, ``updates``, ``seconds``
+        (total, load, wait, solve, certify), ``bytes_read``, ``peak_rss_bytes``, ``n_support``,
+        ``n_free``, ``model``.
+
+    Raises
+    ------
+    StoreError
+        No store, damaged, or in use.
+    DataError
+        The labels do not fit the loss.
+    MemoryPlanError
+        ``settings.mem`` is too small; says what would do.
+    """
+    begin = time.perf_counter()
+    settings = settings or Settings()
+    progress = progress or Progress()
+    blocks = BlockStore(find_store(store))
+    path = Path(model) if model is not None else Path(f"{blocks.folder.stem}.model")
+    problem = make_problem(settings, blocks)
+    prepare("train", blocks.value_type, progress)
+    n_weights = blocks.n_features + (settings.bias > 0)
+    frac = 0.0 if settings.policy == "none" else settings.cache_frac
+    plan = plan_training(blocks, settings.mem_bytes, frac, n_weights)
+    _say_plan(plan, progress)
+    rows_of_parts = [part.rows for part in plan.parts]
+    folder = path.with_name(path.name + ".run")
+    values = problem.resting_values
+    with Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES) as run:
+        training = _Training(blocks, settings, problem, plan, run, progress, begin)
+        certificate, converged = training.run_passes()
+        report = training.report(certificate, converged)
+        W = training.solver.W
+        del training  # its memory goes to the writing of the model
+        result = _make_model(blocks, settings, W, report)
+        result.save(path)
+        report["model"] = str(path)
+        report["seconds"]["total"] = time.perf_counter() - begin
+        report["peak_rss_bytes"] = peak_bytes()
+        run.log({"event": "end", **report})
+    return result, report
+
+
+def _make_model(
+    store: BlockStore, settings: Settings, W: npt.NDArray[np.float64], report: dict[str, Any]
+) -> Model:
+    """Put weights, ids and what is proven of them together; nothing that depends on the clock."""
+    labels = store.labels or []
+    if len(labels) == 1:  # one class alone: the other one has no name
+        labels = [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
+    proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
+    n = store.n_features
+    return Model(
+        ids=store.read_feature_ids(),
+        W=W[:n],
+        labels=sorted(labels),
+        bias=settings.bias,
+        bias_weights=W[n] if settings.bias else np.zeros(W.shape[1]),
+        info={
+            "loss": settings.loss,
+            "C": settings.C,
+            "settings": settings.to_dict(),
+            "certificate": {name: report[name] for name in proven},
+            "converged": report["converged"],
+            "passes": report["passes"],
+            "updates": report["updates"],
+            "rows": store.n_rows,
+            "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
+        },
+    )
+
+
+def find_store(store: str | Path | None) -> Path:
+    """Return the store meant: the one named, or the only one in the current folder.
+
+    Raises
+    ------
+    StoreError
+        There is none, or there are several (they are named).
+    """
+    if store is not None:
+        return Path(store)
+    found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
+    if not found:
+        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise StoreError(f"several stores in this folder ({names}); name the one to use")
+    return found[0]
+
+
+def make_problem(settings: Settings, store: BlockStore) -> Problem:
+    """Turn settings and the labels of a store into an optimization problem.
+
+    Raises
+    ------
+    DataError
+        The store is empty or its labels are not two classes.
+    SettingsError
+        An unknown loss or policy, or a class weight for a label that does not exist.
+    """
+    loss = find_loss(settings.loss)
+    if settings.policy not in POLICIES:
+        raise SettingsError(
+            f"unknown policy {settings.policy!r}, known are {', '.join(POLICIES)}"
+            f"{nearest(settings.policy, POLICIES)}"
+        )
+    if store.n_rows == 0:
+        raise DataError(f"{store.folder} holds no rows; nothing can be trained on it")
+    labels = store.labels
+    if labels is None or len(labels) > 2:
+        kind = "real-valued labels" if labels is None else f"{len(labels)} different labels"
+        shown = "" if labels is None else f" ({_shorten(labels)})"
+        raise DataError(
+            f"{store.folder} has {kind}{shown}, {settings.loss} needs two; make the labels binary, "
+            "multi-class losses (crammer_singer, weston_watkins, one-vs-rest) and regression are "
+            "planned, see the README"
+        )
+    for label in settings.class_weight:
+        if label not in labels:
+            raise SettingsError(
+                f"class_weight names label {label:g}, the labels are {_shorten(labels)}"
+            )
+    # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
+    positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
+    weights = [settings.class_weight.get(label, 1.0) for label in labels]
+    other = 1 - positive if len(labels) == 2 else 0
+    return Problem(
+        loss=loss,
+        cost_positive=settings.C * (weights[positive] if positive >= 0 else 1.0),
+        cost_negative=settings.C * weights[other],
+        positive=positive,
+        bias=settings.bias,
+    )
+
+
+def _shorten(labels: list[float]) -> str:
+    shown = ", ".join(f"{label:g}" for label in sorted(labels)[:6])
+    return shown + (", ..." if len(labels) > 6 else "")
+
+
+def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
+    progress.note(
+        f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
+    )
+
+
+class _Reader:
+    """Reads blocks ahead into two buffers behind the cache."""
+
+    def __init__(self, store: BlockStore, plan: MemoryPlan, arena: Arena) -> None:
+        self._store = store
+        self._parts = plan.parts
+        self._offsets = (plan.cache_nnz, plan.cache_nnz + plan.part_nnz)
+        self._buffers = [
+            Rows(
+                np.empty(plan.part_rows, np.int64), np.empty(plan.part_rows, np.int32),
+                arena.indices, arena.values, np.empty(plan.part_rows, np.int32),
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        self.bytes_read = 0
+
+    def read(self, order: npt.NDArray[np.intp]) -> Iterator[Loaded[int, Rows]]:
+        """Yield the blocks in the given order, each read while the one before is in use."""
+        return prefetched([int(j) for j in order], self._load)
+
+    def _load(self, j: int, slot: int) -> Rows:
+        part: Part = self._parts[j]
+        self.bytes_read += sum(c.size for c in part.chunks)
+        return self._store.read(part.chunks, self._buffers[slot], self._offsets[slot])
+
+
+@dataclass
+class _Seconds:
+    """Where the time went. Loading overlaps with solving; waiting does not."""
+
+    load: float = 0.0
+    wait: float = 0.0
+    solve: float = 0.0
+    certify: float = 0.0
+    write: float = 0.0
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to one of the entries."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
+
+
+@dataclass
+class _Estimator:
+    """Decides when a certificate is worth its pass.
+
+    The gap estimate of a pass sums each row's share at its visit, so it stands for the middle of
+    the pass and lags behind. The ratio of the last certificate to its estimate corrects for that.
+    """
+
+    tol: float
+    previous: float = float("inf")
+    ratio: float = 0.0
+    since: int = 0
+
+    def is_due(self, gap: float, dual: float) -> bool:
+        """Whether the gap may be below the tolerance now."""
+        relative = gap / max(abs(dual), 1e-300) if gap > 0 else 0.0
+        ratio = self.ratio or min(1.0, max(0.1, (relative / self.previous) ** 0.5))
+        self.previous, self.since = relative, self.since + 1
+        return relative * ratio <= self.tol or relative == 0.0
+
+    def learn(self, certified: float) -> None:
+        """Note what the certificate said of the last estimate."""
+        self.ratio = certified / self.previous if self.previous > 0 else 0.0
+        self.since = 0
+
+
+@dataclass
+class _Training:
+    """The loop of one training and its bookkeeping."""
+
+    store: BlockStore
+    settings: Settings
+    problem: Problem
+    plan: MemoryPlan
+    run: Run
+    progress: Progress
+    begin: float
+    seconds: _Seconds = field(default_factory=_Seconds)
+    totals: Totals = field(default_factory=Totals)
+    passes: int = 0
+
+    def __post_init__(self) -> None:
+        plan, settings = self.plan, self.settings
+        arena = Arena.of(plan.cache_nnz + 2 * plan.part_nnz, self.store.value_type)
+        working = WorkingSet(arena, plan.cache_rows, plan.cache_nnz, plan.part_rows)
+        n_weights = self.store.n_features + (settings.bias > 0)
+        self.solver = Solver(
+            self.problem, np.zeros((n_weights, 1)), working,
+            rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
+        )  # fmt: skip
+        self.reader = _Reader(self.store, plan, arena)
+
+    def run_passes(self) -> tuple[Certificate, bool]:
+        """Pass after pass until the certified gap is small enough or a budget is used up."""
+        estimator = _Estimator(self.settings.tol)
+        converged = False
+        while True:
+            done, in_time = self._pass()
+            last = not in_time or self.passes == self.settings.max_passes
+            certificate = None
+            if last or estimator.is_due(done.gap, self.solver.dual):
+                certificate, W = self._certify()
+                estimator.learn(certificate.relative_gap)
+                converged = certificate.relative_gap <= self.settings.tol
+                last = last or converged
+                if not last:
+                    self.solver.W[:] = W  # rebuilt from the alphas, which cancels the drift
+                del W
+            self._report_pass(done, certificate)
+            self._commit(certificate)
+            if last:
+                assert certificate is not None
+                return certificate, converged
+
+    def _pass(self) -> tuple[Totals, bool]:
+        """Outer iteration t of Algorithm 1; also tells whether it ended within the time limit."""
+        done = Totals()
+        self.passes += 1
+        self._mark = asdict(self.seconds)
+        order = np.random.default_rng([self.settings.seed, 3, self.passes])
+        self.progress.start(f"pass {self.passes}", len(self.plan.parts), "blocks")
+        for k, loaded in enumerate(self.reader.read(order.permutation(len(self.plan.parts)))):
+            self.seconds.load += loaded.load_seconds
+            self.seconds.wait += loaded.wait_seconds
+            with self.seconds.measure("write"):
+                alpha = self.run.load(loaded.item)
+            with self.seconds.measure("solve"):
+                step = self.solver.step(loaded.item, loaded.result, alpha)
+            with self.seconds.measure("write"):
+                self.run.store(loaded.item, step.alpha)
+                evicted = step.evicted
+                self.run.add_strays(evicted.home, evicted.row, evicted.alpha)
+            done.add(step.totals)
+            self.progress.advance(k + 1)
+            if self._is_late():
+                break
+        self.progress.finish()
+        self.totals.add(done)
+        return done, not self._is_late()
+
+    def _is_late(self) -> bool:
+        limit = self.settings.time_limit
+        return limit is not None and time.perf_counter() - self.begin > float(limit)
+
+    def _certify(self) -> tuple[Certificate, npt.NDArray[np.float64]]:
+        """Evaluate primal and dual at fixed W and alphas; also rebuild W from the alphas."""
+        with self.seconds.measure("certify"):
+            certifier = Certifier(self.problem, self.solver.W)
+            self.progress.start("certify", len(self.plan.parts), "blocks")
+            for k, loaded in enumerate(self.reader.read(np.arange(len(self.plan.parts)))):
+                alpha = self.run.load(loaded.item)
+                self.solver.working.alphas_of(loaded.item, alpha)
+                certifier.add(loaded.result, alpha)
+                self.progress.advance(k + 1)
+            self.progress.finish()
+            certificate = certifier.finish()
+        if certificate.drift > 1e-9:
+            raise StoreError(
+                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
+                "this is a bug in sbm, please report it"
+            )
+        return certificate, certifier.W_alpha
+
+    def _report_pass(self, done: Totals, certificate: Certificate | None) -> None:
+        seconds = {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
+        busy = max(seconds["solve"], 1e-9)
+        dual = self.solver.dual
+        record = {
+            "pass": self.passes,
+            "elapsed": time.perf_counter() - self.begin,
+            "seconds": seconds,
+            "rows_per_second": done.visits / busy,
+            "nnz_per_second": done.visits / busy * self.store.nnz / self.store.n_rows,
+            "dual": dual,
+            "estimated_gap": done.gap,
+            "estimated_relative_gap": done.gap / max(abs(dual), 1e-300),
+            "visits": done.visits,
+            "updates": done.updates,
+            "cached_rows": self.solver.working.n_cached,
+            "cached_free": self.solver.count_free(),
+            "cache_hits": done.cached,
+            "resident_bytes": resident_bytes(),
+            "certificate": certificate.to_dict() if certificate else None,
+        }
+        self.run.log({"event": "pass", **record})
+        self.progress.row(record)
+
+    def _commit(self, certificate: Certificate | None) -> None:
+        """Make the end of this pass the state to come back to."""
+        position = {
+            "settings": self.settings.to_dict(),
+            "store": str(self.store.folder),
+            "store_rows": self.store.n_rows,
+            "passes": self.passes,
+            "certificate": certificate.to_dict() if certificate else None,
+            "totals": asdict(self.totals),
+        }
+        with self.seconds.measure("write"):
+            self.run.commit(position, self.solver.state())
+
+    def report(self, certificate: Certificate, converged: bool) -> dict[str, Any]:
+        """The figures of the training."""
+        return {
+            "primal": certificate.primal,
+            "dual": certificate.dual,
+            "gap": certificate.gap,
+            "relative_gap": certificate.relative_gap,
+            "converged": converged,
+            "passes": self.passes,
+            "updates": self.totals.updates,
+            "visits": self.totals.visits,
+            "seconds": {"total": time.perf_counter() - self.begin, **asdict(self.seconds)},
+            "bytes_read": self.reader.bytes_read,
+            "peak_rss_bytes": peak_bytes(),
+            "n_support": certificate.n_support,
+            "n_free": certificate.n_free,
+            "drift": certificate.drift,
+        }

@@ -1,0 +1,66 @@
+"""Rows in memory: labelled, sparse, in slices of shared arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Arena", "Rows"]
+
+
+@dataclass
+class Rows:
+    """Labelled sparse rows; a block, the cache and the working set are all `Rows`.
+
+    Row i holds ``indices[starts[i] : starts[i] + lengths[i]]``. `indices` and `values` may be
+    shared with other rows and hold more than these, so a row can be dropped or moved by changing
+    its start alone.
+
+    Attributes
+    ----------
+    starts : ndarray, shape (n_rows,), int64
+    lengths : ndarray, shape (n_rows,), int32
+    indices : ndarray, int32
+        Feature indices (codes, not ids), strictly increasing within a row.
+    values : ndarray, float32 or float64, or None
+        None when every value is 1.
+    y : ndarray, shape (n_rows,), int32 or float64
+        Class codes, or real-valued targets.
+    """
+
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.floating] | None
+    y: npt.NDArray[np.int32] | npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nnz(self) -> int:
+        """Nonzeros of these rows."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+
+@dataclass
+class Arena:
+    """One pair of arrays that holds the nonzeros of several sets of rows.
+
+    The cache lives at the front and the block buffers behind it, so that kernels see one pair of
+    arrays and no nonzero is copied to merge a block with the cache (SBM 2011, section 5.1).
+
+    Attributes
+    ----------
+    indices : ndarray, shape (capacity,), int32
+    values : ndarray, shape (capacity,), float32 or float64, or None
+    """
+
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.floating] | None
+
+    @classmethod
+    def of(cls, capacity: int, value_type: str) -> "Arena":
+        """Return an arena for `capacity` nonzeros of ``ones``, ``float32`` or ``float64``."""
+        values = None if value_type == "ones" else np.empty(capacity, value_type)
+        return cls(np.empty(capacity, np.int32), values)

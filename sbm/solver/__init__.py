@@ -1,0 +1,1 @@
+"""The mathematics: arrays in, arrays out; opens no file, starts no thread."""

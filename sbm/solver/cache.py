@@ -1,0 +1,211 @@
+"""The cache Ω and the working set that is built on it.
+
+The policies rank the rows of the working set after a step; the best ones that fit stay in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from sbm.rows import Arena, Rows
+
+    Ranking = Callable[[npt.NDArray[np.float32], np.random.Generator], npt.NDArray[np.float32]]
+
+__all__ = ["POLICIES", "Evicted", "WorkingSet"]
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """Rows of other blocks that left the cache with an alpha that is not 0.
+
+    Attributes
+    ----------
+    home : ndarray, shape (n,), int32
+        The block each row belongs to.
+    row : ndarray, shape (n,), int32
+        Its number in that block.
+    alpha : ndarray, shape (n, n_outputs), float64
+    """
+
+    home: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    alpha: npt.NDArray[np.float64]
+
+
+class WorkingSet:
+    """Cached rows and, behind them, the rows of the block at hand.
+
+    Every row's alpha is either here or in the spill of its own block, never in both.
+
+    Parameters
+    ----------
+    arena : Arena
+        Its first `cache_nnz` nonzeros belong to the cache.
+    cache_rows, cache_nnz : int
+        Capacity of the cache; 0 for block minimization without one.
+    block_rows : int
+        Rows of the largest block.
+    n_outputs : int
+    y_dtype : dtype
+        int32 for class codes, float64 for targets.
+
+    Attributes
+    ----------
+    n_cached, n : int
+        Rows of the cache, and of the whole working set.
+    starts, lengths, y, alpha, score, home, row : ndarray, shape (capacity, ...)
+        One entry a row; `home` is its block and `row` its number there.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        cache_rows: int,
+        cache_nnz: int,
+        block_rows: int,
+        n_outputs: int = 1,
+        y_dtype: npt.DTypeLike = "int32",
+    ) -> None:
+        import numpy as np
+
+        capacity = cache_rows + block_rows
+        self.arena = arena
+        self.cache_rows = cache_rows
+        self.cache_nnz = cache_nnz
+        self.starts = np.empty(capacity, np.int64)
+        self.lengths = np.empty(capacity, np.int32)
+        self.y = np.empty(capacity, y_dtype)
+        self.alpha = np.empty((capacity, n_outputs))
+        self.score = np.empty(capacity, np.float32)
+        self.home = np.empty(capacity, np.int32)
+        self.row = np.empty(capacity, np.int32)
+        self._keep = np.empty(capacity, np.bool_)
+        self.n_cached = 0
+        self.n = 0
+
+    def merge(self, block: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> int:
+        """Put the rows of a block behind the cache; return how many the cache held already.
+
+        A row that is cached is taken once, with the cache's copy and alpha.
+
+        Parameters
+        ----------
+        block : int
+        rows : Rows
+            Must lie in the same arena.
+        alpha : ndarray, shape (n_rows, n_outputs), float64
+            The spilled alphas of the block.
+        """
+        from sbm.solver.kernels import working_set as kernels
+
+        self.n = kernels.merge(
+            block, rows.starts, rows.lengths, rows.y, alpha, self.n_cached,
+            self.starts, self.lengths, self.y, self.alpha, self.home, self.row,
+            self._keep[: len(rows)],
+        )  # fmt: skip
+        return len(rows) - (self.n - self.n_cached)
+
+    def select(
+        self,
+        rank: npt.NDArray[np.float32],
+        is_free: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]],
+    ) -> npt.NDArray[np.bool_]:
+        """Choose the rows that stay: the best ranks until the capacity is used.
+
+        Parameters
+        ----------
+        rank : ndarray, shape (n,), float32
+            Larger is better; -inf is never chosen.
+        is_free : callable
+            Tells of given positions which alphas are inside their bounds: of rows that rank
+            exactly equal, free ones come first, then those with the smaller row number.
+
+        Returns
+        -------
+        ndarray, shape (n,), bool
+            A view that the next call overwrites.
+        """
+        import numpy as np
+
+        from sbm.solver.kernels import working_set as kernels
+
+        keep = self._keep[: self.n]
+        if self.cache_rows == 0 or self.cache_nnz == 0:
+            keep[:] = False
+            return keep
+        bits = np.ascontiguousarray(rank).view(np.uint32)
+        lengths = self.lengths[: self.n]
+        key, n_rows, nnz = kernels.find_threshold(bits, lengths, self.cache_rows, self.cache_nnz)
+        ties = np.empty(kernels.mark(bits, key, keep), np.int64)
+        if len(ties) == 0 or key <= _KEY_OF_MINUS_INF:
+            return keep
+        kernels.list_ties(bits, key, ties)
+        order = np.lexsort((self.row[ties], self.home[ties], ~is_free(ties)))
+        ties = ties[order]
+        fits = np.arange(1, len(ties) + 1) + n_rows <= self.cache_rows
+        fits &= np.cumsum(lengths[ties], dtype=np.int64) + nnz <= self.cache_nnz
+        keep[ties[fits]] = True
+        return keep
+
+    def compact(
+        self, keep: npt.NDArray[np.bool_], block: int, alpha: npt.NDArray[np.float64]
+    ) -> Evicted:
+        """Keep the chosen rows as the new cache and hand back the alphas of the others.
+
+        Parameters
+        ----------
+        keep : ndarray, shape (n,), bool
+        block : int
+        alpha : ndarray, shape (n_block, n_outputs), float64, filled in place
+            Alphas of the block's rows that go home; 0 for those that are cached now.
+        """
+        import numpy as np
+
+        from sbm.solver.kernels import working_set as kernels
+
+        leaving = self.n - int(np.count_nonzero(keep))
+        home = np.empty(leaving, np.int32)
+        row = np.empty(leaving, np.int32)
+        strays = np.empty((leaving, self.alpha.shape[1]))
+        self.n_cached, _, n_strays = kernels.compact(
+            keep, self.n, block, self.starts, self.lengths, self.y, self.alpha, self.score,
+            self.home, self.row, self.arena.indices, self.arena.values, alpha, home, row, strays,
+        )  # fmt: skip
+        self.n = self.n_cached
+        return Evicted(home[:n_strays], row[:n_strays], strays[:n_strays])
+
+    def alphas_of(self, block: int, alpha: npt.NDArray[np.float64]) -> None:
+        """Put the alphas of a block's cached rows into `alpha`, shape (n_block, n_outputs)."""
+        mine = self.home[: self.n_cached] == block
+        alpha[self.row[: self.n_cached][mine]] = self.alpha[: self.n_cached][mine]
+
+
+_KEY_OF_MINUS_INF = 0x007FFFFF
+
+
+def _gradient(
+    score: npt.NDArray[np.float32], random: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    """Rank by the projected-gradient score of the last visit (SBM 2011, section 2.2)."""
+    return score
+
+
+def _random(score: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Rank at random: SBM-rand of the paper."""
+    return random.random(len(score), dtype="float32")
+
+
+def _none(score: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Rank nothing: block minimization, BMD of the paper."""
+    ranks = score.copy()
+    ranks[:] = float("-inf")
+    return ranks
+
+
+POLICIES: dict[str, Ranking] = {"gradient": _gradient, "random": _random, "none": _none}

@@ -1,0 +1,103 @@
+"""The certificate: how far a model can be from the optimum, measured at fixed W.
+
+For any W and any feasible α the gap P(W) - F(α) is a sum of terms that are never negative, one a
+row, plus ½|W - W(α)|²: no cancellation, and exact even if the running W has drifted from its α.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.rows import Rows
+from sbm.solver.problem import Problem
+
+__all__ = ["Certificate", "Certifier"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proven of a model.
+
+    Attributes
+    ----------
+    primal : float
+        P(W), the objective of the model that is shipped.
+    dual : float
+        F(α), a lower bound of every model's objective.
+    gap : float
+        P(W) - F(α), so P(W) - P* <= gap.
+    relative_gap : float
+        gap / max(|primal|, |dual|); 0 where both are 0.
+    drift : float
+        |W - W(α)| / max(|W|, 1e-300): rounding of the running W; above 1e-9 something is wrong.
+    n_support, n_free : int
+        Rows with α > 0, and those of them inside their bounds.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    drift: float
+    n_support: int
+    n_free: int
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Plain names and numbers."""
+        return asdict(self)
+
+
+class Certifier:
+    """Accumulates the certificate block by block; W and all alphas must stay as they are meanwhile.
+
+    Parameters
+    ----------
+    problem : Problem
+    W : ndarray, shape (n_weights, n_outputs), float64
+    """
+
+    def __init__(self, problem: Problem, W: npt.NDArray[np.float64]) -> None:
+        self._problem = problem
+        self._W = W
+        self.W_alpha = np.zeros_like(W)
+        self._sums: list[npt.NDArray[np.float64]] = []
+
+    def add(self, rows: Rows, alpha: npt.NDArray[np.float64]) -> None:
+        """Add a block, every row of the data exactly once over all calls.
+
+        Parameters
+        ----------
+        rows : Rows
+        alpha : ndarray, shape (n_rows, n_outputs), float64
+        """
+        problem = self._problem
+        sums = np.zeros(5)
+        problem.loss.kernels.certify(
+            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha[:, 0],
+            self._W[:, 0], self.W_alpha[:, 0], problem.positive, problem.cost_positive,
+            problem.cost_negative, problem.bias, problem.loss.squared, problem.ahead(self._W), sums,
+        )  # fmt: skip
+        self._sums.append(sums)
+
+    def finish(self) -> Certificate:
+        """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with."""
+        gap, loss, dual, support, free = (
+            math.fsum(column) for column in zip(*self._sums, strict=True)
+        )
+        drift2 = float(np.square(self._W - self.W_alpha).sum())
+        norm2 = float(np.square(self._W).sum())
+        primal = 0.5 * norm2 + loss
+        dual -= 0.5 * float(np.square(self.W_alpha).sum())
+        gap += 0.5 * drift2
+        scale = max(abs(primal), abs(dual))
+        return Certificate(
+            primal=primal,
+            dual=dual,
+            gap=gap,
+            relative_gap=gap / scale if scale > 0 else 0.0,
+            drift=math.sqrt(drift2 / norm2) if norm2 > 0 else 0.0,
+            n_support=int(support),
+            n_free=int(free),
+        )

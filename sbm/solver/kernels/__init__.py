@@ -1,0 +1,1 @@
+"""Compiled dual coordinate descent, one file a dual problem."""

@@ -1,0 +1,279 @@
+"""Support vector classification: hinge (L1-SVM) and squared hinge (L2-SVM) loss, in the dual.
+
+For rows x_i with signs s_i = ±1 and costs C_i the primal problem is ::
+
+    min_w  ½|w|² + Σ C_i max(0, 1 - s_i w·x_i)^p        p = 1 hinge, p = 2 squared hinge
+
+and its dual, with w = Σ α_i s_i x_i, ::
+
+    max_α  Σ α_i - ½ Σ D_i α_i² - ½|w|²   subject to   0 ≤ α_i ≤ U_i
+
+    hinge:          U_i = C_i,  D_i = 0
+    squared hinge:  U_i = ∞,    D_i = 1 / (2 C_i)
+
+One visit of a row solves for its α exactly (Hsieh et al. 2008, algorithm 1, equations 4 to 13). The
+two losses differ in U and D only. A bias B > 0 is one more feature of value B, kept in the last
+entry of w and in no row.
+
+Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`,
+the rows of class `positive` have s = +1. In place: alpha, w, score.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["certify", "solve"]
+
+
+@intrinsic
+def _prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index]; no effect but on time."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@njit(cache=True, nogil=True)
+def _shuffle(order, n, state):
+    """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
+    x = state[0]
+    for i in range(n - 1, 0, -1):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
+        order[i], order[j] = order[j], order[i]
+    state[0] = x
+
+
+@njit(cache=True, nogil=True)
+def _dot(indices, values, begin, end, w, bias):
+    """Return (w·x, x·x) of one row, bias included."""
+    z = 0.0
+    a = 0.0
+    if values is None:
+        for p in range(begin, end):
+            z += w[indices[p]]
+        a = float(end - begin)
+    else:
+        for p in range(begin, end):
+            v = np.float64(values[p])
+            z += v * w[indices[p]]
+            a += v * v
+    if bias != 0.0:
+        z += bias * w[len(w) - 1]
+        a += bias * bias
+    return z, a
+
+
+@njit(cache=True, nogil=True)
+def _add(indices, values, begin, end, w, bias, step):
+    """Add step times one row to w."""
+    if values is None:
+        for p in range(begin, end):
+            w[indices[p]] += step
+    else:
+        for p in range(begin, end):
+            w[indices[p]] += step * np.float64(values[p])
+    if bias != 0.0:
+        w[len(w) - 1] += step * bias
+
+
+@njit(cache=True, nogil=True)
+def _row_gap(margin, alpha, cost, squared):
+    """Share of one row in P - F, as a sum of terms that are never negative."""
+    h = 1.0 - margin
+    if squared:
+        if h > 0.0:
+            r = h - 0.5 * alpha / cost
+            return cost * r * r
+        return -alpha * h + 0.25 * alpha * alpha / cost
+    return (cost - alpha) * h if h > 0.0 else -alpha * h
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def solve(
+    starts, lengths, y, home, indices, values, alpha, score, w,
+    positive, cost_positive, cost_negative, bias, squared, sigma,
+    rounds, chunk, ahead, inner_tol, block, state, stats,
+):  # fmt: skip
+    """Run bounded rounds of dual coordinate descent over a working set.
+
+    Each round visits chunks of `chunk` consecutive rows in a fresh random order, rows inside a
+    chunk in storage order. The first round visits every row (Theorem 1 of SBM 2011 needs that);
+    later ones leave out rows that sit at a bound and were pushed against it by more than the
+    largest violation of the round before.
+
+    Parameters
+    ----------
+    starts, lengths, y, home : (n,) int64, int32, int32, int32
+    indices, values : int32, float32 or float64 or None
+    alpha : (n,) float64, in place
+    score : (n,) float32, in place
+        Cache score of each row's last visit (SBM 2011, section 2.2, second form).
+    w : (n_features + (bias > 0),) float64, in place
+    positive : int
+        Class code with s = +1.
+    cost_positive, cost_negative : float
+        C_i of rows with s = +1 and s = -1; rows with cost 0 are never visited.
+    squared : bool
+        Squared hinge instead of hinge.
+    sigma : float
+        1 on one machine; scales curvature and step of w when several are added up.
+    rounds, chunk, ahead : int
+        Most rounds; rows to a chunk; rows to prefetch ahead, 0 for none.
+    inner_tol : float
+        End after a full first round whose largest violation is not above.
+    block : int
+        Rows with home == block count towards the gap estimate.
+    state : (1,) uint64, in place
+        Random generator.
+    stats : (5,) float64, added to in place
+        Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
+    """
+    n = len(starts)
+    active = np.arange(n).astype(np.int32)
+    order = np.empty((n + chunk - 1) // chunk, np.int64)
+    m = n
+    gain = 0.0
+    gap = 0.0
+    updates = 0
+    visits = 0
+    limit = np.inf
+    upper = np.inf
+    diagonal = 0.0
+    for r in range(rounds):
+        chunks = (m + chunk - 1) // chunk
+        for k in range(chunks):
+            order[k] = k
+        _shuffle(order, chunks, state)
+        worst = 0.0
+        dropped = 0
+        for k in range(chunks):
+            last = min(m, (order[k] + 1) * chunk)
+            for t in range(order[k] * chunk, last):
+                if ahead > 0 and t + ahead < last:
+                    q = active[t + ahead]
+                    for p in range(starts[q], starts[q] + lengths[q]):
+                        _prefetch(w, np.int64(indices[p]))
+                i = active[t]
+                s = 1.0 if y[i] == positive else -1.0
+                C = cost_positive if s > 0.0 else cost_negative
+                if C == 0.0:
+                    score[i] = -np.inf
+                    continue
+                if squared:
+                    diagonal = 0.5 / C
+                else:
+                    upper = C
+                begin = starts[i]
+                end = begin + lengths[i]
+                z, a = _dot(indices, values, begin, end, w, bias)
+                old = alpha[i]
+                if r == 0 and home[i] == block:
+                    gap += _row_gap(s * z, old, C, squared)
+                G = s * z - 1.0 + diagonal * old
+                if old <= 0.0:
+                    PG = min(G, 0.0)
+                elif old >= upper:
+                    PG = max(G, 0.0)
+                else:
+                    PG = G
+                new = old
+                if PG != 0.0:
+                    H = sigma * a + diagonal
+                    new = min(max(old - G / H, 0.0), upper) if H > 0.0 else upper
+                    step = new - old
+                    if step != 0.0:
+                        updates += 1
+                        gain += step * (1.0 - 0.5 * diagonal * (new + old))
+                        _add(indices, values, begin, end, w, bias, sigma * step * s)
+                        alpha[i] = new
+                    worst = max(worst, abs(PG))
+                rank = -G if new <= 0.0 else (G if new >= upper else abs(G))
+                score[i] = rank
+                if PG == 0.0 and rank < -limit:
+                    active[t] = -1
+                    dropped += 1
+        visits += m
+        stats[4] += 1
+        if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
+            break
+        limit = worst
+        if dropped > 0:
+            kept = 0
+            for t in range(m):
+                if active[t] >= 0:
+                    active[kept] = active[t]
+                    kept += 1
+            m = kept
+    stats[0] += gain
+    stats[1] += gap
+    stats[2] += visits
+    stats[3] += updates
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def certify(
+    starts, lengths, y, indices, values, alpha, w, w_alpha,
+    positive, cost_positive, cost_negative, bias, squared, ahead, sums,
+):  # fmt: skip
+    """Add the rows of one block to the certificate at fixed w and alpha.
+
+    Parameters
+    ----------
+    starts ... squared, ahead
+        As in `solve`; nothing of these is changed.
+    w_alpha : like w, added to in place
+        Σ α_i s_i x_i, rebuilt from scratch over all blocks.
+    sums : (5,) float64, added to in place
+        Σ g_i (the gap at drift 0), Σ φ_i (the primal's loss), Σ d_i (the dual without -½|w|²),
+        support vectors, free support vectors.
+    """
+    n = len(starts)
+    gap = 0.0
+    loss = 0.0
+    dual = 0.0
+    support = 0
+    free = 0
+    for i in range(n):
+        if ahead > 0 and i + ahead < n:
+            q = i + ahead
+            for p in range(starts[q], starts[q] + lengths[q]):
+                _prefetch(w, np.int64(indices[p]))
+        s = 1.0 if y[i] == positive else -1.0
+        C = cost_positive if s > 0.0 else cost_negative
+        if C == 0.0:
+            continue
+        begin = starts[i]
+        end = begin + lengths[i]
+        z, _ = _dot(indices, values, begin, end, w, bias)
+        value = alpha[i]
+        gap += _row_gap(s * z, value, C, squared)
+        h = max(0.0, 1.0 - s * z)
+        if squared:
+            loss += C * h * h
+            dual += value - 0.25 * value * value / C
+        else:
+            loss += C * h
+            dual += value
+        if value > 0.0:
+            support += 1
+            free += squared or value < C
+            _add(indices, values, begin, end, w_alpha, bias, value * s)
+    sums[0] += gap
+    sums[1] += loss
+    sums[2] += dual
+    sums[3] += support
+    sums[4] += free

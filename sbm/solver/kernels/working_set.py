@@ -1,0 +1,203 @@
+"""The compiled bookkeeping of a working set: merge a block, choose the cache, compact it.
+
+The arrays of a working set hold the cached rows first and the rows of the block behind them. The
+nonzeros lie in one arena: the cache's at its front, the block's in a buffer further back.
+"""
+
+import numpy as np
+from numba import njit
+
+__all__ = ["compact", "find_threshold", "list_ties", "mark", "merge"]
+
+
+_SIGN = np.uint32(0x80000000)
+_HALF = np.uint32(16)
+_LOW = np.uint32(0xFFFF)
+_LOWEST = np.uint32(0x007FFFFF)  # the key of -inf
+
+
+@njit(cache=True, nogil=True)
+def _sort_key(bits):
+    """Map the bits of a float32 to a uint32 of the same order."""
+    return ~bits if bits & _SIGN else bits | _SIGN
+
+
+@njit(cache=True, nogil=True)
+def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
+    """Walk down a histogram while whole buckets fit; return (bucket that does not, rows, nnz)."""
+    for bucket in range(len(rows) - 1, -1, -1):
+        if n_rows + rows[bucket] > max_rows or nnz + nonzeros[bucket] > max_nnz:
+            return bucket, n_rows, nnz
+        n_rows += rows[bucket]
+        nnz += nonzeros[bucket]
+    return -1, n_rows, nnz
+
+
+@njit(cache=True, nogil=True)
+def find_threshold(bits, lengths, max_rows, max_nnz):
+    """Find the score down to which the best rows fit, by two passes of radix histograms.
+
+    Parameters
+    ----------
+    bits : (n,) uint32
+        Scores, float32 seen as bits. Larger is better; -inf is never chosen.
+    lengths : (n,) int32
+        Nonzeros of each row.
+    max_rows, max_nnz : int
+        Capacity.
+
+    Returns
+    -------
+    key : int
+        Sort key: all rows with a larger key fit, those with exactly this key only in part.
+    n_rows, nnz : int
+        What the rows with a larger key take.
+    """
+    rows = np.zeros(65536, np.int64)
+    nonzeros = np.zeros(65536, np.int64)
+    for i in range(len(bits)):
+        key = _sort_key(bits[i])
+        if key > _LOWEST:
+            rows[key >> _HALF] += 1
+            nonzeros[key >> _HALF] += lengths[i]
+    high, n_rows, nnz = _walk(rows, nonzeros, max_rows, max_nnz, 0, 0)
+    if high < 0:
+        return np.int64(_LOWEST), n_rows, nnz
+    rows[:] = 0
+    nonzeros[:] = 0
+    for i in range(len(bits)):
+        key = _sort_key(bits[i])
+        if key > _LOWEST and np.int64(key >> _HALF) == high:
+            rows[key & _LOW] += 1
+            nonzeros[key & _LOW] += lengths[i]
+    low, n_rows, nnz = _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz)
+    return high * 65536 + low, n_rows, nnz
+
+
+@njit(cache=True, nogil=True)
+def mark(bits, key, keep):
+    """Set keep where the sort key is above `key`; return how many rows have exactly `key`."""
+    ties = 0
+    for i in range(len(bits)):
+        mine = np.int64(_sort_key(bits[i]))
+        keep[i] = mine > key
+        ties += mine == key
+    return ties
+
+
+@njit(cache=True, nogil=True)
+def list_ties(bits, key, out):
+    """Write the positions whose sort key is exactly `key`."""
+    k = 0
+    for i in range(len(bits)):
+        if np.int64(_sort_key(bits[i])) == key:
+            out[k] = i
+            k += 1
+
+
+@njit(cache=True, nogil=True)
+def merge(
+    block, b_starts, b_lengths, b_y, b_alpha, n_cached,
+    starts, lengths, y, alpha, home, row, cached,
+):  # fmt: skip
+    """Append the rows of a block that are not in the cache; return the rows of the working set.
+
+    Parameters
+    ----------
+    block : int
+    b_starts, b_lengths, b_y : (n_block,) int64, int32, int32 or float64
+    b_alpha : (n_block, K) float64
+    n_cached : int
+        Rows of the cache at the front of the arrays that follow.
+    starts, lengths, y, alpha, home, row : arrays of the working set, in place
+    cached : (n_block,) bool, in place
+        Set where the cache holds the row: its copy and its alpha win.
+    """
+    cached[:] = False
+    for i in range(n_cached):
+        if home[i] == block:
+            cached[row[i]] = True
+    n = n_cached
+    for j in range(len(b_starts)):
+        if cached[j]:
+            continue
+        starts[n] = b_starts[j]
+        lengths[n] = b_lengths[j]
+        y[n] = b_y[j]
+        home[n] = block
+        row[n] = j
+        for k in range(alpha.shape[1]):
+            alpha[n, k] = b_alpha[j, k]
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _any_nonzero(alpha, i):
+    nonzero = False
+    for k in range(alpha.shape[1]):
+        nonzero |= alpha[i, k] != 0.0
+    return nonzero
+
+
+@njit(cache=True, nogil=True)
+def compact(
+    keep, n, block, starts, lengths, y, alpha, score, home, row, indices, values,
+    b_alpha, stray_home, stray_row, stray_alpha,
+):  # fmt: skip
+    """Move the kept rows to the front of the arena, in order of address, and spill the others.
+
+    No second copy of the working set is needed, because every kept row moves to a lower address
+    or stays (SBM 2011, section 5.1).
+
+    Parameters
+    ----------
+    keep : (n,) bool
+    block : int
+        The block whose buffer is being given up.
+    starts, lengths, y, alpha, score, home, row : arrays of the working set, in place
+    indices, values : the arena, in place
+    b_alpha : (n_block, K) float64, in place
+        Alphas of the block's rows that go home; 0 for those that stay in the cache.
+    stray_home, stray_row, stray_alpha : (n,), (n,), (n, K), filled in place
+        Rows of other blocks that leave the cache with a nonzero alpha.
+
+    Returns
+    -------
+    n_kept, nnz, n_strays : int
+    """
+    b_alpha[:] = 0.0
+    kept = 0
+    to = np.int64(0)
+    strays = 0
+    outputs = alpha.shape[1]
+    for i in range(n):
+        if keep[i]:
+            begin = starts[i]
+            length = lengths[i]
+            if begin != to:
+                for p in range(length):
+                    indices[to + p] = indices[begin + p]
+                if values is not None:
+                    for p in range(length):
+                        values[to + p] = values[begin + p]
+            starts[kept] = to
+            lengths[kept] = length
+            y[kept] = y[i]
+            score[kept] = score[i]
+            home[kept] = home[i]
+            row[kept] = row[i]
+            for k in range(outputs):
+                alpha[kept, k] = alpha[i, k]
+            to += length
+            kept += 1
+        elif home[i] == block:
+            for k in range(outputs):
+                b_alpha[row[i], k] = alpha[i, k]
+        elif _any_nonzero(alpha, i):
+            stray_home[strays] = home[i]
+            stray_row[strays] = row[i]
+            for k in range(outputs):
+                stray_alpha[strays, k] = alpha[i, k]
+            strays += 1
+    return kept, to, strays

@@ -1,0 +1,89 @@
+"""The losses: what each one means, in one table.
+
+A loss names the compiled kernels of its dual problem and the numbers those kernels need. To add
+one, add a row here and, for a new dual, a file under ``kernels/``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbm.errors import SettingsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["LOSSES", "Loss", "find_loss"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+        As scikit-learn calls it.
+    formula : str
+        The loss of a row, for help and reports.
+    task : str
+        ``classification``.
+    kernel : str
+        Module under ``sbm.solver.kernels`` with ``solve`` and ``certify``; imported when needed,
+        so that listing the losses does not load the compiler.
+    squared : bool
+        Selects the constants U and D of the dual.
+    liblinear : int
+        LIBLINEAR's ``-s`` of the same problem.
+    """
+
+    name: str
+    formula: str
+    task: str
+    kernel: str
+    squared: bool
+    liblinear: int
+
+    @property
+    def kernels(self) -> Any:
+        """The module of compiled kernels."""
+        return importlib.import_module(f"sbm.solver.kernels.{self.kernel}")
+
+    def resting_values(self, costs: list[float]) -> list[float]:
+        """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""
+        return [] if self.squared else sorted({c for c in costs if c > 0})
+
+    def is_free(
+        self, alpha: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether an alpha, shape (n,), lies strictly inside its bounds."""
+        free: npt.NDArray[np.bool_] = alpha > 0
+        return free if self.squared else free & (alpha < cost)
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss("hinge", "max(0, 1 - m)", "classification", "svc", squared=False, liblinear=3),
+        Loss("squared_hinge", "max(0, 1 - m)²", "classification", "svc", squared=True, liblinear=1),
+    )
+}
+
+
+def find_loss(name: str) -> Loss:
+    """Return the loss of a name.
+
+    Raises
+    ------
+    SettingsError
+        There is none; the nearest known name is suggested.
+    """
+    if name not in LOSSES:
+        close = difflib.get_close_matches(name, LOSSES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingsError(f"unknown loss {name!r}, known are {', '.join(LOSSES)}{hint}")
+    return LOSSES[name]

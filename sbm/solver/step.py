@@ -1,0 +1,180 @@
+"""One inner iteration of selective block minimization: merge, solve, select, hand back.
+
+Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). Loading blocks and keeping alphas that are
+not in memory is the caller's work.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.rows import Rows
+from sbm.solver.cache import POLICIES, Evicted, WorkingSet
+from sbm.solver.problem import Problem
+
+__all__ = ["Solver", "Step", "Totals"]
+
+# Rows that are visited together, in storage order: long enough that the memory system keeps up,
+# short enough that a fresh order of chunks converges like a fresh order of rows.
+CHUNK = 64
+# Where there would be fewer chunks than this, chunks get shorter, down to single rows.
+LEAST_CHUNKS = 2048
+INNER_TOL = 1e-12
+
+
+@dataclass
+class Totals:
+    """What the visits of a pass, or of a training, added up to.
+
+    Attributes
+    ----------
+    gain : float
+        Rise of Σ d_i.
+    gap : float
+        Σ g_i of every block row at its first visit in its own block's step: during a pass an
+        estimate, for free, of the gap at its middle.
+    visits, updates, rounds : int
+    cached : int
+        Rows of blocks that the cache held already.
+    """
+
+    gain: float = 0.0
+    gap: float = 0.0
+    visits: int = 0
+    updates: int = 0
+    rounds: int = 0
+    cached: int = 0
+
+    def add(self, other: "Totals") -> None:
+        """Add another one to this."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step hands back.
+
+    Attributes
+    ----------
+    alpha : ndarray, shape (n_block, n_outputs), float64
+        Alphas of the block's rows, 0 for those that are cached now.
+    evicted : Evicted
+        Rows of other blocks that left the cache.
+    totals : Totals
+    """
+
+    alpha: npt.NDArray[np.float64]
+    evicted: Evicted
+    totals: Totals = field(default_factory=Totals)
+
+
+class Solver:
+    """W, cache and random state, and the one verb `step`.
+
+    Parameters
+    ----------
+    problem : Problem
+    W : ndarray, shape (n_weights, n_outputs), float64
+        Changed in place; zero, or Σ α s x of the alphas it starts from.
+    working : WorkingSet
+        Its cache may hold rows already.
+    rounds : int
+        Most sweeps a step.
+    policy : str
+        A key of `POLICIES`.
+    seed : int
+
+    Attributes
+    ----------
+    dual_sum : float
+        Σ d_i(α_i) over all rows; the dual value is ``dual_sum - ½|W|²`` at any moment.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        W: npt.NDArray[np.float64],
+        working: WorkingSet,
+        *,
+        rounds: int,
+        policy: str = "gradient",
+        seed: int = 0,
+    ) -> None:
+        self.problem = problem
+        self.W = W
+        self.working = working
+        self.rounds = rounds
+        self.dual_sum = 0.0
+        self._rank = POLICIES[policy]
+        self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
+        first = self._random.integers(1, 2**63, dtype=np.uint64)
+        self._state = np.array([first], np.uint64)  # of the kernels' generator, never 0
+
+    @property
+    def dual(self) -> float:
+        """F(α) at this moment, up to the drift of W."""
+        return self.dual_sum - 0.5 * float(np.square(self.W).sum())
+
+    def step(self, block: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> Step:
+        """Merge a block with the cache, solve, select the next cache.
+
+        Parameters
+        ----------
+        block : int
+            Its number; cached rows remember it as their home.
+        rows : Rows
+            In the arena of the working set.
+        alpha : ndarray, shape (n_rows, n_outputs), float64
+            Spilled alphas; consumed: the result is written over it.
+
+        Returns
+        -------
+        Step
+        """
+        cached = self.working.merge(block, rows, alpha)
+        totals = self._solve(block)
+        totals.cached = cached
+        working = self.working
+        rank = self._rank(working.score[: working.n], self._random)
+        keep = working.select(rank, self._is_free)
+        evicted = working.compact(keep, block, alpha)
+        return Step(alpha, evicted, totals)
+
+    def count_free(self) -> int:
+        """Cached rows whose alphas lie inside their bounds."""
+        return int(np.count_nonzero(self._is_free(np.arange(self.working.n_cached))))
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Everything that a resumed training needs beside the spilled alphas, as arrays."""
+        work, n = self.working, self.working.n_cached
+        arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "alpha", "score")}
+        random = np.frombuffer(repr(self._random.bit_generator.state).encode(), np.uint8)
+        return {
+            **arrays, "W": self.W, "random": self._state, "policy_random": random,
+            "dual_sum": np.array([self.dual_sum]),
+        }  # fmt: skip
+
+    def _solve(self, block: int) -> Totals:
+        """Run the kernel over the working set."""
+        work, problem = self.working, self.problem
+        n = work.n
+        stats = np.zeros(5)
+        problem.loss.kernels.solve(
+            work.starts[:n], work.lengths[:n], work.y[:n], work.home[:n], work.arena.indices,
+            work.arena.values, work.alpha[:n, 0], work.score[:n], self.W[:, 0], problem.positive,
+            problem.cost_positive, problem.cost_negative, problem.bias, problem.loss.squared, 1.0,
+            self.rounds, _chunk(n), problem.ahead(self.W), INNER_TOL, block, self._state, stats,
+        )  # fmt: skip
+        self.dual_sum += float(stats[0])
+        return Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:5]))
+
+    def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        costs = self.problem.costs(self.working.y[rows])
+        return self.problem.loss.is_free(self.working.alpha[rows, 0], costs)
+
+
+def _chunk(n: int) -> int:
+    """Rows to a chunk of the two-level permutation."""
+    return max(1, min(CHUNK, n // LEAST_CHUNKS))

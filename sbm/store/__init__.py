@@ -1,0 +1,1 @@
+"""The bytes: text, blocks, runs and models; knows no mathematics."""

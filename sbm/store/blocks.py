@@ -1,0 +1,466 @@
+"""The block store: a manifest and block files of independently compressed chunks of rows.
+
+A store ``NAME.sbm/`` holds
+
+* ``manifest.json``: what is in it; written last, so a folder without one is no store;
+* ``block-000012.sbb``: chunks of rows, each a container of its own, one behind the other;
+* ``index-0000.sba``: where each chunk lies (block, offset, bytes, rows, nnz);
+* ``features-0000.sba``: the feature ids in the order in which their indices were given out.
+
+Each run of ``split`` or ``split --append`` adds a generation: new blocks, one index file and one
+file with the ids that were new.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import StoreError
+from sbm.rows import Rows
+from sbm.store import arrays as container
+from sbm.store.codec import decode_rows, encode_rows
+from sbm.store.files import sync_folder, write_atomically, write_error
+
+__all__ = ["BlockStore", "BlockWriter", "Chunk", "read_manifest", "write_manifest"]
+
+FORMAT = "sbm-store"
+VERSION = 1
+MANIFEST = "manifest.json"
+CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
+CHUNK_ROWS = 1 << 16
+
+
+def block_name(block: int) -> str:
+    """File name of a block."""
+    return f"block-{block:06d}.sbb"
+
+
+def features_name(generation: int) -> str:
+    """File name of the feature ids that a generation brought."""
+    return f"features-{generation:04d}.sba"
+
+
+def index_name(generation: int) -> str:
+    """File name of a generation's chunk index."""
+    return f"index-{generation:04d}.sba"
+
+
+# ------------------------------------------------------------------------------- the manifest
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest atomically, with its own checksum."""
+    outer = {"crc32": _checksum(manifest), "manifest": manifest}
+    write_atomically(folder / MANIFEST, [json.dumps(outer, indent=1).encode()])
+
+
+def _checksum(manifest: dict[str, Any]) -> int:
+    """CRC-32 of the content, whatever its layout."""
+    return zlib.crc32(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check the manifest of a store.
+
+    Raises
+    ------
+    StoreError
+        There is none, it is damaged, or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise StoreError(
+            f"{folder} is not a store (it has no {MANIFEST}); make one with sbm split"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        outer = json.loads(data)
+        manifest: dict[str, Any] = outer["manifest"]
+        if set(outer) != {"crc32", "manifest"} or _checksum(manifest) != outer["crc32"]:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(f"{path} is damaged; split the data again") from None
+    if manifest.get("format") != FORMAT:
+        raise StoreError(f"{path} is not the manifest of a store")
+    if manifest["version"] != VERSION:
+        raise StoreError(
+            f"{folder} has store version {manifest['version']}, this program reads version "
+            f"{VERSION}; use the program that wrote it, or a newer one"
+        )
+    return manifest
+
+
+# ---------------------------------------------------------------------------------- writing
+
+
+class BlockWriter:
+    """Encodes rows into chunks and appends them to block files, in threads.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the block files go.
+    first, n_blocks : int
+        Number of the first block and how many there are.
+    level : int
+        Level of zstd.
+    pool : ThreadPoolExecutor
+        Runs the encoding; files are written there too, each file by one task at a time.
+    """
+
+    def __init__(
+        self, folder: Path, first: int, n_blocks: int, level: int, pool: ThreadPoolExecutor
+    ) -> None:
+        self._folder = folder
+        self._first = first
+        self._level = level
+        self._pool = pool
+        self._chunks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(n_blocks)]
+        self._sizes = [0] * n_blocks
+        self._pending: list[Future[None]] = []
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that rows are dealt to."""
+        return len(self._chunks)
+
+    def add(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]]) -> None:
+        """Start writing one chunk a block; the rows must stay as they are until `wait`.
+
+        Parameters
+        ----------
+        rows : Rows
+        deal : sequence of ndarray of int64, one for each block
+            Which rows go to the block, in which order.
+        """
+        self.wait()
+        tasks = max(1, min(self.n_blocks, 16))
+        for task in range(tasks):
+            blocks = range(task, self.n_blocks, tasks)
+            self._pending.append(self._pool.submit(self._write, rows, deal, blocks))
+
+    def wait(self) -> None:
+        """Wait until what was added is on its way to the disk."""
+        pending, self._pending = self._pending, []
+        for future in pending:
+            future.result()
+
+    def _write(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]], blocks: range) -> None:
+        for block in blocks:
+            if len(deal[block]) == 0:
+                continue
+            path = self._folder / block_name(self._first + block)
+            for chosen in _cut(deal[block], rows.lengths):
+                buffers, nnz = encode_chunk(rows, chosen, self._level)
+                try:
+                    with open(path, "ab") as file:
+                        size = sum(file.write(buffer) for buffer in buffers)
+                except OSError as error:
+                    raise write_error(path, error) from error
+                self._chunks[block].append((self._sizes[block], size, len(chosen), nnz))
+                self._sizes[block] += size
+
+    def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
+        """Make the block files durable; return their manifest entries and the chunk index.
+
+        Returns
+        -------
+        blocks : list of dict
+            File, rows, nnz and bytes of each block that got rows; blocks are numbered from
+            `first` without holes.
+        index : ndarray, shape (n_chunks, 5), int64
+            Block, offset, bytes, rows, nnz of each chunk.
+        """
+        self.wait()
+        blocks: list[dict[str, Any]] = []
+        index: list[tuple[int, ...]] = []
+        for written, chunks in enumerate(self._chunks):
+            if not chunks:
+                continue
+            number = self._first + len(blocks)
+            path = self._folder / block_name(self._first + written)
+            try:
+                if number != self._first + written:
+                    path = path.rename(self._folder / block_name(number))
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise write_error(path, error) from error
+            index += [(number, *chunk) for chunk in chunks]
+            blocks.append({
+                "file": path.name,
+                "rows": sum(c[2] for c in chunks),
+                "nnz": sum(c[3] for c in chunks),
+                "bytes": self._sizes[written],
+            })  # fmt: skip
+        return blocks, np.array(index, np.int64).reshape(-1, 5)
+
+
+def _cut(
+    chosen: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Cut rows into chunks that are small beside any memory bound, at least one row each."""
+    ends = np.cumsum(lengths[chosen], dtype=np.int64)
+    begin = 0
+    while begin < len(chosen):
+        before = ends[begin - 1] if begin else 0
+        end = int(np.searchsorted(ends, before + CHUNK_NNZ, side="right"))
+        end = min(max(end, begin + 1), begin + CHUNK_ROWS)
+        yield chosen[begin:end]
+        begin = end
+
+
+def encode_chunk(
+    rows: Rows, chosen: npt.NDArray[np.int64], level: int
+) -> tuple[list[bytes | memoryview], int]:
+    """Encode some rows as one container; return its buffers and their nonzeros."""
+    arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen)
+    y = rows.y[chosen]
+    if y.dtype == np.float64:
+        arrays["labels"] = y
+    else:
+        wide = int(y.max(initial=0)) > 255
+        arrays["codes"] = y.astype(np.uint16 if wide else np.uint8)
+    nnz = int(arrays["gaps"].shape[1])
+    return container.encode("chunk", arrays, level=level), nnz
+
+
+# ---------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Where a chunk lies and how much it holds (offset and size in bytes)."""
+
+    block: int
+    offset: int
+    size: int
+    rows: int
+    nnz: int
+
+
+class BlockStore:
+    """A finished store, read-only.
+
+    Parameters
+    ----------
+    folder : str or Path
+
+    Attributes
+    ----------
+    folder : Path
+    manifest : dict
+    chunks : list of list of Chunk
+        The chunks of each block, in file order.
+
+    Raises
+    ------
+    StoreError
+        Not a store, or damaged.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self.chunks = self._read_index()
+
+    def _read_index(self) -> list[list[Chunk]]:
+        blocks = self.manifest["blocks"]
+        chunks: list[list[Chunk]] = [[] for _ in blocks]
+        number = {_safe_name(b["file"], self.folder): k for k, b in enumerate(blocks)}
+        for generation in self.manifest["generations"]:
+            name = _safe_name(generation["index"], self.folder)
+            table = container.read(self.folder / name, "index").arrays["chunks"]
+            for file_number, *rest in table.tolist():
+                block = number.get(block_name(file_number))
+                if block is not None:  # blocks can be dropped without touching the index
+                    chunks[block].append(Chunk(block, *rest))
+        for block, entry in enumerate(blocks):
+            total = [sum(getattr(c, k) for c in chunks[block]) for k in ("rows", "nnz", "size")]
+            if total != [entry["rows"], entry["nnz"], entry["bytes"]]:
+                raise StoreError(
+                    f"{self.folder}: the index of {entry['file']} does not match the manifest; "
+                    "split the data again"
+                )
+        return chunks
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all blocks."""
+        return int(self.manifest["rows"])
+
+    @property
+    def n_features(self) -> int:
+        """Distinct feature ids."""
+        return int(self.manifest["features"])
+
+    @property
+    def nnz(self) -> int:
+        """Nonzeros of all blocks."""
+        return int(self.manifest["nnz"])
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks with rows."""
+        return len(self.manifest["blocks"])
+
+    @property
+    def value_type(self) -> str:
+        """``ones``, ``float32`` or ``float64``."""
+        return str(self.manifest["value_type"])
+
+    @property
+    def labels(self) -> list[float] | None:
+        """Label of each class code, or None for real-valued labels."""
+        labels = self.manifest["labels"]
+        return None if labels is None else list(labels["values"])
+
+    def read_feature_ids(self) -> npt.NDArray[np.int64]:
+        """Feature id of each index, shape (n_features,), int64.
+
+        Raises
+        ------
+        StoreError
+            A file is missing or damaged.
+        """
+        ids = np.empty(self.n_features, np.int64)
+        position = 0
+        for generation in self.manifest["generations"]:
+            path = self.folder / _safe_name(generation["features"], self.folder)
+            new = container.read(path, "features").arrays["ids"]
+            if position + len(new) > len(ids):
+                raise StoreError(f"{path} holds more ids than the manifest says")
+            ids[position : position + len(new)] = new
+            position += len(new)
+        if position != len(ids):
+            raise StoreError(f"{self.folder} holds fewer feature ids than its manifest says")
+        return ids
+
+    def read(self, chunks: Sequence[Chunk], into: Rows, offset: int) -> Rows:
+        """Decode chunks into given arrays.
+
+        Parameters
+        ----------
+        chunks : sequence of Chunk
+        into : Rows
+            Arrays large enough for the rows; `indices` and `values` are written from `offset` on.
+        offset : int
+            Where the nonzeros go.
+
+        Returns
+        -------
+        Rows
+            Views of `into`, with `starts` counted from the beginning of ``into.indices``.
+
+        Raises
+        ------
+        StoreError
+            A file is missing or damaged; nothing of it has been used.
+        """
+        n, position = 0, offset
+        labels = self.labels or self.manifest["class_values"]
+        for chunk in chunks:
+            data, where = self._read_bytes(chunk)
+            arrays = container.decode(data, "chunk", where).arrays
+            rows = slice(n, n + chunk.rows)
+            nonzeros = slice(position, position + chunk.nnz)
+            values = None if into.values is None else into.values[nonzeros]
+            try:
+                decode_rows(
+                    arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
+                )
+                into.y[rows] = _labels_of(arrays, into.y.dtype, labels)
+            except (ValueError, KeyError, IndexError) as error:
+                raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+            n += chunk.rows
+            position += chunk.nnz
+        lengths = into.lengths[:n]
+        np.cumsum(lengths[:-1], dtype=np.int64, out=into.starts[1:n])
+        into.starts[:1] = 0
+        into.starts[:n] += offset
+        return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n])
+
+    def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
+        path = self.folder / block_name_of(self.manifest, chunk.block)
+        where = f"{path} at byte {chunk.offset}"
+        try:
+            with open(path, "rb") as file:
+                file.seek(chunk.offset)
+                data = file.read(chunk.size)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if len(data) != chunk.size:
+            raise StoreError(f"{path} is shorter than the index says; split the data again")
+        return data, where
+
+
+def block_name_of(manifest: dict[str, Any], block: int) -> str:
+    """File name of a block of a manifest."""
+    return str(manifest["blocks"][block]["file"])
+
+
+def _safe_name(name: str, folder: Path) -> str:
+    """Refuse names that could point outside the store."""
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+        raise StoreError(f"{folder}: the manifest names {name!r}, which is no file of the store")
+    return name
+
+
+def _labels_of(
+    arrays: dict[str, npt.NDArray[Any]], dtype: np.dtype[Any], labels: list[float] | None
+) -> npt.NDArray[Any]:
+    """Class codes or real targets of a chunk, as the reader wants them."""
+    if "labels" in arrays:
+        if dtype != np.float64:
+            raise ValueError("real-valued labels where class codes are expected")
+        targets: npt.NDArray[Any] = arrays["labels"]
+        return targets
+    codes: npt.NDArray[Any] = arrays["codes"]
+    if labels is not None and codes.max(initial=0) >= len(labels):
+        raise ValueError("a class code without a label")
+    if dtype == np.float64:
+        codes = np.asarray(labels)[codes]
+    return codes
+
+
+def remove_quietly(paths: Sequence[Path]) -> None:
+    """Remove files and folders that a failed or finished job leaves behind."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def finish_folder(partial: Path, final: Path) -> None:
+    """Give a complete store its name, replacing an older one.
+
+    Raises
+    ------
+    StoreError
+        The names cannot be changed.
+    """
+    old = final.with_name(final.name + ".old")
+    try:
+        if final.exists():
+            remove_quietly([old])
+            final.rename(old)
+        partial.rename(final)
+        sync_folder(final.parent)
+    except OSError as error:
+        raise write_error(final, error) from error
+    remove_quietly([old])

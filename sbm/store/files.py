@@ -1,0 +1,87 @@
+"""Writing files so that a reader sees the old bytes or the new ones, never a mixture."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sbm.errors import StoreError
+
+__all__ = ["lock", "sync_folder", "write_atomically"]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
+    """Write a file under a temporary name, make it durable and rename it.
+
+    Parameters
+    ----------
+    path : Path
+    buffers : iterable of bytes-like
+        Written one after the other.
+
+    Returns
+    -------
+    int
+        Bytes written.
+
+    Raises
+    ------
+    StoreError
+        The disk is full or the folder cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    size = 0
+    try:
+        with open(temporary, "wb") as file:
+            for buffer in buffers:
+                size += file.write(buffer)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise write_error(path, error) from error
+    return size
+
+
+def write_error(path: Path, error: OSError) -> StoreError:
+    """Say in one sentence why a file could not be written."""
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot write {path}: {reason}; free space or choose another place with -o")
+
+
+@contextlib.contextmanager
+def lock(path: Path, what: str) -> Iterator[None]:
+    """Hold an exclusive lock that the system drops with the process.
+
+    Raises
+    ------
+    StoreError
+        Somebody else holds it.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{what} is in use by another sbm process; wait for it to end or stop it"
+            ) from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,115 @@
+"""A trained model: weights by feature id, and what is proven of them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.store import arrays as container
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+__all__ = ["Model"]
+
+
+@dataclass
+class Model:
+    """A linear model.
+
+    Attributes
+    ----------
+    ids : ndarray, shape (n_features,), int64
+        Feature id of each row of `W`.
+    W : ndarray, shape (n_features, n_outputs), float64
+        Binary models have one output; its sign tells the class.
+    labels : list of float
+        Binary: [negative, positive].
+    bias : float
+        Value of the extra feature; 0 for none.
+    bias_weights : ndarray, shape (n_outputs,), float64
+        Weights of the extra feature.
+    info : dict
+        Loss, C, settings, certificate, whether training converged, sources; as JSON holds them.
+    """
+
+    ids: npt.NDArray[np.int64]
+    W: npt.NDArray[np.float64]
+    labels: list[float]
+    bias: float = 0.0
+    bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """Primal, dual, gap, relative gap and drift."""
+        return dict(self.info["certificate"])
+
+    @property
+    def converged(self) -> bool:
+        """Whether the certified gap reached the tolerance."""
+        return bool(self.info["converged"])
+
+    def save(self, path: str | Path) -> int:
+        """Write the model atomically; return its size in bytes.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be written.
+        """
+        arrays = {"ids": self.ids, "W": self.W, "bias_weights": self.bias_weights}
+        meta = {"labels": self.labels, "bias": self.bias, "info": self.info}
+        return container.write(Path(path), "model", arrays, meta, level=None)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Model":
+        """Read a model.
+
+        Raises
+        ------
+        StoreError
+            No model, damaged, or of another version.
+        """
+        file = container.read(Path(path), "model")
+        arrays: dict[str, Any] = file.arrays
+        return cls(
+            arrays["ids"], arrays["W"], file.meta["labels"], file.meta["bias"],
+            arrays["bias_weights"], file.meta["info"],
+        )  # fmt: skip
+
+    def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+        """Decision values of rows given by original feature ids.
+
+        Parameters
+        ----------
+        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+            Column k is feature id k; columns the model does not know count as 0.
+
+        Returns
+        -------
+        ndarray, shape (n_rows,) for a binary model, else (n_rows, n_outputs)
+
+        Raises
+        ------
+        DataError
+            `X` is not a CSR matrix.
+        """
+        if getattr(X, "format", None) != "csr":
+            raise DataError(f"X is a {type(X).__name__}; a scipy.sparse CSR matrix is expected")
+        known = self.ids < X.shape[1]
+        weights = np.zeros((X.shape[1], self.W.shape[1]))
+        weights[self.ids[known]] = self.W[known]
+        scores = np.asarray(X @ weights) + self.bias * self.bias_weights
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+        """Labels of rows given by original feature ids, shape (n_rows,); see `decision_function`.
+
+        A decision value of exactly 0 counts as negative.
+        """
+        scores = self.decision_function(X)
+        return np.asarray(self.labels)[(scores > 0).astype(np.intp)]

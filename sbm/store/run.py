@@ -1,0 +1,253 @@
+"""The run directory: the state of one training, committed all or nothing.
+
+``MODEL.run/`` holds
+
+* ``run.json``: settings, store, position and the names of the files that belong to the last
+  commit; replaced atomically, it alone decides what counts;
+* ``alpha-00003.000012.sba``: alphas of block 3 as of write 12, sparse;
+* ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
+* ``log.jsonl``: one line a pass.
+
+Files written since the last commit are new files, so a crash leaves the last commit whole.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import StoreError
+from sbm.store import arrays as container
+from sbm.store.files import lock, sync_folder, write_atomically, write_error
+
+__all__ = ["Run"]
+
+VERSION = 1
+_FREE = 255  # code of an alpha that is stored as a number
+
+Alpha = npt.NDArray[np.float64]
+
+
+class Run:
+    """Alphas on disk, one sparse file a block, and all-or-nothing commits.
+
+    Parameters
+    ----------
+    folder : Path
+    block_rows : sequence of int
+        Rows of each block.
+    n_outputs : int
+    resting_values : sequence of float
+        Values other than 0 that many alphas have exactly (their upper bounds).
+    stray_bytes : int
+        Alphas of evicted rows are held back until their block is next written; above this many
+        bytes they are written at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        block_rows: Sequence[int],
+        n_outputs: int = 1,
+        resting_values: Sequence[float] = (),
+        stray_bytes: int = 4_000_000,
+    ) -> None:
+        self.folder = folder
+        self._rows = list(block_rows)
+        self._outputs = n_outputs
+        self._resting = [0.0, *resting_values]
+        self._stray_limit = stray_bytes
+        self._strays: list[list[tuple[npt.NDArray[np.int32], Alpha]]] = [[] for _ in block_rows]
+        self._stray_bytes = 0
+        self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
+        self._committed: set[str] = set()
+        self._serial = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def create(cls, folder: Path, *arguments: Any, **options: Any) -> Iterator["Run"]:
+        """Start a run from nothing, replacing what an earlier one left, under a lock.
+
+        Raises
+        ------
+        StoreError
+            Another process trains this model, or the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+        with lock(folder / "lock", f"the run {folder}"):
+            run = cls(folder, *arguments, **options)
+            run._remove_all()
+            yield run
+
+    def _remove_all(self) -> None:
+        # run.json first: without it the rest is nothing.
+        names = ["run.json", *(p.name for p in self.folder.glob("*.sba")), "log.jsonl"]
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------- alphas
+
+    def load(self, block: int) -> Alpha:
+        """Alphas of a block, strays included; rows that are cached elsewhere have 0.
+
+        Returns
+        -------
+        ndarray, shape (n_rows, n_outputs), float64
+
+        Raises
+        ------
+        StoreError
+            The file is missing or damaged.
+        """
+        alpha = np.zeros((self._rows[block], self._outputs))
+        name = self._files.get(block)
+        if name is not None:
+            self._decode(container.read(self.folder / name, "alpha"), alpha, name)
+        for rows, values in self._strays[block]:
+            alpha[rows] = values
+        return alpha
+
+    def _decode(self, file: container.Container, alpha: Alpha, name: str) -> None:
+        codes, free = file.arrays["codes"], file.arrays["free"]
+        resting = np.array(file.meta["resting"])
+        if codes.shape != alpha.shape or free.shape != (np.count_nonzero(codes == _FREE),):
+            raise StoreError(f"{self.folder / name} does not belong to its block; train again")
+        table = np.zeros(256)
+        table[: len(resting)] = resting
+        alpha[:] = table[codes]
+        alpha[codes == _FREE] = free
+
+    def store(self, block: int, alpha: Alpha) -> None:
+        """Replace the alphas of a block; strays of the block are in `alpha` already.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be written.
+        """
+        self._strays[block] = []
+        self._serial += 1
+        name = f"alpha-{block:05d}.{self._serial:06d}.sba"
+        codes = np.full(alpha.shape, _FREE, np.uint8)
+        for code, value in enumerate(self._resting):
+            codes[alpha == value] = code
+        arrays = {"codes": codes, "free": alpha[codes == _FREE]}
+        path = self.folder / name
+        try:
+            with open(path, "wb") as file:  # made durable by the next commit
+                for buffer in container.encode("alpha", arrays, {"resting": self._resting}):
+                    file.write(buffer)
+        except OSError as error:
+            raise write_error(path, error) from error
+        old = self._files.get(block)
+        self._files[block] = name
+        if old is not None and old not in self._committed:
+            (self.folder / old).unlink(missing_ok=True)
+
+    def add_strays(
+        self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alpha
+    ) -> None:
+        """Take alphas of rows that left the cache while another block was at work.
+
+        Parameters
+        ----------
+        home, row : ndarray, shape (n,), int32
+            Block of each row and its number there.
+        alpha : ndarray, shape (n, n_outputs), float64
+        """
+        if len(home) == 0:
+            return
+        order = np.argsort(home, kind="stable")
+        home, row, alpha = home[order], row[order], alpha[order]
+        blocks, begins = np.unique(home, return_index=True)
+        for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
+            self._strays[block].append((row[begin:end], alpha[begin:end]))
+        self._stray_bytes += row.nbytes + alpha.nbytes
+        if self._stray_bytes > self._stray_limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all strays to the files of their blocks."""
+        for block, strays in enumerate(self._strays):
+            if strays:
+                self.store(block, self.load(block))
+        self._stray_bytes = 0
+
+    # ------------------------------------------------------------------------------ commits
+
+    def commit(self, position: Mapping[str, Any], state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Make W, cache and all alphas the state to come back to, all or nothing.
+
+        Parameters
+        ----------
+        position : mapping
+            JSON: settings, store, pass, counters.
+        state : mapping of str to ndarray
+            W and the rows and alphas of the cache.
+
+        Raises
+        ------
+        StoreError
+            Something cannot be written; the last commit stays.
+        """
+        self.flush()
+        self._serial += 1
+        name = f"state-{self._serial:06d}.sba"
+        container.write(self.folder / name, "state", state, level=None)
+        for file in self._files.values():
+            if file not in self._committed:
+                _sync(self.folder / file)
+        files = {str(block): file for block, file in self._files.items()}
+        record = {
+            "format": "sbm-run", "version": VERSION, **position, "state": name, "alphas": files
+        }  # fmt: skip
+        sync_folder(self.folder)
+        write_atomically(self.folder / "run.json", [json.dumps(record, indent=1).encode()])
+        stale = self._committed - {name, *self._files.values()}
+        self._committed = {name, *self._files.values()}
+        for old in stale:
+            (self.folder / old).unlink(missing_ok=True)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line to the log."""
+        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(record)) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> dict[str, Any]:
+        """Return the last commit of a run, without the arrays.
+
+        Raises
+        ------
+        StoreError
+            No run, or no commit yet.
+        """
+        path = folder / "run.json"
+        try:
+            record: dict[str, Any] = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise StoreError(f"{folder} is not a run with a commit (it has no run.json)") from None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"cannot read {path}: {error}") from error
+        if record.get("format") != "sbm-run" or record.get("version") != VERSION:
+            raise StoreError(f"{path} is not a run of version {VERSION}")
+        return record
+
+
+def _sync(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise write_error(path, error) from error

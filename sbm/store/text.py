@@ -1,0 +1,267 @@
+"""LIBSVM text from files, compressed files and pipes, in pieces that end at line ends."""
+
+import bz2
+import glob
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import zstandard
+
+from sbm.errors import DataError
+from sbm.store.libsvm import ParsedText, parse_text
+
+__all__ = ["PIECE", "Source", "expand_inputs", "parse_sources"]
+
+PIECE = 4 << 20  # bytes of text parsed at a time; results do not depend on it
+_SPARE = 2  # room for a newline at the end and one behind it
+
+
+class _Readable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+
+
+@dataclass
+class Source:
+    """An input and what became of it.
+
+    Attributes
+    ----------
+    name : str
+        As given on the command line; ``-`` is standard input.
+    size : int
+        Bytes on disk, compressed or not; 0 when unknown.
+    read, parsed : int
+        Bytes read of them so far, and those behind the pieces that were yielded.
+    text : int
+        Bytes of text so far.
+    lines, rows, skipped : int
+        Lines, rows taken and lines refused so far.
+    sha256 : str
+        Of the bytes on disk, once the end is reached.
+    """
+
+    name: str
+    size: int = 0
+    read: int = 0
+    parsed: int = 0
+    text: int = 0
+    lines: int = 0
+    rows: int = 0
+    skipped: int = 0
+    sha256: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest keeps."""
+        return {
+            "name": "-" if self.name == "-" else Path(self.name).name,
+            "bytes": self.read,
+            "sha256": self.sha256,
+            "rows": self.rows,
+            "skipped": self.skipped,
+        }
+
+
+def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
+    """Turn names and glob patterns into sources, in the order given.
+
+    Raises
+    ------
+    DataError
+        A file is missing, a pattern matches nothing, or an input is a folder.
+    """
+    sources = []
+    for name in map(str, inputs):
+        if name == "-":
+            sources.append(Source("-"))
+            continue
+        names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        if not names:
+            raise DataError(f"{name}: no such file; give LIBSVM text files, globs, or - for a pipe")
+        for path in names:
+            if os.path.isdir(path):
+                raise DataError(f"{path} is a folder; give the LIBSVM text files in it")
+            sources.append(Source(path, os.path.getsize(path)))
+    return sources
+
+
+class _Digested:
+    """The bytes of a file as they lie on disk, counted and hashed on their way."""
+
+    def __init__(self, file: io.RawIOBase | io.BufferedIOBase, source: Source) -> None:
+        self._file = file
+        self._source = source
+        self._hash = hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._file.readinto(buffer) or 0
+        self._hash.update(memoryview(buffer)[:n])
+        self._source.read += n
+        return int(n)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size) or b""
+        self._hash.update(data)
+        self._source.read += len(data)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        while self.read(1 << 20):
+            pass  # what a decompressor left over belongs to the digest
+        self._source.sha256 = self._hash.hexdigest()
+
+
+_OPENERS: dict[str, Callable[[Any], _Readable]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": lambda file: bz2.BZ2File(file),
+    ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
+    ".zst": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
+}
+
+
+@dataclass
+class _Piece:
+    source: Source
+    text: np.ndarray[Any, np.dtype[np.uint8]]
+    size: int
+    read: int  # bytes on disk read when the piece was complete
+
+
+def _read_pieces(source: Source, largest_line: int) -> Iterator[_Piece]:
+    """Yield the text of a source in pieces of whole lines."""
+    raw: Any = sys.stdin.buffer if source.name == "-" else open(source.name, "rb", buffering=0)  # noqa: SIM115  closed below, stdin must stay open
+    try:
+        digested = _Digested(raw, source)
+        opener = _OPENERS.get(Path(source.name).suffix.lower())
+        stream: _Readable = opener(digested) if opener else digested
+        yield from _cut(source, stream, largest_line)
+        digested.finish()
+    finally:
+        if source.name != "-":
+            raw.close()
+
+
+def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piece]:
+    capacity = PIECE
+    text = np.empty(capacity + _SPARE, np.uint8)
+    size = 0
+    while True:
+        n = _fill(source, stream, memoryview(text)[size:capacity])
+        size += n
+        if n == 0:
+            if size:
+                yield _Piece(source, text, size, source.read)
+            return
+        if size < capacity:
+            continue
+        end = _last_newline(text, size)
+        if end == 0:  # a line longer than the buffer
+            capacity *= 2
+            if capacity > largest_line:
+                raise DataError(
+                    f"{source.name}:{source.lines + 1} or later: found a line longer than "
+                    f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
+                )
+            longer = np.empty(capacity + _SPARE, np.uint8)
+            longer[:size] = text[:size]
+            text = longer
+            continue
+        capacity = PIECE
+        rest = np.empty(max(capacity, size - end) + _SPARE, np.uint8)
+        capacity = len(rest) - _SPARE
+        rest[: size - end] = text[end:size]
+        yield _Piece(source, text, end, source.read)
+        text, size = rest, size - end
+
+
+def _fill(source: Source, stream: _Readable, room: memoryview) -> int:
+    try:
+        return stream.readinto(room) or 0
+    except (OSError, EOFError, zstandard.ZstdError, lzma.LZMAError) as error:
+        raise DataError(
+            f"{source.name}: cannot be read behind byte {source.read} ({error}); "
+            "the file is damaged or not what its name says"
+        ) from error
+
+
+def _last_newline(text: np.ndarray[Any, np.dtype[np.uint8]], size: int) -> int:
+    """Position behind the last newline, 0 where there is none."""
+    step = 1 << 16
+    for end in range(size, 0, -step):
+        begin = max(0, end - step)
+        found = np.flatnonzero(text[begin:end] == 10)
+        if len(found):
+            return begin + int(found[-1]) + 1
+    return 0
+
+
+def parse_sources(
+    sources: Sequence[Source],
+    pool: ThreadPoolExecutor,
+    *,
+    ahead: int,
+    dtype: str = "float32",
+    skip: bool = False,
+    largest_line: int = 1 << 30,
+) -> Iterator[tuple[Source, ParsedText]]:
+    """Parse sources in threads and yield the pieces in order.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        Their counters are kept up to date as pieces are yielded.
+    pool : ThreadPoolExecutor
+        Runs the parsing.
+    ahead : int
+        Pieces in flight.
+    dtype : {"float32", "float64"}
+        Type of the values.
+    skip : bool
+        Leave refused lines out and note them in the source, instead of raising.
+    largest_line : int
+        Most bytes of a line.
+
+    Raises
+    ------
+    DataError
+        The first refused line, as ``file:line: found, expected``.
+    """
+    flight: deque[tuple[_Piece, Future[ParsedText]]] = deque()
+    for source in sources:
+        for piece in _read_pieces(source, largest_line):
+            task = pool.submit(parse_text, piece.text, piece.size, dtype=dtype, skip=skip)
+            flight.append((piece, task))
+            if len(flight) > ahead:
+                yield _take(*flight.popleft(), skip)
+        while flight:  # a source's counters are complete before the next one begins
+            yield _take(*flight.popleft(), skip)
+
+
+def _take(piece: _Piece, task: "Future[ParsedText]", skip: bool) -> tuple[Source, ParsedText]:
+    source, parsed = piece.source, task.result()
+    for error in parsed.errors:
+        place = f"{source.name}:{source.lines + error.line}: {error.message}"
+        if not skip:
+            raise DataError(place)
+        if len(source.problems) < 20:
+            source.problems.append(place)
+    source.lines += parsed.n_lines
+    source.rows += len(parsed.labels)
+    source.skipped += parsed.n_errors
+    source.text += piece.size
+    source.parsed = piece.read
+    return source, parsed

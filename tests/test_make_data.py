@@ -1,0 +1,593 @@
+"""scripts/make_prep.py and scripts/make_synthetic.py: what is in the files they write."""
+
+import argparse
+import bz2
+import gzip
+import lzma
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from helpers import SCRIPTS, load_script
+
+prep = load_script("make_prep")
+synthetic = load_script("make_synthetic")
+
+Row = tuple[int, dict[int, float]]
+
+FIVE_PLACES = """\
+The cat sat on the mat. The cat sat
+by the mat! A pound of wool
+
+With
+
+- The dog sat from the start
+"""
+
+
+def parse(data: bytes) -> list[Row]:
+    rows = []
+    assert data.endswith(b"\n")
+    for line in data.decode().removesuffix("\n").split("\n"):
+        label, *entries = line.split(" ")
+        pairs = [entry.split(":") for entry in entries]
+        ids = [int(i) for i, _ in pairs]
+        assert ids == sorted(set(ids))
+        rows.append((int(label), {int(i): float(v) for i, v in pairs}))
+    return rows
+
+
+def columns(rows: list[Row]) -> dict[int, tuple[int, ...]]:
+    """Of each feature the rows it occurs in."""
+    found = defaultdict(list)
+    for n, (_, row) in enumerate(rows):
+        for feature in row:
+            found[feature].append(n)
+    return {feature: tuple(where) for feature, where in found.items()}
+
+
+# --- make_prep ------------------------------------------------------------------------------------
+
+
+def run_prep(tmp_path: Path, *arguments: Any) -> list[Row]:
+    out = tmp_path / "out.svm"
+    assert prep.main([*map(str, arguments), "-o", str(out)]) == 0
+    return parse(out.read_bytes())
+
+
+def random_text(seed: int, sentences: int = 400) -> str:
+    rng = random.Random(seed)
+    words = [*prep.PREPOSITIONS, *(f"w{i}" for i in range(30))]
+    lines = (" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(sentences))
+    once = (f"u{i} by v{i}" for i in range(9))
+    return "".join(f"{line}. X!\n\n" for line in [*lines, *once])
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(random_text(1))
+    return path
+
+
+def words_around(text: str) -> list[list[str]]:
+    """Windows as words, "" outside the sentence."""
+    vocabulary = prep.Vocabulary()
+    places = prep.find_places(text, vocabulary)
+    words = {0: "", **{number: word for word, number in vocabulary._words.items()}}
+    return [[words[number] for number in window] for window in places.window.tolist()]
+
+
+def test_prep_rows_and_features_of_a_text_worked_out_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "five.txt"
+    path.write_text(FIVE_PLACES)
+    rows = run_prep(tmp_path, path, "--min-count", 1, "--classes", "ten")
+
+    sizes = {label: len(row) for label, row in rows}
+    assert len(rows) == 5
+    # on: 5 words (two right of it) and all pairs but (2, 3); by: the same; of: two words left, one
+    # right, three pairs; with: alone; from: as on.
+    assert sizes == {5: 11, 8: 11, 1: 6, 6: 0, 9: 11}
+    assert {value for _, row in rows for value in row.values()} == {1.0}
+    labels = [label for label, _ in rows]
+    shared = Counter(frozenset(labels[n] for n in where) for where in columns(rows).values())
+    assert shared == {
+        frozenset({5, 8, 9}): 4,  # the _ _, sat, the; sat-the
+        frozenset({5, 8}): 7,  # cat, mat; the-cat, cat-sat, the-mat, cat-the, sat-mat
+        frozenset({9}): 7,  # dog, start; the-dog, dog-sat, the-start, dog-the, sat-start
+        frozenset({1}): 6,  # a, pound, wool; a-pound, pound-wool, a-wool
+    }
+    ids = {feature for _, row in rows for feature in row}
+    assert ids == set(range(1, 25))
+
+
+def test_prep_windows_stop_at_the_ends_of_the_sentence() -> None:
+    assert words_around(FIVE_PLACES) == [
+        ["the", "cat", "sat", "on", "the", "mat", ""],
+        ["the", "cat", "sat", "by", "the", "mat", ""],
+        ["", "a", "pound", "of", "wool", "", ""],
+        ["", "", "", "with", "", "", ""],
+        ["the", "dog", "sat", "from", "the", "start", ""],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [
+        ("a b c d OF e f g h", [["b", "c", "d", "of", "e", "f", "g"]]),
+        ("an out-of-core run", []),  # one word
+        ("(wool, of): it’s IT'S", [["", "", "wool", "of", "it's", "it's", ""]]),
+        ("see e.g. in there", [["see", "e", "g", "in", "there", "", ""]]),
+        ("Done? In there", [["", "", "", "in", "there", "", ""]]),
+        ("He said “go.” In there", [["", "", "", "in", "there", "", ""]]),
+        ("version 1.5 of it", [["version", "1", "5", "of", "it", "", ""]]),
+        ("one\r\n\r\nof it", [["", "", "", "of", "it", "", ""]]),
+        ("", []),
+    ],
+)
+def test_prep_words_and_sentences(text: str, windows: list[list[str]]) -> None:
+    assert words_around(text) == windows
+
+
+def test_prep_binary_and_ten_are_the_same_rows(tmp_path: Path, text_file: Path) -> None:
+    ten = run_prep(tmp_path, text_file, "--classes", "ten")
+    binary = run_prep(tmp_path, text_file)
+    assert {label for label, _ in ten} == set(range(1, 11))
+    assert [(1 if label == 1 else -1, row) for label, row in ten] == binary
+    assert (tmp_path / "out.svm").read_bytes()[:1] in b"+-"
+    assert b"\n+1 " in (tmp_path / "out.svm").read_bytes()
+
+
+def test_prep_order_depends_on_the_seed_alone(tmp_path: Path, text_file: Path) -> None:
+    first = run_prep(tmp_path, text_file, "--min-count", 1)
+    again = run_prep(tmp_path, text_file, "--min-count", 1)
+    other = run_prep(tmp_path, text_file, "--min-count", 1, "--seed", 1)
+    assert first == again
+    assert first != other
+    assert Counter(map(repr, first)) == Counter(map(repr, other))
+
+
+def test_prep_counts_features_in_the_training_rows_only(tmp_path: Path, text_file: Path) -> None:
+    test_file = tmp_path / "t.svm"
+    split = ["--test-out", test_file, "--test-fraction", 0.3, "--seed", 3]
+    train = run_prep(tmp_path, text_file, *split, "--min-count", 1)
+    test = parse(test_file.read_bytes())
+    assert len(test) == round(0.3 * len(train + test))
+    assert set(columns(test)) <= set(columns(train))
+
+    expected = [
+        where for where in columns(train + test).values() if sum(n < len(train) for n in where) >= 4
+    ]
+    train4 = run_prep(tmp_path, text_file, *split, "--min-count", 4)
+    test4 = parse(test_file.read_bytes())
+    assert [label for label, _ in train4 + test4] == [label for label, _ in train + test]
+    assert Counter(columns(train4 + test4).values()) == Counter(expected)
+    assert 0 < len(expected) < len(columns(train)) / 4
+    assert set(columns(test4)) <= set(columns(train4)) == set(range(1, len(expected) + 1))
+    assert any(not row for _, row in train4)  # kept though nothing of it is left
+
+
+def test_prep_train_and_test_share_out_all_rows(tmp_path: Path, text_file: Path) -> None:
+    whole = run_prep(tmp_path, text_file, "--classes", "ten")
+    test_file = tmp_path / "t.svm"
+    train = run_prep(tmp_path, text_file, "--classes", "ten", "--test-out", test_file)
+    test = parse(test_file.read_bytes())
+    assert [label for label, _ in train + test] == [label for label, _ in whole]
+    few = run_prep(tmp_path, text_file, "--classes", "ten", "--max-rows", 50)
+    assert [label for label, _ in few] == [label for label, _ in whole][:50]
+
+
+def test_prep_counts_a_sentence_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Made of wool in May. Made of wool.\n")
+    (tmp_path / "b.md").write_text("made\n  of (wool) in May!\n\nMade of wool in June. In, in.\n")
+    rows = run_prep(tmp_path, tmp_path, "--classes", "ten", "--min-count", 1)
+    # of: in May, alone, in June; in: May, June and twice in the last sentence
+    assert Counter(label for label, _ in rows) == {1: 3, 2: 4}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50])
+def test_prep_does_not_depend_on_how_text_is_read(
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    text_file.write_text(text_file.read_text().replace("w1", "é—“ß”"))
+    expected = run_prep(tmp_path, text_file, "--min-count", 1)
+    monkeypatch.setattr(prep, "CHUNK", chunk)
+    # The limit on a sentence is counted in chunks: keep it where it was.
+    monkeypatch.setattr(prep, "LONGEST", 10_000)
+    assert run_prep(tmp_path, text_file, "--min-count", 1) == expected
+
+
+def test_prep_text_without_sentences_is_read_in_bounded_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "flat.txt"
+    path.write_text("wool of " * 1000)
+    monkeypatch.setattr(prep, "CHUNK", 100)
+    monkeypatch.setattr(prep, "LONGEST", 200)
+    with path.open("rb") as stream:
+        pieces = list(prep.text_chunks(stream))
+    assert "".join(pieces) == "wool of " * 1000
+    assert len(pieces) > 10
+    assert max(map(len, pieces)) <= 400
+
+
+def test_prep_compressed_text_is_the_same_text(tmp_path: Path, text_file: Path) -> None:
+    plain = text_file.read_bytes()
+    expected = run_prep(tmp_path, text_file)
+    frames = zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:])
+    for suffix, packed in {
+        ".gz": gzip.compress(plain),
+        ".bz2": bz2.compress(plain),
+        ".xz": lzma.compress(plain),
+        ".zst": frames,
+    }.items():
+        folder = tmp_path / suffix
+        folder.mkdir()
+        (folder / f"text.txt{suffix}").write_bytes(packed)
+        assert run_prep(tmp_path, folder) == expected, suffix
+
+
+MODULE = '''\
+#!/usr/bin/env python
+# coding: latin-1
+"""Module of caf\u00e9.
+
+>>> x = "doctest of text"
+"""
+word = "code of text"  # trailing with mark
+# next about line
+#: and on it
+class A:
+    \'docs "by" class\'
+    if True:
+        async def f(self):
+            r"""Method \\d from here."""
+            return "# string at all", """# triple "to" it"""
+    """attribute of text"""
+    for x in word: pass
+'''
+
+
+def test_prep_reads_docstrings_and_comments_of_python(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(MODULE.encode("latin-1"))
+    text = prep.python_prose((tmp_path / "a.py").read_bytes())
+    assert sorted(window[3] for window in words_around(text)) == [
+        "about",
+        "by",
+        "from",
+        "of",
+        "on",
+        "with",
+    ]
+    windows = words_around(text)
+    assert ["", "", "module", "of", "café", "", ""] in windows
+    assert ["", "", "trailing", "with", "mark", "", ""] in windows  # ends with its line
+    assert ["", "", "next", "about", "line", "and", "on"] in windows  # goes on in the next line
+    assert "string" not in text
+    rows = run_prep(tmp_path, tmp_path, "--classes", "ten", "--min-count", 1)
+    assert sorted(label for label, _ in rows) == [1, 5, 6, 8, 9, 10]
+
+
+def test_prep_passes_over_broken_files_in_folders_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "good.rst").write_text("made of wool")
+    (folder / "other.csv").write_text("not in here")
+    broken = {
+        "bad.txt": (b"sat on the mat. " * 9 + b"\xff", "not UTF-8 text"),
+        "bad.py": (b"# made of wool\nx = (", "not Python ('(' was never closed, line 2)"),
+        "null.py": (b"# made of wool\n\0", "not Python ("),
+        "cut.txt.gz": (gzip.compress(b"made of wool" * 99)[:-9], "Compressed file ended before"),
+        "no.txt.gz": (b"made of wool", "Not a gzipped file"),
+        "no.txt.bz2": (b"made of wool", "Invalid data stream"),
+        "no.txt.xz": (b"made of wool", "Input format not supported"),
+        "no.txt.zst": (b"made of wool", "zstd decompress"),
+        "cut.txt.zst": (
+            zstandard.compress(b"made of wool" * 99)[:-9],
+            "Compressed file ended before",
+        ),
+    }
+    for name, (data, _) in broken.items():
+        (folder / name).write_bytes(data)
+    assert len(run_prep(tmp_path, folder)) == 1
+    assert f"files 10 ({len(broken)} skipped)" in capsys.readouterr().out
+    for name, (_, reason) in broken.items():
+        out = tmp_path / "none.svm"
+        assert prep.main([str(folder / name), "-o", str(out)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"make_prep.py: error: cannot read {folder / name}: {reason}")
+        assert error.count("\n") == 1
+        assert not out.exists()
+
+
+def test_prep_errors_are_one_sentence(
+    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tmp_path / "none.txt").write_text("No such word.")
+    out = str(tmp_path / "o.svm")
+    for arguments, sentence in [
+        ([tmp_path / "nix", "-o", out], f"cannot read {tmp_path / 'nix'}: no such file or folder"),
+        ([tmp_path / "none.txt", "-o", out], "no prepositions found in 1 files (0 unreadable)"),
+        ([empty, "-o", out], f"no .txt, .md, .rst, .py files below {empty}"),
+        ([text_file, "-o", empty], f"cannot write {empty}: it is a folder"),
+        (
+            [text_file, "-o", empty / "x" / "y"],
+            f"cannot write {empty}/x/y: there is no folder {empty}/x",
+        ),
+    ]:
+        assert prep.main([str(argument) for argument in arguments]) == 1
+        assert capsys.readouterr().err == f"make_prep.py: error: {sentence}\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "none.txt", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "required: -o"),
+        (["-o", "x", "--min-count", "0"], "--min-count must be at least 1"),
+        (["-o", "x", "--test-fraction", "1"], "--test-fraction must lie between 0 and 1"),
+        (["-o", "x", "--max-rows", "0"], "--max-rows must be at least 1"),
+        (["-o", "x", "--seed", "-1"], "--seed must not be negative"),
+        (["-o", "x", "--test-out", "./x"], "-o and --test-out must not be the same file"),
+        (["x", "-o", "./x"], "an INPUT must not be overwritten"),
+        (["-o", "x", "--classes", "two"], "invalid choice: 'two'"),
+    ],
+)
+def test_prep_usage_errors(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        prep.main(arguments)
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_prep_summary_is_of_the_files(
+    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_file = tmp_path / "t.svm"
+    train = run_prep(tmp_path, text_file, "--test-out", test_file)
+    line = capsys.readouterr().out
+    test = parse(test_file.read_bytes())
+    rows = train + test
+    size = test_file.stat().st_size + (tmp_path / "out.svm").stat().st_size
+    positive = sum(label == 1 for label, _ in rows)
+    assert line.startswith(
+        f"rows {len(rows)} (train {len(train)}, test {len(test)}), "
+        f"features {len(columns(train))}, nonzeros {sum(len(row) for _, row in rows)}, "
+        f"bytes {size}, classes +1:{positive} -1:{len(rows) - positive}, "
+        "files 1 (0 skipped), seconds "
+    )
+    assert line.count("\n") == 1
+
+
+def test_prep_default_text_is_this_python_without_strange_packages() -> None:
+    files = set(prep.default_files())
+    assert Path(np.__file__) in files
+    assert Path(argparse.__file__) in files
+    assert {prep.base_suffix(path) for path in files} <= set(prep.PROSE)
+    stdlib = Path(argparse.__file__).parent
+    strange = {path for path in files if path.is_relative_to(stdlib / "site-packages")}
+    assert not strange or Path(np.__file__).is_relative_to(stdlib)
+
+
+# --- make_synthetic -------------------------------------------------------------------------------
+
+
+def make(problem: Any, rows: int, **options: Any) -> list[Row]:
+    return parse(b"".join(synthetic.generate(problem, rows, **options)))
+
+
+def score(problem: Any, row: dict[int, float], weights: Any) -> float:
+    total = 0.0
+    for feature, value in row.items():
+        total += value * weights[feature - problem.start]
+    return total
+
+
+PROBLEMS = [
+    {"features": 1000, "nnz": 10},
+    {"features": 1000, "nnz": 10, "real": True, "power": 0.5, "start": 0},
+    {"features": 300, "nnz": 40, "real": True, "power": 1.0, "seed": 5},
+    {"features": 5000, "nnz": 3, "power": 1.5, "start": 10**12, "seed": -1},
+    {"features": 20, "nnz": 18},
+    {"features": 9, "nnz": 9, "real": True},
+]
+
+
+@pytest.mark.parametrize("settings", PROBLEMS)
+def test_synthetic_rows_follow_the_true_weights(settings: dict[str, Any]) -> None:
+    problem = synthetic.Problem(**settings)
+    rows = make(problem, 2000)
+    weights = synthetic.true_weights(problem)
+    assert len(rows) == 2000
+    assert weights.shape == (problem.features,)
+    first, last = problem.start, problem.start + problem.features
+    assert all(first <= feature < last for _, row in rows for feature in row)
+    assert all(label == (1 if score(problem, row, weights) > 0 else -1) for label, row in rows)
+    assert abs(sum(label for label, _ in rows)) < 0.12 * len(rows)
+
+    counts = [len(row) for _, row in rows]
+    spread = min(problem.nnz - 1, problem.features - problem.nnz)
+    assert set(counts) == set(range(problem.nnz - spread, problem.nnz + spread + 1))
+    assert abs(np.mean(counts) - problem.nnz) <= 4 * spread / np.sqrt(3 * len(rows))
+
+
+def test_synthetic_values_lie_on_the_grid() -> None:
+    ones = b"".join(synthetic.generate(synthetic.Problem(50, 5), 500))
+    assert {entry.split(b":")[1] for entry in ones.split() if b":" in entry} == {b"1"}
+    real = b"".join(synthetic.generate(synthetic.Problem(50, 25, real=True), 4000))
+    texts = [entry.split(b":")[1] for entry in real.split() if b":" in entry]
+    assert all(len(text) == 6 and text.startswith(b"0.") for text in texts)
+    units = np.array([int(text[2:]) for text in texts])
+    assert units.min() == 1
+    assert units.max() == 9999
+    assert len(set(units.tolist())) > 9900
+    assert abs(units.mean() - 5000) < 5 * 9999 / np.sqrt(12 * len(units))
+
+
+def test_synthetic_weights_are_standard_normal_less_a_constant() -> None:
+    weights = synthetic.true_weights(synthetic.Problem(100_000, 10))
+    assert abs(weights.std() - 1.0) < 0.015
+    centred = np.sort(weights - weights.mean())
+    assert abs(np.interp(1.0, centred, np.linspace(0, 1, len(centred))) - 0.8413) < 0.01
+    # A function of seed and feature: the others do not matter but for the constant.
+    fewer = synthetic.true_weights(synthetic.Problem(500, 20, power=1.0, start=7))
+    np.testing.assert_allclose(np.diff(fewer), np.diff(weights[:500]), atol=1e-12)
+    other = synthetic.true_weights(synthetic.Problem(500, 20, seed=1))
+    assert abs(np.corrcoef(fewer, other)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
+def test_synthetic_noise_flips_labels_at_that_rate(noise: float) -> None:
+    clean = make(synthetic.Problem(1000, 8), 4000)
+    noisy = make(synthetic.Problem(1000, 8, noise=noise), 4000)
+    assert [row for _, row in clean] == [row for _, row in noisy]
+    flipped = sum(a != b for (a, _), (b, _) in zip(clean, noisy, strict=True)) / 4000
+    assert abs(flipped - noise) <= 4 * np.sqrt(noise * (1 - noise) / 4000)
+
+
+def test_synthetic_sorted_rows_are_the_same_rows() -> None:
+    problem = synthetic.Problem(1000, 8, real=True, noise=0.1)
+    lines = b"".join(synthetic.generate(problem, 3000)).splitlines()
+    ordered = b"".join(synthetic.generate(problem, 3000, by_label=True)).splitlines()
+    assert ordered == sorted(lines, key=lambda line: not line.startswith(b"-1"))
+    assert ordered != lines
+
+
+@pytest.mark.parametrize("by_label", [False, True])
+@pytest.mark.parametrize("buffer", [1, 5000, 12345])
+def test_synthetic_output_does_not_depend_on_the_buffer(by_label: bool, buffer: int) -> None:
+    problem = synthetic.Problem(1000, 20, real=True, power=0.7, noise=0.05)
+    expected = b"".join(synthetic.generate(problem, 1000, by_label=by_label))
+    chunks = list(synthetic.generate(problem, 1000, by_label=by_label, buffer=buffer))
+    assert len(chunks) > 10
+    assert all(chunk.endswith(b"\n") for chunk in chunks)
+    assert max(map(len, chunks)) <= max(buffer, 39 * 32 + 3)
+    assert b"".join(chunks) == expected
+    if not by_label:
+        assert expected.startswith(b"".join(synthetic.generate(problem, 77)))
+
+
+def test_synthetic_seeds_give_other_rows() -> None:
+    a, b = (make(synthetic.Problem(1000, 8, seed=seed), 200) for seed in (0, 1))
+    assert not {str(row) for _, row in a} & {str(row) for _, row in b}
+
+
+@pytest.mark.parametrize("power", [0.0, 0.6, 1.0])
+def test_synthetic_popularity_follows_the_power_law(power: float) -> None:
+    n = 4000
+    counts = np.zeros(n + 1)
+    for _, row in make(synthetic.Problem(n, 4, power=power, start=0), 20_000):
+        counts[list(row)] += 1
+    # Mass of thirty bands of ids under the density x**-power on [1, n + 1).
+    edges = np.unique(np.geomspace(10, n, 30).astype(int))
+    grid = np.arange(1, n + 2, dtype=float)
+    mass = np.log(grid) if power == 1.0 else grid ** (1.0 - power)
+    expected = np.diff(mass[edges]) / (mass[-1] - mass[0])
+    seen = np.add.reduceat(counts, edges)[:-1] / counts.sum()
+    error = 5 * np.sqrt(expected / counts.sum()) + 0.03 * expected
+    assert (np.abs(seen - expected) < error).all()
+    if power:
+        assert counts[0] > 2 * counts[10] > 2 * counts[n // 2]
+
+
+def run_synthetic(path: Path, *arguments: Any) -> list[Row]:
+    assert synthetic.main(["-o", str(path), *map(str, arguments)]) == 0
+    return parse(path.read_bytes())
+
+
+def test_synthetic_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.svm"
+    weights_file = tmp_path / "w.npy"
+    rows = run_synthetic(
+        path, "--rows", 500, "--features", 100, "--nnz", 7, "--values", "real", "--noise", 0.1,
+        "--power", 0.5, "--sorted", "--start", 0, "--seed", 4, "--weights-out", weights_file,
+    )  # fmt: skip
+    problem = synthetic.Problem(100, 7, real=True, noise=0.1, power=0.5, start=0, seed=4)
+    assert rows == make(problem, 500, by_label=True)
+    weights = np.load(weights_file)
+    assert weights.dtype == np.float64
+    np.testing.assert_array_equal(weights, synthetic.true_weights(problem))
+    nonzeros = sum(len(row) for _, row in rows)
+    positive = sum(label == 1 for label, _ in rows)
+    assert capsys.readouterr().out.startswith(
+        f"rows 500, features 100, nonzeros {nonzeros}, bytes {path.stat().st_size}, "
+        f"classes +1:{positive} -1:{500 - positive}, seconds "
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.svm", "w.npy"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--values", "real", "--power", 1.2), ("--sorted",)])
+def test_synthetic_size_is_about_what_was_asked(tmp_path: Path, extra: tuple[Any, ...]) -> None:
+    path = tmp_path / "s.svm"
+    run_synthetic(path, "--bytes", "1MB", "--features", 100_000, "--nnz", 9, *extra)
+    assert abs(path.stat().st_size - 1e6) < 2e4
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10GB", 10**10), ("1.5MiB", 3 << 19), ("4096", 4096), ("2 kb", 2000), ("3k", 3000)],
+)
+def test_synthetic_sizes(text: str, size: int) -> None:
+    assert synthetic.parse_size(text) == size
+
+
+def test_synthetic_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", "-", "--features", "50"]
+    done = subprocess.run([*command, "--nnz", "5", "--rows", "300"], capture_output=True)
+    assert done.returncode == 0
+    assert parse(done.stdout) == make(synthetic.Problem(50, 5), 300)
+    assert done.stderr.startswith(b"rows 300, ")
+    with subprocess.Popen(
+        [*command, "--nnz", "5", "--bytes", "10TB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as endless:
+        assert endless.stdout is not None
+        assert endless.stderr is not None
+        assert endless.stdout.read(1000)
+        endless.stdout.close()
+        assert endless.wait(timeout=10) == 1
+        assert endless.stderr.read() == b""
+
+
+def test_synthetic_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x" / "s.svm"
+    arguments = ["-o", str(path), "--rows", "5", "--features", "10", "--nnz", "2"]
+    assert synthetic.main(arguments) == 1
+    sentence = f"make_synthetic.py: error: cannot write {path}: No such file or directory\n"
+    assert capsys.readouterr().err == sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--features 10 --nnz 2", "one of the arguments --rows --bytes is required"),
+        ("--features 10 --nnz 2 --rows 5 --bytes 1MB", "not allowed with"),
+        ("--features 10 --nnz 2 --rows 0", "--rows must be at least 1"),
+        ("--features 10 --nnz 11 --rows 5", "nonzeros must be between 1 and the number of"),
+        ("--features 10 --nnz 0 --rows 5", "nonzeros must be between 1 and the number of"),
+        ("--features 10 --nnz 2 --rows 5 --noise 1.5", "noise must be between 0 and 1"),
+        ("--features 10 --nnz 2 --rows 5 --power -1", "power must be between 0 and 100"),
+        ("--features 10 --nnz 2 --rows 5 --start -1", "ids must be between 0 and 2**53"),
+        ("--features 10 --nnz 2 --bytes 10XB", "not a size: '10XB' (write for instance 10GB)"),
+        ("--features 10 --nnz 2 --bytes 5iB", "not a size"),
+        ("--features 10 --nnz 2 --bytes 0", "not a size"),
+    ],
+)
+def test_synthetic_usage_errors(
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        synthetic.main(["-o", "x", *arguments.split()])
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
