@@ -11,9 +11,11 @@ __all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
 
 # Python, numpy, numba and the kernels, loaded from disk.
 INTERPRETER = 180_000_000
-# Buffers of files, progress, alphas of strays and the like.
+# Buffers of files, progress and the like.
 OVERHEAD = 12_000_000
+# Alphas on their way to the disk: of rows that left the cache, and encoded.
 STRAY_BYTES = 4_000_000
+UNWRITTEN_BYTES = 4_000_000
 
 # Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
 # number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alpha
@@ -147,7 +149,7 @@ class _Facts:
             "weights": 8 * n_weights * n_outputs * 2,  # W, and its rebuilt copy to certify
             "feature ids": 8 * n_weights,  # to write the model
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
-            "overhead": OVERHEAD + STRAY_BYTES,
+            "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES,
         }
 
     def block_bytes(self, parts: list[Part]) -> int:

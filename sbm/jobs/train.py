@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.memory import STRAY_BYTES, MemoryPlan, Part, plan_training
+from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Part, plan_training
 from sbm.jobs.prefetch import Loaded, prefetched
 from sbm.jobs.process import peak_bytes, resident_bytes
 from sbm.jobs.progress import Progress
@@ -33,6 +33,9 @@ from sbm.store.model import Model
 from sbm.store.run import Run
 
 __all__ = ["find_store", "train"]
+
+# Passes shorter than this are not each committed: a crash loses no more work than this.
+COMMIT_SECONDS = 1.0
 
 
 def train(
@@ -87,7 +90,7 @@ def train(
     rows_of_parts = [part.rows for part in plan.parts]
     folder = path.with_name(path.name + ".run")
     values = problem.resting_values
-    with Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES) as run:
+    with Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run:
         training = _Training(blocks, settings, problem, plan, run, progress, begin)
         certificate, converged = training.run_passes()
         report = training.report(certificate, converged)
@@ -303,6 +306,7 @@ class _Training:
             rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
         )  # fmt: skip
         self.reader = _Reader(self.store, plan, arena)
+        self._committed = self.begin
 
     def run_passes(self) -> tuple[Certificate, bool]:
         """Pass after pass until the certified gap is small enough or a budget is used up."""
@@ -321,7 +325,8 @@ class _Training:
                     self.solver.W[:] = W  # rebuilt from the alphas, which cancels the drift
                 del W
             self._report_pass(done, certificate)
-            self._commit(certificate)
+            if last or time.perf_counter() - self._committed > COMMIT_SECONDS:
+                self._commit(certificate)
             if last:
                 assert certificate is not None
                 return certificate, converged
@@ -411,6 +416,7 @@ class _Training:
         }
         with self.seconds.measure("write"):
             self.run.commit(position, self.solver.state())
+        self._committed = time.perf_counter()
 
     def report(self, certificate: Certificate, converged: bool) -> dict[str, Any]:
         """The figures of the training."""

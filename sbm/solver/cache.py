@@ -139,7 +139,7 @@ class WorkingSet:
         if self.cache_rows == 0 or self.cache_nnz == 0:
             keep[:] = False
             return keep
-        bits = np.ascontiguousarray(rank).view(np.uint32)
+        bits = (rank + np.float32(0)).view(np.uint32)  # -0.0 and 0.0 are one rank
         lengths = self.lengths[: self.n]
         key, n_rows, nnz = kernels.find_threshold(bits, lengths, self.cache_rows, self.cache_nnz)
         ties = np.empty(kernels.mark(bits, key, keep), np.int64)

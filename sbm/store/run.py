@@ -4,7 +4,7 @@
 
 * ``run.json``: settings, store, position and the names of the files that belong to the last
   commit; replaced atomically, it alone decides what counts;
-* ``alpha-00003.000012.sba``: alphas of block 3 as of write 12, sparse;
+* ``alpha-00003.000012.sba``: alphas of block 3 as of version 12, sparse;
 * ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
 * ``log.jsonl``: one line a pass.
 
@@ -47,6 +47,8 @@ class Run:
     stray_bytes : int
         Alphas of evicted rows are held back until their block is next written; above this many
         bytes they are written at once.
+    unwritten_bytes : int
+        Encoded alphas are kept in memory up to this many bytes, or until the next commit.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Run:
         n_outputs: int = 1,
         resting_values: Sequence[float] = (),
         stray_bytes: int = 4_000_000,
+        unwritten_bytes: int = 4_000_000,
     ) -> None:
         self.folder = folder
         self._rows = list(block_rows)
@@ -65,6 +68,8 @@ class Run:
         self._strays: list[list[tuple[npt.NDArray[np.int32], Alpha]]] = [[] for _ in block_rows]
         self._stray_bytes = 0
         self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
+        self._unwritten: dict[int, bytes] = {}  # block -> what its file will hold
+        self._unwritten_limit = unwritten_bytes
         self._committed: set[str] = set()
         self._serial = 0
 
@@ -109,7 +114,10 @@ class Run:
         """
         alpha = np.zeros((self._rows[block], self._outputs))
         name = self._files.get(block)
-        if name is not None:
+        if block in self._unwritten:
+            data = self._unwritten[block]
+            self._decode(container.decode(data, "alpha", str(name)), alpha, str(name))
+        elif name is not None:
             self._decode(container.read(self.folder / name, "alpha"), alpha, name)
         for rows, values in self._strays[block]:
             alpha[rows] = values
@@ -140,17 +148,24 @@ class Run:
         for code, value in enumerate(self._resting):
             codes[alpha == value] = code
         arrays = {"codes": codes, "free": alpha[codes == _FREE]}
-        path = self.folder / name
-        try:
-            with open(path, "wb") as file:  # made durable by the next commit
-                for buffer in container.encode("alpha", arrays, {"resting": self._resting}):
-                    file.write(buffer)
-        except OSError as error:
-            raise write_error(path, error) from error
+        buffers = container.encode("alpha", arrays, {"resting": self._resting})
         old = self._files.get(block)
-        self._files[block] = name
-        if old is not None and old not in self._committed:
+        if old is not None and old not in self._committed and block not in self._unwritten:
             (self.folder / old).unlink(missing_ok=True)
+        self._files[block] = name
+        self._unwritten[block] = b"".join(buffers)
+        if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the encoded alphas that are still in memory; the next commit makes them durable."""
+        for block, data in self._unwritten.items():
+            path = self.folder / self._files[block]
+            try:
+                path.write_bytes(data)
+            except OSError as error:
+                raise write_error(path, error) from error
+        self._unwritten.clear()
 
     def add_strays(
         self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alpha
@@ -175,7 +190,7 @@ class Run:
             self.flush()
 
     def flush(self) -> None:
-        """Write all strays to the files of their blocks."""
+        """Put all strays into the alphas of their blocks."""
         for block, strays in enumerate(self._strays):
             if strays:
                 self.store(block, self.load(block))
@@ -199,6 +214,7 @@ class Run:
             Something cannot be written; the last commit stays.
         """
         self.flush()
+        self._write()
         self._serial += 1
         name = f"state-{self._serial:06d}.sba"
         container.write(self.folder / name, "state", state, level=None)

@@ -1,0 +1,35 @@
+import json
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    if not (SHARED / "reference.json").exists():
+        pytest.skip(f"the reference sets are not here ({SHARED.name} beside the checkout)")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def reference(shared: Path) -> dict:
+    content = json.loads((shared / "reference.json").read_text())
+    return content.get("reference", content)
+
+
+@pytest.fixture(scope="session")
+def text_of(shared: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Unpack a reference set once a session; ``*_binary`` is label 1 against the rest."""
+    from helpers import load_script
+
+    folder = tmp_path_factory.mktemp("text")
+
+    def unpack(name: str) -> Path:
+        target = folder / f"{name}.svm"
+        if not target.exists():
+            load_script("verify_optima").write_text(shared, name, target)
+        return target
+
+    return unpack

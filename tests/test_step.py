@@ -1,0 +1,242 @@
+"""The solver against slow, obvious versions of itself."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from sbm.rows import Arena, Rows
+from sbm.solver.cache import POLICIES, WorkingSet
+from sbm.solver.gap import Certifier
+from sbm.solver.losses import LOSSES, find_loss
+from sbm.solver.problem import Problem
+from sbm.solver.step import Solver
+
+N_FEATURES = 8
+
+
+def make_blocks(seed, n_blocks, rows_each, values=True, empty_rows=True):
+    """Random rows, dense and sparse: X, y codes and the row numbers of each block."""
+    random = np.random.default_rng(seed)
+    n = n_blocks * rows_each
+    X = random.normal(size=(n, N_FEATURES)).astype(np.float32).astype(float)
+    X[random.random(X.shape) < 0.5] = 0
+    if not values:
+        X = (X != 0).astype(float)
+    if empty_rows:
+        X[:: rows_each + 1] = 0
+    y = (random.random(n) < 0.4).astype(np.int32)
+    return X, y, np.array_split(random.permutation(n), n_blocks)
+
+
+class Simulation:
+    """Blocks in memory, the solver under test, and the alphas of every home in plain arrays."""
+
+    def __init__(
+        self, X, y, blocks, problem, cache_rows, cache_nnz, policy, rounds, values=True, seed=0
+    ):
+        self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
+        self.block_rows = max(len(b) for b in blocks)
+        self.block_nnz = self.block_rows * X.shape[1]
+        self.offset = cache_nnz
+        arena = Arena.of(cache_nnz + self.block_nnz, "float32" if values else "ones")
+        self.working = WorkingSet(arena, cache_rows, cache_nnz, self.block_rows)
+        W = np.zeros((X.shape[1] + (problem.bias > 0), 1))
+        self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)
+        self.spill = [np.zeros((len(b), 1)) for b in blocks]
+
+    def load(self, block):
+        arena, position = self.working.arena, self.offset
+        starts, lengths = [], []
+        for row in self.blocks[block]:
+            (indices,) = np.nonzero(self.X[row])
+            starts.append(position)
+            lengths.append(len(indices))
+            arena.indices[position : position + len(indices)] = indices
+            if arena.values is not None:
+                arena.values[position : position + len(indices)] = self.X[row, indices]
+            position += len(indices)
+        return Rows(
+            np.array(starts, np.int64), np.array(lengths, np.int32), arena.indices, arena.values,
+            self.y[self.blocks[block]].astype(np.int32),
+        )  # fmt: skip
+
+    def step(self, block):
+        result = self.solver.step(block, self.load(block), self.spill[block].copy())
+        self.spill[block] = result.alpha
+        evicted = result.evicted
+        for home, row, alpha in zip(evicted.home, evicted.row, evicted.alpha, strict=True):
+            assert self.spill[home][row] == 0, "an alpha would have two homes"
+            self.spill[home][row] = alpha
+        return result
+
+    def alphas(self):
+        """All alphas in row order; fails where a cached row has a second, nonzero home."""
+        alpha = np.zeros(len(self.X))
+        for block, rows in enumerate(self.blocks):
+            alpha[rows] = self.spill[block][:, 0]
+        for i in range(self.working.n_cached):
+            row = self.blocks[self.working.home[i]][self.working.row[i]]
+            assert alpha[row] == 0, "a cached row has a second home"
+            alpha[row] = self.working.alpha[i, 0]
+        return alpha
+
+    def signs(self):
+        return np.where(self.y == self.problem.positive, 1.0, -1.0)
+
+    def design(self):
+        bias = self.problem.bias
+        return np.hstack([self.X, np.full((len(self.X), 1), bias)]) if bias else self.X
+
+    def primal(self, w):
+        h = np.maximum(0, 1 - self.signs() * (self.design() @ w))
+        loss = h**2 if self.problem.loss.squared else h
+        return 0.5 * w @ w + self.problem.costs(self.y) @ loss
+
+    def dual(self, alpha):
+        w = self.design().T @ (alpha * self.signs())
+        C = self.problem.costs(self.y)
+        D = np.divide(0.5, C, where=C > 0, out=np.zeros_like(C)) * self.problem.loss.squared
+        return alpha.sum() - 0.5 * (D * alpha**2).sum() - 0.5 * w @ w
+
+
+def make_problem(loss="hinge", positive_cost=0.7, negative_cost=0.4, bias=0.0):
+    return Problem(find_loss(loss), positive_cost, negative_cost, positive=1, bias=bias)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    loss=st.sampled_from(sorted(LOSSES)),
+    policy=st.sampled_from(sorted(POLICIES)),
+    n_blocks=st.integers(1, 5),
+    cache_rows=st.integers(0, 25),
+    rounds=st.integers(1, 4),
+    values=st.booleans(),
+    bias=st.sampled_from([0.0, 1.5]),
+    negative_cost=st.sampled_from([0.0, 0.4]),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
+    seed, loss, policy, n_blocks, cache_rows, rounds, values, bias, negative_cost
+):
+    X, y, blocks = make_blocks(seed, n_blocks, 9, values)
+    problem = make_problem(loss, 0.7, negative_cost, bias)
+    sim = Simulation(X, y, blocks, problem, cache_rows, 50, policy, rounds, values)
+    random = np.random.default_rng(seed)
+    before = 0.0
+    for _ in range(3):
+        for block in random.permutation(n_blocks):
+            result = sim.step(block)
+            alpha = sim.alphas()
+            costs = problem.costs(y)
+            assert (alpha >= 0).all()
+            if not problem.loss.squared:
+                assert (alpha <= costs).all()
+            assert (alpha[costs == 0] == 0).all()
+            link = sim.design().T @ (alpha * sim.signs())
+            np.testing.assert_allclose(sim.solver.W[:, 0], link, atol=1e-12)
+            assert sim.solver.dual == pytest.approx(sim.dual(alpha), abs=1e-11)
+            assert sim.solver.dual >= before - 1e-12
+            before = sim.solver.dual
+            working = sim.working
+            assert working.n_cached <= cache_rows
+            assert working.lengths[: working.n_cached].sum() <= 50
+            assert result.totals.visits >= len(blocks[block])
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("cache_rows", [0, 10])
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias):
+    X, y, blocks = make_blocks(3, 4, 10)
+    problem = make_problem(loss, bias=bias)
+    sim = Simulation(X, y, blocks, problem, cache_rows, 80, "gradient", 3)
+    for _ in range(400):
+        for block in range(4):
+            sim.step(block)
+    D = np.diag(0.5 / problem.costs(y)) if problem.loss.squared else 0.0
+    A = sim.design() * sim.signs()[:, None]
+    Q = A @ A.T + D
+    upper = [None] * len(y) if problem.loss.squared else problem.costs(y)
+    best = minimize(
+        lambda a: 0.5 * a @ Q @ a - a.sum(), np.zeros(len(y)), jac=lambda a: Q @ a - 1,
+        bounds=[(0, u) for u in upper], options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000},
+    )  # fmt: skip
+    assert sim.solver.dual == pytest.approx(-best.fun, rel=1e-8)
+    assert sim.primal(sim.solver.W[:, 0]) == pytest.approx(-best.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
+    X, y, blocks = make_blocks(5, 3, 12)
+    problem = make_problem(loss, 0.9, 0.3, bias)
+    sim = Simulation(X, y, blocks, problem, 8, 60, "gradient", 2)
+    for block in range(3):
+        sim.step(block)
+    alpha = sim.alphas()
+    sim.solver.W += np.random.default_rng(1).normal(size=sim.solver.W.shape) * 0.01  # drift
+    certifier = Certifier(problem, sim.solver.W)
+    for block in range(3):
+        spilled = sim.spill[block].copy()
+        sim.working.alphas_of(block, spilled)
+        np.testing.assert_array_equal(spilled[:, 0], alpha[blocks[block]])
+        certifier.add(sim.load(block), spilled)
+    certificate = certifier.finish()
+    w = sim.solver.W[:, 0]
+    assert certificate.primal == pytest.approx(sim.primal(w), rel=1e-12)
+    assert certificate.dual == pytest.approx(sim.dual(alpha), rel=1e-12)
+    assert certificate.gap == pytest.approx(sim.primal(w) - sim.dual(alpha), rel=1e-10)
+    link = sim.design().T @ (alpha * sim.signs())
+    np.testing.assert_allclose(certifier.W_alpha[:, 0], link, atol=1e-13)
+    drift = np.linalg.norm(w - link) / np.linalg.norm(w)
+    assert certificate.drift == pytest.approx(drift, rel=1e-9)
+    assert certificate.n_support == np.count_nonzero(alpha)
+    free = problem.loss.is_free(alpha, problem.costs(y))
+    assert certificate.n_free == np.count_nonzero(free)
+
+
+@given(seed=st.integers(0, 10**6), few=st.booleans())
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_selection_takes_the_best_rows_that_fit_free_rows_and_small_numbers_first(seed, few):
+    random = np.random.default_rng(seed)
+    n = int(random.integers(1, 60))
+    max_rows, max_nnz = int(random.integers(0, 70)), int(random.integers(0, 200))
+    working = WorkingSet(Arena.of(1, "ones"), max_rows, max_nnz, n)
+    working.n = n
+    working.lengths[:n] = random.integers(0, 7, n)
+    working.home[:n] = random.integers(0, 3, n)
+    working.row[:n] = random.permutation(n)
+    rank = random.normal(size=n).astype(np.float32)
+    if few:  # many ties
+        rank = np.sign(rank) * (np.abs(rank) > 0.5)
+    rank[random.random(n) < 0.1] = -np.inf
+    free = random.random(n) < 0.5
+    keep = working.select(rank.astype(np.float32), lambda rows: free[rows])
+
+    order = sorted(range(n), key=lambda i: (-rank[i], not free[i], working.home[i], working.row[i]))
+    expected, rows, nnz = np.zeros(n, bool), 0, 0
+    for i in order:
+        rows, nnz = rows + 1, nnz + working.lengths[i]
+        if np.isneginf(rank[i]) or rows > max_rows or nnz > max_nnz:
+            break
+        expected[i] = True
+    np.testing.assert_array_equal(keep, expected)
+
+
+def test_a_wrong_loss_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        ValueError, match=r"unknown loss 'hinges', known are .*did you mean 'hinge'"
+    ):
+        find_loss("hinges")
+
+
+def test_rows_without_features_get_their_closed_form_alphas():
+    X = np.zeros((6, N_FEATURES))
+    y = np.array([0, 1, 0, 1, 1, 0], np.int32)
+    for loss, factor in (("hinge", 1.0), ("squared_hinge", 2.0)):
+        problem = make_problem(loss)
+        sim = Simulation(X, y, [np.arange(6)], problem, 0, 0, "gradient", 1)
+        sim.step(0)
+        np.testing.assert_array_equal(sim.alphas(), factor * problem.costs(y))
