@@ -190,7 +190,7 @@ def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     assert certificate.gap == pytest.approx(sim.primal(w) - sim.dual(alpha), rel=1e-10)
     link = sim.design().T @ (alpha * sim.signs())
     np.testing.assert_allclose(certifier.W_alpha[:, 0], link, atol=1e-13)
-    drift = np.linalg.norm(w - link) / np.linalg.norm(w)
+    drift = np.linalg.norm(w - link) / np.sqrt(2 * sim.primal(w))
     assert certificate.drift == pytest.approx(drift, rel=1e-9)
     assert certificate.n_support == np.count_nonzero(alpha)
     free = problem.loss.is_free(alpha, problem.costs(y))

@@ -47,7 +47,9 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     progress.note("compiling, once; this takes a few seconds")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
     environment = {**os.environ, "SBM_WARMING": "1"}
-    child = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=False, capture_output=True
+    )
     if child.returncode == 0 and marker.parent.is_dir():
         try:
             marker.touch()

@@ -31,7 +31,8 @@ class Certificate:
     relative_gap : float
         gap / max(|primal|, |dual|); 0 where both are 0.
     drift : float
-        |W - W(α)| / max(|W|, 1e-300): rounding of the running W; above 1e-9 something is wrong.
+        |W - W(α)| / sqrt(2 P(W)): rounding of the running W; above 1e-9 something is wrong. (The
+        scale is at least |W|, and not 0 where the optimum is W = 0.)
     n_support, n_free : int
         Rows with α > 0, and those of them inside their bounds.
     """
@@ -97,7 +98,7 @@ class Certifier:
             dual=dual,
             gap=gap,
             relative_gap=gap / scale if scale > 0 else 0.0,
-            drift=math.sqrt(drift2 / norm2) if norm2 > 0 else 0.0,
+            drift=math.sqrt(drift2 / (2 * primal)) if drift2 > 0 else 0.0,
             n_support=int(support),
             n_free=int(free),
         )

@@ -1,0 +1,14 @@
+#!/bin/sh
+# All checks: installs the test extras in .venv, then ruff, mypy and pytest.
+# Arguments go to pytest: sh scripts/test.sh -k parser
+set -e
+cd "$(dirname "$0")/.."
+. scripts/venv.sh '[test]'
+
+echo "== ruff"
+ruff check .
+ruff format --check .
+echo "== mypy"
+mypy
+echo "== pytest"
+exec python -m pytest "$@"
