@@ -1,0 +1,227 @@
+"""Peak memory of ``sbm train`` and ``sbm split`` against ``--mem``.
+
+    python scripts/bench_memory.py -o results/memory
+    python scripts/bench_memory.py --quick
+
+Synthetic text is piped into ``sbm split -`` once for each number of blocks and trained on for two
+passes with each bound of memory and each cache share. Peaks are those of the whole process, as the
+operating system counts them, measured from outside. By default the store is 4.1 GB in memory form
+(4 bytes a nonzero, all values 1, and 16 bytes a row), four times the largest bound; ``--quick``
+makes it four times what the interpreter leaves of the smallest one. Exit code 1 when a peak is
+above its bound or a command fails (refusing the bound included).
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from scripts.bench_tools import (
+    BenchError,
+    Finished,
+    Report,
+    run_process,
+    sbm_command,
+    script_command,
+    started_process,
+)
+
+FEATURES, NONZEROS = 1000, 10  # few features: their weights are not what is measured
+ROW_BYTES = 16 + 4 * NONZEROS
+BUDGET = 3  # exit code of a training that used up its passes
+SIZE = 4_100_000_000
+PASSES = 2
+
+
+def tell(text: str) -> None:
+    """Say on stderr what is going on."""
+    print(f"bench_memory: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is measured.
+
+    Attributes
+    ----------
+    mems : list of str
+        Bounds of train.
+    split_mems : list of str
+        Bounds of split, in turn for the stores.
+    blocks : list of int
+    cache_fracs : list of float
+    rows : int
+        Rows of the store.
+    """
+
+    mems: Sequence[str]
+    split_mems: Sequence[str]
+    blocks: Sequence[int]
+    cache_fracs: Sequence[float]
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows in memory form."""
+        return self.rows * ROW_BYTES
+
+
+def measure(grid: Grid, folder: Path, report: Report) -> None:
+    """Fill a report with the peaks of all commands of a grid.
+
+    Parameters
+    ----------
+    grid : Grid
+    folder : Path
+        For the stores; one is there at a time.
+    report : Report
+    """
+    _warm_up(folder)
+    for k, blocks in enumerate(grid.blocks):
+        store = folder / f"{blocks}.sbm"
+        for mem in (grid.split_mems[k % len(grid.split_mems)], "1GB"):
+            if not store.exists():  # the second bound is for when the first one was refused
+                tell(f"split --mem {mem}, {blocks} blocks")
+                done = split(store, grid.rows, blocks, mem)
+                report.rows.append(_row("split", mem, blocks, None, done))
+        for mem in grid.mems:
+            for frac in grid.cache_fracs:
+                tell(f"train --mem {mem} --cache-frac {frac:g}, {blocks} blocks")
+                done = train(store, mem, frac)
+                report.rows.append(_row("train", mem, blocks, frac, done))
+        shutil.rmtree(store)
+
+
+def split(store: Path, rows: int, blocks: int, mem: str) -> Finished:
+    """Pipe synthetic text into sbm split.
+
+    Raises
+    ------
+    BenchError
+        The text could not be made.
+    """
+    what = ("--rows", rows, "--features", FEATURES, "--nnz", NONZEROS, "--noise", 0.05)
+    maker = subprocess.Popen(
+        script_command("make_synthetic", "-o", "-", *what),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert maker.stdout is not None
+    command = sbm_command("split", "-", "-o", store, "--blocks", blocks, "--mem", mem, "-q")
+    with started_process(command, stdin=maker.stdout) as running:
+        maker.stdout.close()
+        done = running.wait(codes=range(256))
+    if maker.wait() and done.code == 0:
+        raise BenchError("make_synthetic.py failed")
+    return done
+
+
+def train(store: Path, mem: str, cache_frac: float) -> Finished:
+    """Train for two passes, whatever the gap."""
+    model = store.with_suffix(".model")
+    options = (
+        "--mem", mem, "--cache-frac", cache_frac, "--rounds", 1, "-C", 0.1, "--tol", 1e-12,
+        "--max-passes", PASSES, "-q",
+    )  # fmt: skip
+    done = run_process(sbm_command("train", store, "-o", model, *options), codes=range(256))
+    model.unlink(missing_ok=True)
+    shutil.rmtree(f"{model}.run", ignore_errors=True)
+    return done
+
+
+def _warm_up(folder: Path) -> None:
+    """Compile everything, so that no measured process starts one that does."""
+    tell("warming up")
+    store = folder / "warm.sbm"
+    for done in (split(store, 1000, 2, "1GB"), train(store, "1GB", 0.5)):
+        if done.code not in (0, BUDGET):
+            raise BenchError(f"sbm failed: {done.stderr}")
+
+
+def _row(
+    command: str, mem: str, blocks: int, cache_frac: float | None, done: Finished
+) -> dict[str, Any]:
+    """One row of the table; `ok` is whether the command worked within its bound."""
+    from sbm.settings import parse_size
+
+    bound = parse_size(mem)
+    worked = done.code == 0 or (command == "train" and done.code == BUDGET)
+    if not worked:
+        tell(done.stderr.strip()[-1000:])
+    return {
+        "command": command, "mem": mem, "blocks": blocks, "cache_frac": cache_frac,
+        "bound_MB": bound / 1e6, "peak_MB": done.peak_bytes / 1e6,
+        "of_bound": done.peak_bytes / bound, "seconds": done.seconds, "exit_code": done.code,
+        "ok": worked and done.peak_bytes <= bound,
+    }  # fmt: skip
+
+
+def _quick_rows(mem: str) -> int:
+    """Rows of a store four times what the interpreter leaves of a bound."""
+    from sbm.jobs.memory import INTERPRETER
+    from sbm.settings import parse_size
+
+    return 4 * (parse_size(mem) - INTERPRETER) // ROW_BYTES
+
+
+def _grid(args: argparse.Namespace) -> Grid:
+    from sbm.settings import parse_size
+
+    mems = args.mem or (["256MB"] if args.quick else ["256MB", "400MB", "1GB"])
+    size = parse_size(args.size) if args.size else SIZE
+    rows = args.rows or (_quick_rows(mems[0]) if args.quick else size // ROW_BYTES)
+    splits = args.split_mem or (["400MB"] if args.quick else ["256MB", "1GB"])
+    return Grid(mems, splits, args.blocks or [12, 100], args.cache_frac or [0.5, 0.0], rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench_memory.py", description="Measure peak memory against --mem, from outside."
+    )
+    parser.add_argument("--quick", action="store_true", help="a small store and grid, for tests")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--rows", type=int, help="of the store")
+    size.add_argument("--size", metavar="SIZE", help="or: of its rows in memory; default 4.1GB")
+    parser.add_argument("--mem", action="append", metavar="SIZE", help="may be repeated")
+    parser.add_argument(
+        "--split-mem", action="append", metavar="SIZE", help="of sbm split, a store each in turn"
+    )
+    parser.add_argument("--blocks", action="append", type=int, metavar="M", help="may be repeated")
+    parser.add_argument(
+        "--cache-frac", action="append", type=float, metavar="F", help="may be repeated"
+    )
+    parser.add_argument(
+        "-o", dest="prefix", type=Path, metavar="PREFIX", help="write PREFIX.json, PREFIX.md"
+    )
+    parser.add_argument("--folder", type=Path, help="where there is room for the store")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; exit code 0 all bounds held, 1 not so or an error, 2 usage."""
+    args = _parser().parse_args(argv)
+    report = Report("memory", "peak resident memory against --mem")
+    try:
+        grid = _grid(args)
+        report.data = {"rows": grid.rows, "nonzeros_of_a_row": NONZEROS, "memory_bytes": grid.size}
+        report.settings = {"passes": PASSES, "quick": args.quick}
+        with tempfile.TemporaryDirectory(prefix="sbm-bench-", dir=args.folder) as folder:
+            measure(grid, Path(folder), report)
+        report.ratios = {"largest_share_of_bound": max(row["of_bound"] for row in report.rows)}
+        report.notes = ["peak: largest resident set of the process, from outside; MB of 10^6 bytes"]
+        if args.prefix is not None:
+            report.write(args.prefix)
+    except (BenchError, OSError) as error:
+        print(f"bench_memory.py: {error}", file=sys.stderr)
+        return 1
+    print(report.markdown(), end="")
+    return 0 if all(row["ok"] for row in report.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
