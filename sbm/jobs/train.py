@@ -306,6 +306,7 @@ class _Training:
             rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
         )  # fmt: skip
         self.reader = _Reader(self.store, plan, arena)
+        self._alpha = np.empty((plan.part_rows, 1))
         self._committed = self.begin
 
     def run_passes(self) -> tuple[Certificate, bool]:
@@ -342,7 +343,7 @@ class _Training:
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
             with self.seconds.measure("write"):
-                alpha = self.run.load(loaded.item)
+                alpha = self.run.load(loaded.item, self._alpha)
             with self.seconds.measure("solve"):
                 step = self.solver.step(loaded.item, loaded.result, alpha)
             with self.seconds.measure("write"):
@@ -367,7 +368,7 @@ class _Training:
             certifier = Certifier(self.problem, self.solver.W)
             self.progress.start("certify", len(self.plan.parts), "blocks")
             for k, loaded in enumerate(self.reader.read(np.arange(len(self.plan.parts)))):
-                alpha = self.run.load(loaded.item)
+                alpha = self.run.load(loaded.item, self._alpha)
                 self.solver.working.alphas_of(loaded.item, alpha)
                 certifier.add(loaded.result, alpha)
                 self.progress.advance(k + 1)

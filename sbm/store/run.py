@@ -100,8 +100,14 @@ class Run:
 
     # ------------------------------------------------------------------------------- alphas
 
-    def load(self, block: int) -> Alpha:
+    def load(self, block: int, out: Alpha | None = None) -> Alpha:
         """Alphas of a block, strays included; rows that are cached elsewhere have 0.
+
+        Parameters
+        ----------
+        block : int
+        out : ndarray, shape (at least n_rows, n_outputs), float64, optional
+            Where to put them.
 
         Returns
         -------
@@ -112,8 +118,11 @@ class Run:
         StoreError
             The file is missing or damaged.
         """
-        alpha = np.zeros((self._rows[block], self._outputs))
+        n = self._rows[block]
+        alpha = np.empty((n, self._outputs)) if out is None else out[:n]
         name = self._files.get(block)
+        if name is None:
+            alpha[:] = 0.0
         if block in self._unwritten:
             data = self._unwritten[block]
             self._decode(container.decode(data, "alpha", str(name)), alpha, str(name))
@@ -130,7 +139,7 @@ class Run:
             raise StoreError(f"{self.folder / name} does not belong to its block; train again")
         table = np.zeros(256)
         table[: len(resting)] = resting
-        alpha[:] = table[codes]
+        np.take(table, codes, out=alpha)
         alpha[codes == _FREE] = free
 
     def store(self, block: int, alpha: Alpha) -> None:

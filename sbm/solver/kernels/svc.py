@@ -162,11 +162,28 @@ def solve(
         dropped = 0
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
-            for t in range(order[k] * chunk, last):
-                if ahead > 0 and t + ahead < last:
-                    q = active[t + ahead]
+            first = order[k] * chunk
+            following = order[k + 1] * chunk if k + 1 < chunks else first
+            if ahead > 0:  # the chunk after this one lies anywhere: ask for its head early
+                q = active[following]
+                _prefetch(starts, q)
+                _prefetch(starts, q + 8)
+                _prefetch(lengths, q)
+                _prefetch(y, q)
+                _prefetch(home, q)
+                _prefetch(alpha, q)
+                _prefetch(alpha, q + 8)
+                _prefetch(score, q)
+            for t in range(first, last):
+                if ahead > 0:
+                    u = t + ahead
+                    q = active[u if u < last else min(following + u - last, m - 1)]
                     for p in range(starts[q], starts[q] + lengths[q]):
                         _prefetch(w, np.int64(indices[p]))
+                    if t == first + 8:
+                        q = active[following]
+                        for p in range(starts[q], starts[q] + 160, 16):
+                            _prefetch(indices, p)
                 i = active[t]
                 s = 1.0 if y[i] == positive else -1.0
                 C = cost_positive if s > 0.0 else cost_negative
