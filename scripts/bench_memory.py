@@ -7,7 +7,7 @@ Synthetic text is piped into ``sbm split -`` once for each number of blocks and 
 passes with each bound of memory and each cache share. Peaks are those of the whole process, as the
 operating system counts them, measured from outside. By default the store is 4.1 GB in memory form
 (4 bytes a nonzero, all values 1, and 16 bytes a row), four times the largest bound; ``--quick``
-makes it four times what the interpreter leaves of the smallest one. Exit code 1 when a peak is
+makes it four times what the smallest bound leaves for rows. Exit code 1 when a peak is
 above its bound or a command fails (refusing the bound included).
 """
 
@@ -32,7 +32,7 @@ from scripts.bench_tools import (
     started_process,
 )
 
-FEATURES, NONZEROS = 1000, 10  # few features: their weights are not what is measured
+FEATURES, NONZEROS = 99, 10  # few features: their weights are not what is measured
 ROW_BYTES = 16 + 4 * NONZEROS
 BUDGET = 3  # exit code of a training that used up its passes
 SIZE = 4_100_000_000
@@ -162,11 +162,11 @@ def _row(
 
 
 def _quick_rows(mem: str) -> int:
-    """Rows of a store four times what the interpreter leaves of a bound."""
-    from sbm.jobs.memory import INTERPRETER
+    """Rows of a store four times what a bound leaves for rows."""
+    from sbm.jobs.memory import INTERPRETER, OVERHEAD
     from sbm.settings import parse_size
 
-    return 4 * (parse_size(mem) - INTERPRETER) // ROW_BYTES
+    return 4 * (parse_size(mem) - INTERPRETER - OVERHEAD) // ROW_BYTES
 
 
 def _grid(args: argparse.Namespace) -> Grid:

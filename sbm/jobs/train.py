@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Part, plan_training
-from sbm.jobs.prefetch import Loaded, prefetched
+from sbm.errors import StoreError
+from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
+from sbm.jobs.problem import make_model, make_problem
 from sbm.jobs.process import peak_bytes, resident_bytes
 from sbm.jobs.progress import Progress
+from sbm.jobs.reader import BlockReader
 from sbm.jobs.warm import prepare
-from sbm.rows import Arena, Rows
-from sbm.settings import Settings, nearest
-from sbm.solver.cache import POLICIES, WorkingSet
-from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.losses import find_loss
+from sbm.rows import Arena
+from sbm.settings import Settings
+from sbm.solver.cache import WorkingSet
+from sbm.solver.gap import Certificate, Certifier, GapWatch
 from sbm.solver.problem import Problem
 from sbm.solver.step import Solver, Totals
 from sbm.store.blocks import BlockStore
@@ -96,42 +96,13 @@ def train(
         report = training.report(certificate, converged)
         W = training.solver.W
         del training  # its memory goes to the writing of the model
-        result = _make_model(blocks, settings, W, report)
+        result = make_model(blocks, settings, W, report)
         result.save(path)
         report["model"] = str(path)
         report["seconds"]["total"] = time.perf_counter() - begin
         report["peak_rss_bytes"] = peak_bytes()
         run.log({"event": "end", **report})
     return result, report
-
-
-def _make_model(
-    store: BlockStore, settings: Settings, W: npt.NDArray[np.float64], report: dict[str, Any]
-) -> Model:
-    """Put weights, ids and what is proven of them together; nothing that depends on the clock."""
-    labels = store.labels or []
-    if len(labels) == 1:  # one class alone: the other one has no name
-        labels = [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
-    proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
-    n = store.n_features
-    return Model(
-        ids=store.read_feature_ids(),
-        W=W[:n],
-        labels=sorted(labels),
-        bias=settings.bias,
-        bias_weights=W[n] if settings.bias else np.zeros(W.shape[1]),
-        info={
-            "loss": settings.loss,
-            "C": settings.C,
-            "settings": settings.to_dict(),
-            "certificate": {name: report[name] for name in proven},
-            "converged": report["converged"],
-            "passes": report["passes"],
-            "updates": report["updates"],
-            "rows": store.n_rows,
-            "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
-        },
-    )
 
 
 def find_store(store: str | Path | None) -> Path:
@@ -153,86 +124,10 @@ def find_store(store: str | Path | None) -> Path:
     return found[0]
 
 
-def make_problem(settings: Settings, store: BlockStore) -> Problem:
-    """Turn settings and the labels of a store into an optimization problem.
-
-    Raises
-    ------
-    DataError
-        The store is empty or its labels are not two classes.
-    SettingsError
-        An unknown loss or policy, or a class weight for a label that does not exist.
-    """
-    loss = find_loss(settings.loss)
-    if settings.policy not in POLICIES:
-        raise SettingsError(
-            f"unknown policy {settings.policy!r}, known are {', '.join(POLICIES)}"
-            f"{nearest(settings.policy, POLICIES)}"
-        )
-    if store.n_rows == 0:
-        raise DataError(f"{store.folder} holds no rows; nothing can be trained on it")
-    labels = store.labels
-    if labels is None or len(labels) > 2:
-        kind = "real-valued labels" if labels is None else f"{len(labels)} different labels"
-        shown = "" if labels is None else f" ({_shorten(labels)})"
-        raise DataError(
-            f"{store.folder} has {kind}{shown}, {settings.loss} needs two; make the labels binary, "
-            "multi-class losses (crammer_singer, weston_watkins, one-vs-rest) and regression are "
-            "planned, see the README"
-        )
-    for label in settings.class_weight:
-        if label not in labels:
-            raise SettingsError(
-                f"class_weight names label {label:g}, the labels are {_shorten(labels)}"
-            )
-    # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
-    positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
-    weights = [settings.class_weight.get(label, 1.0) for label in labels]
-    other = 1 - positive if len(labels) == 2 else 0
-    return Problem(
-        loss=loss,
-        cost_positive=settings.C * (weights[positive] if positive >= 0 else 1.0),
-        cost_negative=settings.C * weights[other],
-        positive=positive,
-        bias=settings.bias,
-    )
-
-
-def _shorten(labels: list[float]) -> str:
-    shown = ", ".join(f"{label:g}" for label in sorted(labels)[:6])
-    return shown + (", ..." if len(labels) > 6 else "")
-
-
 def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
     progress.note(
         f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
     )
-
-
-class _Reader:
-    """Reads blocks ahead into two buffers behind the cache."""
-
-    def __init__(self, store: BlockStore, plan: MemoryPlan, arena: Arena) -> None:
-        self._store = store
-        self._parts = plan.parts
-        self._offsets = (plan.cache_nnz, plan.cache_nnz + plan.part_nnz)
-        self._buffers = [
-            Rows(
-                np.empty(plan.part_rows, np.int64), np.empty(plan.part_rows, np.int32),
-                arena.indices, arena.values, np.empty(plan.part_rows, np.int32),
-            )
-            for _ in range(2)
-        ]  # fmt: skip
-        self.bytes_read = 0
-
-    def read(self, order: npt.NDArray[np.intp]) -> Iterator[Loaded[int, Rows]]:
-        """Yield the blocks in the given order, each read while the one before is in use."""
-        return prefetched([int(j) for j in order], self._load)
-
-    def _load(self, j: int, slot: int) -> Rows:
-        part: Part = self._parts[j]
-        self.bytes_read += sum(c.size for c in part.chunks)
-        return self._store.read(part.chunks, self._buffers[slot], self._offsets[slot])
 
 
 @dataclass
@@ -253,32 +148,6 @@ class _Seconds:
             yield
         finally:
             setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
-
-
-@dataclass
-class _Estimator:
-    """Decides when a certificate is worth its pass.
-
-    The gap estimate of a pass sums each row's share at its visit, so it stands for the middle of
-    the pass and lags behind. The ratio of the last certificate to its estimate corrects for that.
-    """
-
-    tol: float
-    previous: float = float("inf")
-    ratio: float = 0.0
-    since: int = 0
-
-    def is_due(self, gap: float, dual: float) -> bool:
-        """Whether the gap may be below the tolerance now."""
-        relative = gap / max(abs(dual), 1e-300) if gap > 0 else 0.0
-        ratio = self.ratio or min(1.0, max(0.1, (relative / self.previous) ** 0.5))
-        self.previous, self.since = relative, self.since + 1
-        return relative * ratio <= self.tol or relative == 0.0
-
-    def learn(self, certified: float) -> None:
-        """Note what the certificate said of the last estimate."""
-        self.ratio = certified / self.previous if self.previous > 0 else 0.0
-        self.since = 0
 
 
 @dataclass
@@ -305,21 +174,21 @@ class _Training:
             self.problem, np.zeros((n_weights, 1)), working,
             rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
         )  # fmt: skip
-        self.reader = _Reader(self.store, plan, arena)
+        self.reader = BlockReader(self.store, plan, arena)
         self._alpha = np.empty((plan.part_rows, 1))
         self._committed = self.begin
 
     def run_passes(self) -> tuple[Certificate, bool]:
         """Pass after pass until the certified gap is small enough or a budget is used up."""
-        estimator = _Estimator(self.settings.tol)
+        watch = GapWatch(self.settings.tol)
         converged = False
         while True:
             done, in_time = self._pass()
             last = not in_time or self.passes == self.settings.max_passes
             certificate = None
-            if last or estimator.is_due(done.gap, self.solver.dual):
+            if last or watch.is_due(done.gap, self.solver.dual):
                 certificate, W = self._certify()
-                estimator.learn(certificate.relative_gap)
+                watch.learn(certificate.relative_gap)
                 converged = certificate.relative_gap <= self.settings.tol
                 last = last or converged
                 if not last:

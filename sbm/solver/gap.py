@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.rows import Rows
-from sbm.solver.problem import Problem
+from sbm.solver.problem import Problem, squared_norm
 
-__all__ = ["Certificate", "Certifier"]
+__all__ = ["Certificate", "Certifier", "GapWatch"]
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Certifier:
         gap, loss, dual, support, free = (
             math.fsum(column) for column in zip(*self._sums, strict=True)
         )
-        drift2 = float(np.square(self._W - self.W_alpha).sum())
-        norm2 = float(np.square(self._W).sum())
+        drift2 = squared_norm(self._W, self.W_alpha)
+        norm2 = squared_norm(self._W)
         primal = 0.5 * norm2 + loss
-        dual -= 0.5 * float(np.square(self.W_alpha).sum())
+        dual -= 0.5 * squared_norm(self.W_alpha)
         gap += 0.5 * drift2
         scale = max(abs(primal), abs(dual))
         return Certificate(
@@ -102,3 +102,34 @@ class Certifier:
             n_support=int(support),
             n_free=int(free),
         )
+
+
+@dataclass
+class GapWatch:
+    """Decides when a certificate is worth its pass.
+
+    The gap estimate of a pass sums each row's share at its visit, so it stands for the middle of
+    the pass and lags behind. The ratio of the last certificate to its estimate corrects for that.
+
+    Attributes
+    ----------
+    tol : float
+        Relative gap to reach.
+    """
+
+    tol: float
+    previous: float = float("inf")
+    ratio: float = 0.0
+    since: int = 1  # passes since the last certificate: at most every second one is certified
+
+    def is_due(self, gap: float, dual: float) -> bool:
+        """Whether the gap may be below the tolerance, given a pass's estimate and dual value."""
+        relative = gap / max(abs(dual), 1e-300) if gap > 0 else 0.0
+        ratio = self.ratio or min(1.0, max(0.1, (relative / self.previous) ** 0.5))
+        self.previous, self.since = relative, self.since + 1
+        return (relative * ratio <= self.tol or relative == 0.0) and self.since > 1
+
+    def learn(self, certified: float) -> None:
+        """Note what the certificate said of the last estimate."""
+        self.ratio = certified / self.previous if self.previous > 0 else 0.0
+        self.since = 0

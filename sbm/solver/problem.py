@@ -1,5 +1,6 @@
 """The optimization problem a solver works on: a loss with its numbers."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy.typing as npt
 
 from sbm.solver.losses import Loss
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "squared_norm"]
 
 # Weights that fit the second-level cache need no prefetching.
 _PREFETCH_ABOVE = 1 << 20
@@ -47,3 +48,18 @@ class Problem:
     def ahead(self, W: npt.NDArray[np.float64]) -> int:
         """How many rows ahead their weights are worth prefetching."""
         return _PREFETCH_ROWS if W.nbytes > _PREFETCH_ABOVE else 0
+
+
+def squared_norm(W: npt.NDArray[np.float64], minus: npt.NDArray[np.float64] | None = None) -> float:
+    """Return |W|², or |W - minus|², in slices: no copy of W, and the same for any thread count.
+
+    Parameters
+    ----------
+    W, minus : ndarray, shape (n_weights, n_outputs), float64
+    """
+    step = 1 << 16
+    parts = []
+    for k in range(0, len(W), step):
+        part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
+        parts.append(float(np.square(part).sum()))
+    return math.fsum(parts)

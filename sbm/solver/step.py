@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import Problem
+from sbm.solver.problem import Problem, squared_norm
 
 __all__ = ["Solver", "Step", "Totals"]
 
@@ -115,7 +115,7 @@ class Solver:
     @property
     def dual(self) -> float:
         """F(α) at this moment, up to the drift of W."""
-        return self.dual_sum - 0.5 * float(np.square(self.W).sum())
+        return self.dual_sum - 0.5 * squared_norm(self.W)
 
     def step(self, block: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> Step:
         """Merge a block with the cache, solve, select the next cache.
