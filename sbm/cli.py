@@ -13,7 +13,7 @@ import click
 from sbm import __version__
 from sbm.errors import SbmError, SettingsError
 from sbm.jobs.progress import Progress
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings, format_number, format_size
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 
@@ -112,13 +112,13 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="sbm")
 def cli() -> None:
-    r"""Exact linear models on LIBSVM files bigger than memory.
+    """Exact linear models on LIBSVM files bigger than memory.
 
     \b
     sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
     sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
     sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
-    """
+    """  # noqa: D301  \b is click's mark for lines that stay as they are
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +160,9 @@ def split(
     """Turn LIBSVM text into a block store, reading it once.
 
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. Rows are dealt to
-    the blocks at random. Example: sbm split day*.svm.gz -o week.sbm --blocks 24
+    the blocks at random.
+
+    Example: sbm split day*.svm.gz -o week.sbm --blocks 24
     """
     from sbm.jobs.split import split as job
 
@@ -188,7 +190,11 @@ def split(
 @cli.command()
 @click.argument("store", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
-@click.option("--loss", type=click.Choice(list(LOSSES)), help="[default: hinge]")
+@click.option(
+    "--loss",
+    type=click.Choice(list(LOSSES)),
+    help="What a row costs, see the README.  [default: hinge]",
+)
 @click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
 @click.option("--cache-frac", type=float, help="Share of the working set cached.  [default: 0.5]")
 @click.option("--mem", metavar="SIZE", help="Bound of the process's memory.  [default: 2GB]")
@@ -196,7 +202,11 @@ def split(
 @click.option("--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]")
 @click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]")
 @click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), help="[default: gradient]")
+@click.option(
+    "--policy",
+    type=click.Choice(list(POLICIES)),
+    help="How the cache is chosen.  [default: gradient]",
+)
 @click.option("--bias", type=float, help="Value of an extra feature in every row.  [default: 0]")
 @click.option(
     "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
@@ -215,12 +225,16 @@ def train(
 
     STORE may be left out where there is only one in the current folder. Exit code 3: a budget was
     used up before the tolerance was reached; the model is written and says so.
+
     Example: sbm train big.sbm -C 0.1 --mem 2GB --json
     """
     settings = _settings(config, options)
+    from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job
     from sbm.jobs.train import train as job
 
+    if test is not None:
+        check_input(test)  # before hours of training
     progress = _Terminal(quiet or as_json, verbose)
     result, report = job(store, model, settings, progress=progress)
     if test is not None:
@@ -275,6 +289,7 @@ def predict(
     """Predict the labels of LIBSVM text or of a store, and say how good they are.
 
     Feature ids that the model does not know are ignored and counted.
+
     Example: sbm predict big.model test.svm.gz -o labels.txt
     """
     from sbm.jobs.predict import predict as job
@@ -300,7 +315,9 @@ def _print_quality(report: dict[str, Any], prefix: str = "") -> None:
             f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
             for k in ("precision", "recall", "f1")
         )
-        _echo(f"{row['label']:8g}{figures} {row['support']:9,} {row['predicted']:10,}")
+        _echo(
+            f"{format_number(row['label']):>8}{figures} {row['support']:9,} {row['predicted']:10,}"
+        )
     (tn, fp), (fn, tp) = report["confusion"]
     _echo(f"confusion: {tp:,} true +, {fp:,} false +, {tn:,} true -, {fn:,} false -")
     if report["unknown_labels"]:
@@ -335,7 +352,7 @@ def _in_words(name: str, value: Any) -> str:
         return format_size(value)
     if name == "labels" and isinstance(value, dict):
         pairs = sorted(zip(value["values"], value["counts"], strict=True))
-        shown = ", ".join(f"{label:g} ({count:,})" for label, count in pairs[:20])
+        shown = ", ".join(f"{format_number(label)} ({count:,})" for label, count in pairs[:20])
         return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
     if name == "sources":
         return "\n".join(_source(s) for s in value).lstrip()
@@ -344,7 +361,7 @@ def _in_words(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_in_words("", v) for v in value)
     if isinstance(value, float):
-        return f"{value:.10g}"
+        return format_number(value) if value.is_integer() else f"{value:.10g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sbm.errors import SettingsError
 
-__all__ = ["Settings", "format_size", "nearest", "parse_duration", "parse_size"]
+__all__ = ["Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_size"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
@@ -36,7 +36,7 @@ def parse_size(text: str | int) -> int:
         size = int(float(match[1]) * _UNITS[match[2]])
         if size <= 0:
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
     return size
 
@@ -50,6 +50,24 @@ def format_size(size: float) -> str:
     return f"{size:.4g} TB"
 
 
+def format_number(number: float) -> str:
+    """Write a number so that it reads back the same: ``1`` for 1.0, else the shortest decimal."""
+    if isinstance(number, int):
+        text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
+    elif number.is_integer() and abs(number) < 1e15:
+        text = str(int(number))
+    else:
+        text = repr(number)
+    return text
+
+
+def _to_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
 def parse_duration(text: str | float) -> float:
     """Turn ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d`` into seconds.
 
@@ -58,12 +76,14 @@ def parse_duration(text: str | float) -> float:
     SettingsError
         Anything else.
     """
+    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
+        return float(text)
     match = re.fullmatch(r"\s*([0-9.]+)\s*([smhd]?)\s*", str(text).lower())
     try:
         if match is None:
             raise ValueError
         return float(match[1]) * _SECONDS[match[2]]
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a time; write it as 90s, 5m or 1.5h") from None
 
 
@@ -129,13 +149,16 @@ class Settings:
         object.__setattr__(self, "mem", parse_size(self.mem))
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", parse_duration(self.time_limit))
-        weights = {float(k): float(v) for k, v in self.class_weight.items()}
+        weights = {_to_float(k): _to_float(v) for k, v in self.class_weight.items()}
         object.__setattr__(self, "class_weight", weights)
+        for name in ("loss", "policy"):
+            if not isinstance(getattr(self, name), str):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; a name is expected")
         for name in ("C", "cache_frac", "tol", "bias"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise SettingsError(f"{name} is {value!r}; a number is expected")
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, _to_float(value))
         for name in ("rounds", "max_passes", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -144,19 +167,21 @@ class Settings:
         self._require("cache_frac", 0 <= self.cache_frac < 1, "at least 0 and below 1")
         self._require("tol", self.tol > 0 and math.isfinite(self.tol), "a finite number above 0")
         self._require("bias", self.bias >= 0 and math.isfinite(self.bias), "0 or a positive number")
-        self._require("rounds", self.rounds >= 1, "at least 1")
-        self._require("max_passes", self.max_passes >= 1, "at least 1")
+        for name in ("rounds", "max_passes"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+            self._require(name, getattr(self, name) < 2**63, "below 2^63")
         self._require("seed", 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
         for label, weight in weights.items():
             if not (weight >= 0 and math.isfinite(weight)):
                 raise SettingsError(
-                    f"class_weight of label {label:g} is {weight:g}; "
+                    f"class_weight of label {format_number(label)} is {format_number(weight)}; "
                     "it must be 0 or a finite positive number"
                 )
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
-            raise SettingsError(f"{name} is {getattr(self, name):g}; it must be {expected}")
+            shown = format_number(getattr(self, name))
+            raise SettingsError(f"{name} is {shown}; it must be {expected}")
 
     @property
     def mem_bytes(self) -> int:
@@ -200,14 +225,15 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Names and plain values, as JSON or TOML can hold them."""
         values = dataclasses.asdict(self)
-        values["class_weight"] = {f"{k:g}": v for k, v in self.class_weight.items()}
+        values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
         return values
 
 
 def _read_weights(value: Any, where: str) -> dict[float, float]:
     """Read a table of label to weight, or a list of ``"label=weight"``."""
-    pairs = value.items() if isinstance(value, Mapping) else [str(v).split("=", 1) for v in value]
     try:
+        items = value.items() if isinstance(value, Mapping) else value
+        pairs = items if isinstance(value, Mapping) else [str(v).split("=", 1) for v in items]
         return {float(label): float(weight) for label, weight in pairs}
     except (TypeError, ValueError):
         raise SettingsError(

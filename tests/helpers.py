@@ -1,6 +1,7 @@
 """What several test files need."""
 
 import importlib.util
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def _slow_line(tokens: list[bytes], dtype: str) -> Row:
         value = _number(token[len(digits) + 1 :], LARGEST[dtype], "decimal number")
         pairs.append((int(digits), float(np.dtype(dtype).type(value))))
     pairs.sort(key=lambda pair: pair[0])
-    for (before, _), (identity, _) in zip(pairs, pairs[1:], strict=False):
+    for (before, _), (identity, _) in itertools.pairwise(pairs):
         if before == identity:
             raise _RefusedError(
                 f"found feature id '{identity}' twice, each id is allowed once in a row"
@@ -136,7 +137,9 @@ def store_rows(folder: str | Path) -> list[list[Row]]:
         )
         rows = store.read(chunks, room, 5)
         labels = rows.y if store.labels is None else np.array(store.labels)[rows.y]
-        indices = rows.indices.copy()
-        indices[:5] = 0  # never written
-        blocks.append(as_rows(labels, rows.starts, rows.lengths, ids[indices], rows.values))
+        used = slice(5, 5 + nnz)
+        values = None if rows.values is None else rows.values[used]
+        blocks.append(
+            as_rows(labels, rows.starts - 5, rows.lengths, ids[rows.indices[used]], values)
+        )
     return blocks

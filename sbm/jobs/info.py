@@ -1,5 +1,6 @@
 """Info: what a store, run or model is, and check: whether every byte of a store is as written."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,7 @@ def _memory(store: BlockStore) -> int:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    log = []
-    if (path / "log.jsonl").exists():
-        lines = (path / "log.jsonl").read_text("utf-8").splitlines()
-        log = [json.loads(line) for line in lines if line.strip()]
+    log = _read_log(path / "log.jsonl")
     committed = Run.read(path) if (path / "run.json").exists() else {}
     ends = [record for record in log if record["event"] == "end"]
     return {
@@ -100,9 +98,26 @@ def _run(path: Path) -> dict[str, Any]:
         "passes": committed.get("passes", 0),
         "certificate": committed.get("certificate"),
         "settings": committed.get("settings"),
-        "bytes": sum(p.stat().st_size for p in path.iterdir()),
+        "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [record for record in log if record["event"] == "pass"],
     }
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """Lines of a log; the last one may be cut off by a crash."""
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text("utf-8", "replace").splitlines():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+    return records
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file that may be replaced at this moment."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def _model(path: Path) -> dict[str, Any]:
@@ -149,6 +164,13 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     values_seen = False
     counts = np.zeros(len(store.labels or []), np.int64)
     rows_read = chunks_read = 0
+    for entry in store.manifest["blocks"]:
+        file = store.folder / entry["file"]
+        if _size(file) != entry["bytes"]:
+            raise StoreError(
+                f"{file} has {_size(file)} bytes where the manifest says {entry['bytes']}; "
+                "split the data again"
+            )
     progress.start("check", store.n_rows, "rows")
     for chunk in (chunk for block in store.chunks for chunk in block):
         rows, codes = _read_chunk(store, chunk)
@@ -162,7 +184,9 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
         progress.advance(rows_read, rows=rows_read)
     progress.finish()
     labels = store.manifest["labels"]
-    if rows_read != store.n_rows or (labels and counts.tolist() != labels["counts"]):
+    nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
+    counted = rows_read == store.n_rows and nnz == store.nnz
+    if not counted or (labels and counts.tolist() != labels["counts"]):
         raise StoreError(f"{path}: the manifest's counts are not those of the blocks")
     return {
         "store": str(path),

@@ -54,7 +54,8 @@ class BinaryMetrics:
         """Turn kept decision values into counts."""
         if self._histogram is None:
             self._histogram = np.zeros((2, _BUCKETS), np.int64)
-        scores = np.concatenate(self._scores).astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond float32 they share the last bucket
+            scores = np.concatenate(self._scores).astype(np.float32)
         truth = np.concatenate(self._truth)
         bits = (scores + np.float32(0)).view(np.int32)
         keys = np.where(bits < 0, ~bits.view(np.uint32), bits.view(np.uint32) | np.uint32(1 << 31))

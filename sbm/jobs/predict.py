@@ -10,16 +10,18 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from sbm.errors import SettingsError
 from sbm.jobs.metrics import BinaryMetrics
 from sbm.jobs.progress import Progress
 from sbm.rows import Rows
+from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.files import write_error
 from sbm.store.idtable import IdTable
 from sbm.store.model import Model
 from sbm.store.text import expand_inputs, parse_sources
 
-__all__ = ["predict"]
+__all__ = ["check_input", "predict"]
 
 # Labels, row ends, indices and values of one batch of rows.
 _Batch = tuple[
@@ -67,16 +69,17 @@ def predict(
     StoreError
         The model or store cannot be read, or the output cannot be written.
     """
+    if threads is not None and threads < 1:
+        raise SettingsError(f"threads is {threads}; it must be at least 1")
     model = model if isinstance(model, Model) else Model.load(model)
     progress = progress or Progress()
     metrics = BinaryMetrics(model.labels)
     labels = np.asarray(model.labels)
     unknown = 0
-    is_store = os.path.isdir(data) and os.path.exists(Path(data) / MANIFEST)
     table = IdTable(model.ids)
     batches = (
         _store_batches(Path(data), table, progress)
-        if is_store
+        if _is_store(data)
         else _text_batches(str(data), table, threads or len(os.sched_getaffinity(0)), progress)
     )
     with _Output(output) as out:
@@ -91,6 +94,16 @@ def predict(
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),
     }
+
+
+def check_input(data: str | Path) -> None:
+    """Raise `DataError` where `predict` would not find its input."""
+    if not _is_store(data):
+        expand_inputs([data])
+
+
+def _is_store(data: str | Path) -> bool:
+    return os.path.isdir(data) and os.path.exists(Path(data) / MANIFEST)
 
 
 def _decide(
@@ -143,7 +156,10 @@ def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator
 
 
 class _Output(contextlib.AbstractContextManager["_Output"]):
-    """One number a line, written under a temporary name until complete."""
+    """One number a line, written under a temporary name until complete.
+
+    A pipe or device is written to as it is.
+    """
 
     def __init__(self, path: str | Path | None) -> None:
         self._path = None if path is None else Path(path)
@@ -158,6 +174,8 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
     @property
     def _temporary(self) -> Path:
         assert self._path is not None
+        if self._path.exists() and not self._path.is_file():
+            return self._path
         return self._path.with_name(self._path.name + ".tmp")
 
     @contextlib.contextmanager
@@ -173,7 +191,7 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
         if self._file is None:
             return
         values, codes = np.unique(numbers, return_inverse=True)
-        words = np.array([_shortest(v) for v in values.tolist()] or [""])
+        words = np.array([format_number(v) for v in values.tolist()] or [""])
         text = "\n".join(words[codes].tolist())
         with self._errors():
             self._file.write(text + "\n" if len(numbers) else "")
@@ -182,14 +200,14 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
         if self._file is None:
             return
         assert self._path is not None
-        with self._errors():
-            self._file.close()
-            if kind is None:
-                os.replace(self._temporary, self._path)
-            else:
-                self._temporary.unlink(missing_ok=True)
-
-
-def _shortest(number: float) -> str:
-    """``1`` for 1.0, the shortest exact decimal for anything else."""
-    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+        temporary = self._temporary
+        complete = False
+        try:
+            with self._errors():
+                self._file.close()
+                if temporary != self._path and kind is None:
+                    os.replace(temporary, self._path)
+            complete = kind is None
+        finally:
+            if temporary != self._path and not complete:
+                temporary.unlink(missing_ok=True)

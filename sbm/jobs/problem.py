@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
-from sbm.settings import Settings, nearest
+from sbm.settings import Settings, format_number, nearest
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import find_loss
 from sbm.solver.problem import Problem
@@ -46,7 +46,8 @@ def make_problem(settings: Settings, store: BlockStore) -> Problem:
     for label in settings.class_weight:
         if label not in labels:
             raise SettingsError(
-                f"class_weight names label {label:g}, the labels are {_shorten(labels)}"
+                f"class_weight names label {format_number(label)}, "
+                f"the labels are {_shorten(labels)}"
             )
     # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
     positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
@@ -62,7 +63,7 @@ def make_problem(settings: Settings, store: BlockStore) -> Problem:
 
 
 def _shorten(labels: list[float]) -> str:
-    shown = ", ".join(f"{label:g}" for label in sorted(labels)[:6])
+    shown = ", ".join(format_number(label) for label in sorted(labels)[:6])
     return shown + (", ..." if len(labels) > 6 else "")
 
 

@@ -82,11 +82,11 @@ def train(
     blocks = BlockStore(find_store(store))
     path = Path(model) if model is not None else Path(f"{blocks.folder.stem}.model")
     problem = make_problem(settings, blocks)
-    prepare("train", blocks.value_type, progress)
     n_weights = blocks.n_features + (settings.bias > 0)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     plan = plan_training(blocks, settings.mem_bytes, frac, n_weights)
     _say_plan(plan, progress)
+    prepare("train", blocks.value_type, progress)
     rows_of_parts = [part.rows for part in plan.parts]
     folder = path.with_name(path.name + ".run")
     values = problem.resting_values

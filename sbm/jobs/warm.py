@@ -50,7 +50,10 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     child = subprocess.run(
         [sys.executable, "-c", code], env=environment, check=False, capture_output=True
     )
-    if child.returncode == 0 and marker.parent.is_dir():
+    if child.returncode != 0:
+        last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+        progress.note(f"compiling ahead failed ({last}); compiling in this process instead")
+    elif marker.parent.is_dir():
         try:
             marker.touch()
         except OSError:

@@ -80,7 +80,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError(
             f"{folder} is not a store (it has no {MANIFEST}); make one with sbm split"
         ) from None

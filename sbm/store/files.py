@@ -49,10 +49,12 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise write_error(path, error) from error
+        if isinstance(error, OSError):
+            raise write_error(path, error) from error
+        raise
     return size
 
 

@@ -278,12 +278,16 @@ def _ends_token(c):
 
 
 @njit(cache=True, nogil=True)
-def _starts_with_letter(text, p):
-    """Whether a number that was refused looks like inf or nan."""
+def _is_inf_or_nan(text, p):
+    """Whether a number that was refused is inf or nan, however written."""
     if text[p] == 43 or text[p] == 45:
         p += 1
-    c = text[p] | 32
-    return c == 105 or c == 110
+    a = text[p] | 32
+    if a != 105 and a != 110:
+        return False
+    b = text[p + 1] | 32
+    c = text[p + 2] | 32 if text[p + 1] > 32 else 0
+    return (a == 105 and b == 110 and c == 102) or (a == 110 and b == 97 and c == 110)
 
 
 @njit(cache=True, nogil=True)
@@ -374,7 +378,7 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
             n_hard += 1
             code = _OK
         elif code == _BAD_VALUE or (code == _OK and not _ends_token(text[p])):
-            code = _NOT_FINITE if _starts_with_letter(text, begin) else _BAD_LABEL
+            code = _NOT_FINITE if _is_inf_or_nan(text, begin) else _BAD_LABEL
         labels[rows] = x
         previous = np.int64(-1)
         ascending = True
@@ -414,7 +418,7 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
                     n_hard += 1
                     code = _OK
                 elif code == _BAD_VALUE or (code == _OK and not _ends_token(text[p])):
-                    code = _NOT_FINITE if _starts_with_letter(text, begin) else _BAD_VALUE
+                    code = _NOT_FINITE if _is_inf_or_nan(text, begin) else _BAD_VALUE
                     break
                 elif code != _OK:
                     break

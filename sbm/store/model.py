@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError
+from sbm.errors import DataError, StoreError
 from sbm.store import arrays as container
 
 if TYPE_CHECKING:
@@ -74,12 +74,37 @@ class Model:
         StoreError
             No model, damaged, or of another version.
         """
-        file = container.read(Path(path), "model")
+        path = Path(path)
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; give the model file that sbm train wrote")
+        file = container.read(path, "model")
         arrays: dict[str, Any] = file.arrays
-        return cls(
-            arrays["ids"], arrays["W"], file.meta["labels"], file.meta["bias"],
-            arrays["bias_weights"], file.meta["info"],
-        )  # fmt: skip
+        try:
+            model = cls(
+                arrays["ids"], arrays["W"], file.meta["labels"], file.meta["bias"],
+                arrays["bias_weights"], file.meta["info"],
+            )  # fmt: skip
+            model._require_consistency()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{path} is not a model that can be used ({error}); train it again"
+            ) from error
+        return model
+
+    def _require_consistency(self) -> None:
+        """Refuse arrays that would send a kernel out of bounds, whoever wrote them."""
+        n, outputs = self.W.shape
+        if self.ids.shape != (n,) or self.bias_weights.shape != (outputs,) or outputs < 1:
+            raise ValueError("its arrays have shapes that do not belong together")
+        if self.ids.dtype != np.int64 or {self.W.dtype, self.bias_weights.dtype} != {
+            np.dtype(np.float64)
+        }:
+            raise ValueError("its arrays have the wrong types")
+        numbers = [*self.labels, self.bias]
+        if len(self.labels) < 2 or not all(type(x) in (int, float) for x in numbers):
+            raise ValueError("its labels or bias are not numbers")
+        if not isinstance(self.info, dict):
+            raise TypeError("its description is missing")
 
     def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
         """Decision values of rows given by original feature ids.
@@ -100,10 +125,15 @@ class Model:
         """
         if getattr(X, "format", None) != "csr":
             raise DataError(f"X is a {type(X).__name__}; a scipy.sparse CSR matrix is expected")
-        known = self.ids < X.shape[1]
-        weights = np.zeros((X.shape[1], self.W.shape[1]))
-        weights[self.ids[known]] = self.W[known]
-        scores = np.asarray(X @ weights) + self.bias * self.bias_weights
+        from scipy.sparse import csr_matrix
+
+        order = np.argsort(self.ids)
+        place = np.searchsorted(self.ids, X.indices, sorter=order)
+        rows = order[np.minimum(place, len(order) - 1)]
+        known = self.ids[rows] == X.indices
+        ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
+        ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
+        scores = np.asarray(ours @ self.W) + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:

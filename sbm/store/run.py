@@ -150,6 +150,7 @@ class Run:
         StoreError
             The file cannot be written.
         """
+        self._stray_bytes -= sum(r.nbytes + a.nbytes for r, a in self._strays[block])
         self._strays[block] = []
         self._serial += 1
         name = f"alpha-{block:05d}.{self._serial:06d}.sba"
@@ -203,7 +204,6 @@ class Run:
         for block, strays in enumerate(self._strays):
             if strays:
                 self.store(block, self.load(block))
-        self._stray_bytes = 0
 
     # ------------------------------------------------------------------------------ commits
 
@@ -243,8 +243,12 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to the log."""
-        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(record)) + "\n")
+        path = self.folder / "log.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dict(record)) + "\n")
+        except OSError as error:
+            raise write_error(path, error) from error
 
     @staticmethod
     def read(folder: Path) -> dict[str, Any]:
@@ -262,6 +266,8 @@ class Run:
             raise StoreError(f"{folder} is not a run with a commit (it has no run.json)") from None
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot read {path}: {error}") from error
+        if not isinstance(record, dict):
+            raise StoreError(f"{path} is damaged; train again with the same command")
         if record.get("format") != "sbm-run" or record.get("version") != VERSION:
             raise StoreError(f"{path} is not a run of version {VERSION}")
         return record

@@ -1,0 +1,681 @@
+"""The command line, in this process and as a process of its own."""
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sbm import __version__
+from sbm.cli import cli, main
+from sbm.solver.cache import POLICIES
+from sbm.solver.losses import LOSSES
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE = ROOT / "data" / "sample.svm"
+COMMANDS = ["split", "train", "predict", "info", "check"]
+EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
+README_LINES = [
+    "sbm split big.svm --blocks 12",
+    "sbm train --cache-frac 0.5 --mem 2GB",
+    "sbm predict big.model test.svm -o out.txt",
+]
+STOPPED = "sbm: stopped; nothing half-written was left, the same command starts again"
+
+
+def _process(line: str, folder: Path, **options) -> subprocess.Popen:
+    arguments = [sys.executable, "-m", "sbm", *shlex.split(line.removeprefix("sbm "))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    return subprocess.Popen(arguments, cwd=folder, env=environment, **streams)
+
+
+def _shell(line: str, folder: Path) -> tuple[int, str, str]:
+    """Run a line in a process of its own; exit code, stdout, stderr."""
+    with _process(line, folder) as process:
+        out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def run(capfd, monkeypatch, tmp_path):
+    """Run a line in this process, in an empty folder; exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(line: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:  # anything else would be a traceback
+            main(shlex.split(line.removeprefix("sbm ")))
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        return end.value.code, out, err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder in which the three lines of the README have run."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copy(SAMPLE, folder / "big.svm")
+    shutil.copy(SAMPLE, folder / "test.svm")
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, run, readme) -> Path:
+    """The current folder, with big.svm, test.svm, big.sbm and big.model."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "out.txt").unlink()
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def readme(made) -> list[tuple[int, str, str]]:
+    return [_shell(line, made) for line in README_LINES]
+
+
+# -------------------------------------------------------------------------------------- the help
+
+
+def test_the_commands_are_those_that_are_tested():
+    assert sorted(cli.commands) == sorted(COMMANDS)
+
+
+def _help(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=100)
+    assert result.exit_code == 0
+    return result.output
+
+
+@EVERY_COMMAND
+def test_every_command_and_every_option_has_help(name):
+    command = cli.commands[name]
+    assert command.help.strip()
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            words = re.sub(r"\[default:[^]]*\]", "", parameter.help or "").strip()
+            assert words, f"sbm {name}: {parameter.opts[0]} says nothing but its default"
+
+
+@EVERY_COMMAND
+def test_every_command_shows_an_example_that_its_options_allow(name):
+    shown = [line.strip() for line in _help(name).splitlines()]
+    examples = [line for line in shown if line.startswith("Example:")]
+    assert examples, f"sbm {name} --help has no line that begins with Example:"
+    words = shlex.split(examples[0].removeprefix("Example:"))
+    assert words[:2] == ["sbm", name]
+    cli.commands[name].make_context(name, words[2:])  # refuses unknown options and bad values
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_the_lines_of_the_readme_stand_in_the_help(flag):
+    result = CliRunner().invoke(cli, [flag])
+    lines = [line.strip() for line in result.output.splitlines()]
+    for expected in README_LINES:
+        assert any(line.startswith(expected) for line in lines), expected
+    assert "\\b" not in result.output
+
+
+def test_the_choices_of_train_are_the_tables():
+    text = _help("train")
+    assert f"[{'|'.join(LOSSES)}]" in text
+    assert f"[{'|'.join(POLICIES)}]" in text
+
+
+def test_the_version_is_told(run):
+    assert run("sbm --version") == (0, f"sbm, version {__version__}\n", "")
+
+
+# --------------------------------------------------------------------- the lines of the README
+
+
+def test_the_lines_of_the_readme_work_in_a_folder_with_nothing_but_the_data(made, readme):
+    for line, (code, out, err) in zip(README_LINES, readme, strict=True):
+        assert code == 0, f"{line}: {err}"
+        assert "Traceback" not in err
+        assert out
+    split, train, predict = (out for _, out, _ in readme)
+    assert split.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros in 12 blocks, ")
+    assert re.match(r"big\.model: primal \S+, dual \S+, certified relative gap \S+ after ", train)
+    assert re.match(r"accuracy \d+\.\d+ % \(\d+ of 40\), AUC 0\.\d+\n", predict)
+    assert len((made / "out.txt").read_text().splitlines()) == 40
+    assert sorted(os.listdir(made)) == [
+        "big.model", "big.model.run", "big.sbm", "big.svm", "out.txt", "test.svm",
+    ]  # fmt: skip
+
+
+def test_results_go_to_stdout_and_progress_to_stderr(readme):
+    _, (_, out, err), _ = readme
+    assert err.startswith("pass  seconds    load    wait   solve")
+    assert re.search(r"^ +1 .* certified gap|^ +1 ", err, re.M)
+    assert "pass  seconds" not in out
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["split big.svm -o x.sbm -q", "train -o x.model -q", "predict big.model test.svm -q",
+     "check big.sbm -q", "info big.sbm -q"],
+)  # fmt: skip
+def test_quiet_is_silent_on_stderr(run, here, line):
+    code, out, err = run(line)
+    assert (code, err) == (0, "")
+    assert out
+
+
+# ------------------------------------------------------------------------------- default names
+
+
+@pytest.mark.parametrize(
+    ("name", "store"),
+    [("day.svm", "day.sbm"), ("sub/day.svm.gz", "day.sbm"), ("a.b.libsvm", "a.b.sbm"),
+     ("plain", "plain.sbm"), ("x.txt", "x.sbm")],
+)  # fmt: skip
+def test_a_store_is_named_after_its_first_input(run, tmp_path, name, store):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    path.write_bytes(pack(SAMPLE.read_bytes()))
+    code, out, _ = run(f"split {name}")
+    assert code == 0
+    assert out.startswith(f"{store}: 40 rows")
+    assert (tmp_path / store / "manifest.json").exists()
+
+
+def test_a_model_is_named_after_its_store(run, here):
+    os.rename("big.sbm", "other.sbm")
+    Path("sub").mkdir()
+    shutil.move("other.sbm", "sub/other.sbm")
+    code, out, _ = run("train sub/other.sbm")
+    assert code == 0
+    assert out.startswith("other.model: ")
+    assert Path("other.model").is_file()
+
+
+def test_without_a_store_here_train_says_how_to_make_one(run):
+    assert run("train") == (
+        1, "", "sbm: no *.sbm store in this folder; make one with sbm split, or name it\n",
+    )  # fmt: skip
+
+
+def test_several_stores_here_are_named(run, here):
+    shutil.copytree("big.sbm", "small.sbm")
+    code, out, err = run("train")
+    assert (code, out) == (1, "")
+    assert err == ("sbm: several stores in this folder (big.sbm, small.sbm); name the one to use\n")
+
+
+# ---------------------------------------------------------------------------------------- JSON
+
+
+def _strict(text: str) -> dict:
+    """One JSON object on one line, without the NaN and Infinity that JSON does not have."""
+    assert text.endswith("\n")
+    assert text.count("\n") == 1
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+JSON_KEYS = {
+    "split big.svm -o x.sbm --blocks 3 --json": {
+        "store", "rows", "features", "nnz", "blocks", "bytes", "text_bytes", "skipped", "problems",
+        "value_type", "labels", "seconds",
+    },
+    "train -o x.model --json": {
+        "primal", "dual", "relative_gap", "converged", "passes", "updates", "seconds", "bytes_read",
+        "peak_rss_bytes", "n_support", "n_free", "model",
+    },
+    "predict big.model test.svm --json": {
+        "rows", "accuracy", "auc", "confusion", "classes", "unknown_nonzeros", "unknown_labels",
+    },
+    "info big.sbm --json": {"kind", "rows", "features", "nnz", "labels", "bits_per_nonzero",
+                            "sources"},
+    "info big.model --json": {"kind", "certificate", "settings", "converged", "sources", "labels"},
+    "info big.model.run --json": {"kind", "finished", "passes", "settings", "log"},
+    "check big.sbm --json": {"store", "rows", "chunks", "bytes", "features", "unused_features"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", JSON_KEYS)
+def test_json_is_one_object_with_the_promised_keys(run, here, line):
+    code, out, err = run(line)
+    assert (code, err) == (0, "")
+    assert set(_strict(out)) >= JSON_KEYS[line]
+
+
+def test_the_figures_of_a_training_fit_together(run, here):
+    code, out, _ = run("train -o x.model --json --test test.svm")
+    report = _strict(out)
+    assert code == 0
+    assert report["converged"] is True
+    assert report["relative_gap"] <= 1e-3
+    assert report["dual"] <= report["primal"]
+    assert report["n_free"] <= report["n_support"] <= 40
+    assert report["model"] == "x.model"
+    assert 5e7 < report["peak_rss_bytes"] < 2e9
+    seconds = report["seconds"]
+    assert set(seconds) >= {"total", "load", "wait", "solve", "certify"}
+    assert 0 < seconds["solve"] + seconds["certify"] + seconds["wait"] <= seconds["total"]
+    assert report["bytes_read"] >= report["passes"] * 40 * 8
+    assert report["test"] == _strict(run("predict x.model test.svm --json")[1])
+
+
+def test_every_line_of_the_log_is_json(here):
+    for line in Path("big.model.run/log.jsonl").read_text().splitlines():
+        _strict(line + "\n")
+
+
+# --------------------------------------------------------------------------------- exit codes
+
+
+def test_a_budget_that_ends_too_early_is_exit_code_3_and_the_model_says_so(run, here):
+    code, out, err = run("train -o x.model --max-passes 1 --tol 1e-12")
+    assert code == 3
+    gap = re.search(r"certified relative gap (\S+) after 1 passes", out)[1]
+    assert err.splitlines()[-1] == (
+        f"sbm: not converged: relative gap {gap} is above --tol 1e-12; "
+        "raise --max-passes or --time-limit"
+    )
+    facts = _strict(run("info x.model --json")[1])
+    assert facts["converged"] is False
+    assert facts["certificate"]["relative_gap"] == pytest.approx(float(gap), rel=0.01)
+    assert re.search(r"^ +converged: False$", run("info x.model")[1], re.M)
+
+
+def test_a_time_limit_is_a_budget(run, here):
+    code, _, err = run("train -o x.model --time-limit 0.001s --tol 1e-12")
+    assert code == 3
+    assert "raise --max-passes or --time-limit" in err
+    assert Path("x.model").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train --los hinge", r"No such option '?--los'?.*--loss"),
+        ("train --cach-frac 0.5", r"No such option '?--cach-frac'?.*--cache-frac"),
+        ("split big.svm --block 3", r"No such option '?--block'?.*--blocks"),
+        ("train --loss hing", "'hing' is not one of 'hinge', 'squared_hinge'"),
+        ("train -C much", "'much' is not a valid float"),
+        ("train --rounds 1.5", "'1.5' is not a valid integer"),
+        ("train big.sbm more.sbm", r"Got unexpected extra argument \(more\.sbm\)"),
+        ("predict big.model", "Missing argument 'INPUT'"),
+        ("split", "Missing argument 'INPUT...'"),
+        ("frobnicate", "No such command 'frobnicate'"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(run, line, expected):
+    code, out, err = run(line)
+    assert (code, out) == (2, "")
+    assert re.search(expected, err)
+    assert "Usage: sbm" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("-C 0", "C is 0; it must be a finite number above 0"),
+        ("--cache-frac 1", "cache_frac is 1; it must be at least 0 and below 1"),
+        ("--mem lots", "'lots' is not a size; write it as 2GB, 300MB or 1.5GiB"),
+        ("--time-limit soon", "'soon' is not a time; write it as 90s, 5m or 1.5h"),
+        ("--tol 0", "tol is 0; it must be a finite number above 0"),
+        ("--class-weight 5=2", "class_weight names label 5, the labels are -1, 1"),
+        (
+            "--class-weight 1:2",
+            "options: class_weight is ['1:2']; write it as label=weight, for example 1=2.5",
+        ),
+        ("--config none.toml", "cannot read none.toml: No such file or directory"),
+    ],
+)
+def test_settings_without_a_meaning_are_exit_code_2(run, here, options, message):
+    assert run(f"train -o x.model {options}") == (2, "", f"sbm: {message}\n")
+    assert not Path("x.model").exists()
+    assert not Path("x.model.run").exists()
+
+
+def test_a_round_count_beyond_the_machine_is_no_traceback(run, here):
+    code, out, err = run(f"train -o x.model --rounds {10**30}")
+    assert (code, out) == (2, "")
+    assert err.startswith("sbm: rounds is ")
+
+
+def test_too_little_memory_is_refused_with_the_least_that_works(run, here):
+    code, out, err = run("train -o x.model --mem 1MB")
+    assert (code, out) == (1, "")
+    found = re.fullmatch(
+        r"sbm: --mem 1 MB is too little to train on big\.sbm, which needs .*; "
+        r"the least that works is --mem (\d+MB)\n", err,
+    )  # fmt: skip
+    assert found
+    assert not Path("x.model.run").exists()
+    assert run(f"train -o x.model -q --mem {found[1]}")[0] == 0
+
+
+# ------------------------------------------------------------------------- what users may cause
+
+
+GARBAGE = bytes(np.random.default_rng(0).integers(0, 256, 5000, dtype=np.uint8))
+
+
+@pytest.fixture
+def clutter(here) -> Path:
+    """Everything that can be given in the wrong place."""
+    Path("garbage").write_bytes(GARBAGE)
+    Path("spam.svm").write_text("1 1:1\nspam\n")
+    Path("empty.svm").write_bytes(b"")
+    Path("folder").mkdir()
+    data = bytearray(Path("big.model").read_bytes())
+    data[-5] ^= 1
+    Path("damaged.model").write_bytes(data)
+    return here
+
+
+NOT_SBM = "is not an sbm file (or its first bytes are damaged)"
+NO_STORE = "is not a store (it has no manifest.json); make one with sbm split"
+NO_FILE = "no such file; give LIBSVM text files, globs, or - for a pipe"
+NO_TEXT = "is a folder; give the LIBSVM text files in it"
+DAMAGED = "is damaged (array 'bias_weights'); restore it from a copy or make it again"
+TAKEN = "exists; add to it with --append, replace it with --force, or name another with -o"
+NO_ROWS = "the input holds no rows; give LIBSVM text with at least one row"
+NOWHERE = "No such file or directory; free space or choose another place with -o"
+NEITHER = (
+    "is neither a store (no manifest.json) nor a run (no run.json); a store is made by sbm split"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("split none.svm", f"none.svm: {NO_FILE}"),
+        ("split folder", f"folder {NO_TEXT}"),
+        ("split big.sbm", f"big.sbm {NO_TEXT}"),
+        ("split spam.svm", "spam.svm:2: found 'spam' where a numeric label is expected"),
+        ("split empty.svm", NO_ROWS),
+        ("split big.svm", f"big.sbm {TAKEN}"),
+        ("train none.sbm", f"none.sbm {NO_STORE}"),
+        ("train folder", f"folder {NO_STORE}"),
+        ("train big.model.run", f"big.model.run {NO_STORE}"),
+        ("check none.sbm", f"none.sbm {NO_STORE}"),
+        ("check folder", f"folder {NO_STORE}"),
+        ("predict none.model test.svm", "cannot read none.model: No such file or directory"),
+        ("predict big.svm test.svm", f"big.svm {NOT_SBM}"),
+        ("predict garbage test.svm", f"garbage {NOT_SBM}"),
+        ("predict empty.svm test.svm", f"empty.svm {NOT_SBM}"),
+        ("predict damaged.model test.svm", f"damaged.model {DAMAGED}"),
+        ("predict big.sbm/block-000000.sbb test.svm",
+         "big.sbm/block-000000.sbb holds a chunk, a model is expected"),
+        ("predict big.model none.svm", f"none.svm: {NO_FILE}"),
+        ("predict big.model folder", f"folder {NO_TEXT}"),
+        ("predict big.model spam.svm -o out.txt",
+         "spam.svm:2: found 'spam' where a numeric label is expected"),
+        ("predict big.model test.svm -o none/out.txt", f"cannot write none/out.txt: {NOWHERE}"),
+        ("info none", "none does not exist; give a store, a run or a model"),
+        ("info folder", f"folder {NEITHER}"),
+        ("info garbage", f"garbage {NOT_SBM}"),
+        ("info damaged.model", f"damaged.model {DAMAGED}"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_sentence_and_exit_code_1(run, clutter, line, message):
+    assert run(line) == (1, "", f"sbm: {message}\n")
+    assert not Path("out.txt").exists()
+    assert not list(Path().rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("given", ["big.model", "big.svm", "garbage"])
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_file_in_the_place_of_a_store_is_told_from_one(run, clutter, command, given):
+    code, out, err = run(f"{command} {given}")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(rf"sbm: {given} is not a store.*; make one with sbm split\n", err)
+
+
+@pytest.mark.parametrize("given", ["big.sbm", "folder", "big.model.run"])
+def test_a_folder_in_the_place_of_a_model_is_told_from_one(run, clutter, given):
+    code, out, err = run(f"predict {given} test.svm")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(rf"sbm: {given} is a folder.*model.*\n", err)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("split garbage -o x.sbm", "garbage"),
+        ("split big.model -o x.sbm", "big.model"),
+        ("predict big.model garbage -o out.txt", "garbage"),
+        ("predict big.model big.model -o out.txt", "big.model"),
+        ("train --test garbage -o x.model", "garbage"),
+    ],
+)
+def test_binary_bytes_in_the_place_of_text_are_a_sentence_with_a_place(run, clutter, line, name):
+    code, out, err = run(line)
+    assert code == 1
+    assert re.search(rf"^sbm: {name}:\d+: found .*\n\Z", err, re.M)
+    assert not Path("out.txt").exists()
+    assert not Path("x.sbm").exists()
+    assert out == ""
+
+
+def test_a_test_file_that_is_missing_is_noticed_before_the_training(run, here):
+    code, out, err = run("train -o x.model --test none.svm")
+    assert (code, out) == (1, "")
+    assert err == "sbm: none.svm: no such file; give LIBSVM text files, globs, or - for a pipe\n"
+    assert not Path("x.model").exists()
+    assert not Path("x.model.run").exists()
+
+
+def test_a_store_with_a_damaged_block_is_named_with_the_place(run, here):
+    path = Path("big.sbm/block-000003.sbb")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for line in ("check big.sbm -q", "train -q -o x.model", "predict big.model big.sbm -q"):
+        code, out, err = run(line)
+        assert (code, out) == (1, "")
+        assert re.fullmatch(rf"sbm: {path} at byte 0 is damaged \(.*\); .*\n", err)
+    assert not Path("x.model").exists()
+
+
+@pytest.mark.parametrize("threads", ["0", "-1"])
+def test_fewer_than_one_thread_is_refused(run, here, threads):
+    expected = (2, "", f"sbm: threads is {threads}; it must be at least 1\n")
+    assert run(f"predict big.model test.svm --threads {threads}") == expected
+    assert run(f"split big.svm -o x.sbm --threads {threads}") == expected
+
+
+# ---------------------------------------------------------------------------------------- TOML
+
+
+def test_the_keys_of_a_toml_file_are_the_options_and_options_override_them(run, here):
+    Path("a.toml").write_text(
+        'loss = "squared_hinge"\nC = 0.5\ntol = 0.5\nmax-passes = 7\ncache_frac = 0.25\n'
+        "[class_weight]\n1 = 2.5\n"
+    )
+    assert run("train -q -o x.model --config a.toml -C 0.25 --seed 3")[0] == 0
+    kept = _strict(run("info x.model --json")[1])["settings"]
+    assert (kept["loss"], kept["C"], kept["max_passes"]) == ("squared_hinge", 0.25, 7)
+    assert (kept["cache_frac"], kept["seed"], kept["class_weight"]) == (0.25, 3, {"1": 2.5})
+    assert run("train -q -o y.model --config a.toml --class-weight -1=3 --class-weight 1=4")[0] == 0
+    kept = _strict(run("info y.model --json")[1])["settings"]
+    assert kept["class_weight"] == {"-1": 3.0, "1": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cash_frac = 1", "a.toml: unknown key 'cash_frac'; did you mean 'cache_frac'?"),
+        ("C = 'much'", "C is 'much'; a number is expected"),
+        ("rounds = 1.5", "rounds is 1.5; a whole number is expected"),
+        (
+            "policy = 'gradien'",
+            f"unknown policy 'gradien', known are {', '.join(POLICIES)}; did you mean 'gradient'?",
+        ),
+        (
+            "loss = 'hing'",
+            f"unknown loss 'hing', known are {', '.join(LOSSES)}; did you mean 'hinge'?",
+        ),
+        (
+            "class_weight = 3",
+            "a.toml: class_weight is 3; write it as label=weight, for example 1=2.5",
+        ),
+    ],
+)
+def test_a_bad_toml_file_is_one_sentence_and_exit_code_2(run, here, content, message):
+    Path("a.toml").write_text(content + "\n")
+    assert run("train -o x.model --config a.toml") == (2, "", f"sbm: {message}\n")
+
+
+@pytest.mark.parametrize("key", ["loss", "policy"])
+@pytest.mark.parametrize("value", ["5", "['hinge']", "{a = 1}", "true"])
+def test_a_toml_name_that_is_no_text_is_no_traceback(run, here, key, value):
+    Path("a.toml").write_text(f"{key} = {value}\n")
+    code, out, err = run("train -o x.model --config a.toml")
+    assert (code, out) == (2, "")
+    assert re.match(rf"sbm: .*{key}", err)
+
+
+# ------------------------------------------------------------------------------------- predict
+
+
+def test_predict_says_what_it_found(run, here):
+    Path("t.svm").write_text("1 1:1 500:1\n-1 2:1\n5 1:1\n")
+    code, out, _ = run("predict big.model t.svm -o out.txt --decision")
+    assert code == 0
+    lines = out.splitlines()
+    assert re.fullmatch(r"accuracy \d+\.\d{4} % \(\d of 3\), AUC [01]\.\d{6}", lines[0])
+    assert lines[1].split() == ["label", "precision", "recall", "F1", "rows", "predicted"]
+    assert [line.split()[0] for line in lines[2:4]] == ["-1", "1"]
+    assert re.fullmatch(r"confusion: \d true \+, \d false \+, \d true -, \d false -", lines[4])
+    assert lines[5:] == [
+        "1 rows have a label the model does not know",
+        "1 nonzeros ignored: the model does not know their ids",
+    ]
+    assert len(Path("out.txt").read_text().splitlines()) == 3
+
+
+def test_predict_of_no_rows_says_so(run, here):
+    Path("none.svm").write_bytes(b"")
+    assert run("predict big.model none.svm") == (0, "no rows\n", "")
+    assert _strict(run("predict big.model none.svm --json")[1])["accuracy"] is None
+
+
+def test_labels_of_many_digits_are_shown_with_all_of_them(run, tmp_path):
+    Path("d.svm").write_text("20240131 1:1\n20240132 2:1\n" * 5)
+    assert run("split d.svm -q")[0] == 0
+    assert run("train -q")[0] == 0
+    out = run("predict d.model d.svm")[1]
+    assert "20240131" in out
+    assert "20240132" in out
+    assert "20240131" in run("info d.sbm")[1]
+
+
+# ------------------------------------------------------------------- pipes, Ctrl-C and SIGTERM
+
+
+def test_a_reader_that_has_gone_is_no_traceback(here):
+    reading, writing = os.pipe()
+    os.close(reading)  # as if `| head` had ended
+    try:
+        with _process("info big.model", here, stdout=writing) as process:
+            _, err = process.communicate(timeout=60)
+    finally:
+        os.close(writing)
+    assert err == ""
+    assert process.returncode == 1
+
+
+def test_head_gets_its_lines(here):
+    line = f"{shlex.quote(sys.executable)} -m sbm info big.sbm | head -n 1"
+    done = subprocess.run(
+        line, shell=True, cwd=here, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["kind:", "store"]
+    assert done.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def long_store(tmp_path_factory) -> Path:
+    """A folder with a store of 4000 random rows, on which a tight tolerance takes long."""
+    folder = tmp_path_factory.mktemp("long")
+    random = np.random.default_rng(0)
+    lines = []
+    for _ in range(4000):
+        ids = np.sort(random.choice(300, 8, replace=False)) + 1
+        values = random.integers(-99, 100, 8) / 100
+        label = random.choice(["+1", "-1"])
+        lines.append(f"{label} " + " ".join(f"{i}:{v}" for i, v in zip(ids, values, strict=True)))
+    (folder / "big.svm").write_text("\n".join(lines) + "\n")
+    assert _shell("sbm split big.svm --blocks 6 -q", folder)[0] == 0
+    return folder
+
+
+@pytest.fixture
+def long(long_store, tmp_path) -> Path:
+    shutil.copytree(long_store, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+FOR_EVER = "sbm train --tol 1e-14 --max-passes 100000 -C 10"
+
+
+def _stop(line: str, folder: Path, number: signal.Signals) -> tuple[int, list[str], float]:
+    """Start a training, stop it after two passes; exit code, stderr, seconds it took to stop."""
+    with _process(line, folder) as process:
+        seen = []
+        while len(seen) < 3:  # the head of the table and two passes
+            seen.append(process.stderr.readline())
+            assert seen[-1], f"ended by itself: {seen}"
+        begin = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        seconds = time.monotonic() - begin
+    assert out == ""
+    return process.returncode, (seen[-1] + err).splitlines(), seconds
+
+
+def test_ctrl_c_and_sigterm_stop_at_once_and_leave_nothing_half_written(long):
+    for number in (signal.SIGTERM, signal.SIGINT):  # the second one: the same command again
+        code, err, seconds = _stop(FOR_EVER, long, number)
+        assert code == 130
+        assert err[-1] == STOPPED
+        assert not [text for text in err if "Traceback" in text or "Error" in text]
+        assert seconds < 5
+        assert sorted(os.listdir(long)) == ["big.model.run", "big.sbm", "big.svm"]
+        assert not list(long.rglob("*.tmp"))
+    code, out, _ = _shell("sbm train --tol 1e-14 --max-passes 2 -C 10", long)
+    assert code == 3
+    assert out.startswith("big.model: primal ")
+
+
+def test_a_second_training_of_the_same_model_is_refused(run, long):
+    with _process(FOR_EVER, long, stderr=subprocess.DEVNULL) as first:
+        log = long / "big.model.run" / "log.jsonl"
+        deadline = time.monotonic() + 60
+        while not log.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        try:
+            code, out, err = run("sbm train -q")
+        finally:
+            first.terminate()
+            first.wait(60)
+    assert (code, out) == (1, "")
+    assert err == (
+        "sbm: the run big.model.run is in use by another sbm process; "
+        "wait for it to end or stop it\n"
+    )

@@ -1,0 +1,168 @@
+"""The memory plan: never more than the bound, and the least bound named is one that works."""
+
+import itertools
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbm.errors import MemoryPlanError
+from sbm.jobs.memory import INTERPRETER, MemoryPlan, plan_training
+from sbm.settings import parse_size
+from sbm.store.blocks import CHUNK_NNZ, Chunk
+
+WIDTH = {"ones": 4, "float32": 8, "float64": 12}
+
+
+def store_of(
+    blocks: int, chunks: int, rows: int, nnz: int, value_type: str, uneven: bool = False
+) -> Any:
+    """Return what a plan asks of a store: chunks with so many rows and nonzeros each."""
+    made = [
+        [
+            Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0))
+            for c in range(max(1, chunks - (b if uneven else 0)))
+        ]
+        for b in range(blocks)
+    ]
+    flat = [c for block in made for c in block]
+    return SimpleNamespace(
+        folder=Path("x.sbm"),
+        chunks=made,
+        value_type=value_type,
+        n_rows=sum(c.rows for c in flat),
+        nnz=sum(c.nnz for c in flat),
+        n_blocks=blocks,
+    )
+
+
+STORES = st.builds(
+    store_of,
+    st.integers(1, 12),
+    st.integers(1, 60),
+    st.integers(1, 60_000),
+    st.integers(100, CHUNK_NNZ),
+    st.sampled_from(list(WIDTH)),
+    st.booleans(),
+)
+FRACTIONS = st.sampled_from([0.0, 0.1, 0.33, 0.5, 0.9])
+
+
+def bytes_of_rows(store: Any, rows: int, nnz: int) -> int:
+    """Bytes that rows and nonzeros take at the very least, in memory of any layout."""
+    return nnz * WIDTH[store.value_type] + rows * 16
+
+
+def check(store: Any, plan: MemoryPlan, mem: int, cache_frac: float) -> None:
+    assert plan.total <= mem
+    assert min(plan.items.values()) >= 0
+    assert plan.items["interpreter"] == INTERPRETER
+    # Every chunk in exactly one part, parts of one block only.
+    seen = [c for part in plan.parts for c in part.chunks]
+    assert sorted(seen, key=repr) == sorted(itertools.chain(*store.chunks), key=repr)
+    for part in plan.parts:
+        assert {c.block for c in part.chunks} == {part.block}
+        assert part.rows == sum(c.rows for c in part.chunks)
+        assert part.nnz == sum(c.nnz for c in part.chunks)
+    assert plan.part_rows == max(part.rows for part in plan.parts)
+    assert plan.part_nnz == max(part.nnz for part in plan.parts)
+    # What is promised is paid for: two buffers of parts, and the cache.
+    assert plan.items["blocks"] >= 2 * bytes_of_rows(store, plan.part_rows, plan.part_nnz)
+    assert plan.items["cache"] >= bytes_of_rows(store, plan.cache_rows, plan.cache_nnz)
+    if cache_frac == 0:
+        assert plan.cache_rows == plan.cache_nnz == plan.items["cache"] == 0
+    # No more cache than the share of whole blocks asked for, nor more rows than there are.
+    share = cache_frac / (1 - cache_frac)
+    assert plan.cache_nnz <= min(
+        store.nnz, share * max(sum(c.nnz for c in chunks) for chunks in store.chunks)
+    )
+    assert plan.cache_rows <= min(
+        store.n_rows, share * max(sum(c.rows for c in chunks) for chunks in store.chunks)
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(STORES, FRACTIONS, st.integers(1, 5_000_000), st.integers(1, 3))
+def test_plans_keep_the_bound_and_the_least_one_is_the_least(
+    store: Any, cache_frac: float, n_weights: int, n_outputs: int
+) -> None:
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, INTERPRETER, cache_frac, n_weights, n_outputs)
+    least = caught.value.least_bytes
+    assert least >= INTERPRETER + 8 * n_weights * n_outputs
+    check(store, plan_training(store, least, cache_frac, n_weights, n_outputs), least, cache_frac)
+    with pytest.raises(MemoryPlanError) as again:
+        plan_training(store, least - 1, cache_frac, n_weights, n_outputs)
+    assert again.value.least_bytes == least
+    for factor in (1.01, 1.2, 2, 10, 100):
+        mem = int(least * factor)
+        plan = plan_training(store, mem, cache_frac, n_weights, n_outputs)
+        check(store, plan, mem, cache_frac)
+
+
+def test_the_refusal_names_the_least_size_in_a_form_that_is_accepted() -> None:
+    store = store_of(3, 10, 1000, 100_000, "float32")
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, 100_000_000, 0.5, 1000)
+    found = re.fullmatch(
+        r"--mem 100 MB is too little to train on x\.sbm, which needs interpreter 180 MB, "
+        r"weights 16 kB, feature ids 8 kB, decoding .+, overhead .+, blocks .+; "
+        r"the least that works is --mem (\d+MB)",
+        str(caught.value),
+    )
+    assert found, str(caught.value)
+    named = parse_size(found[1])
+    assert 0 <= named - caught.value.least_bytes < 1_000_000
+    plan_training(store, named, 0.5, 1000)
+
+
+@pytest.mark.parametrize("cache_frac", [0.25, 0.5, 0.75])
+def test_with_memory_for_all_blocks_stay_whole_and_the_cache_has_its_share(
+    cache_frac: float,
+) -> None:
+    store = store_of(12, 5, 1000, 50_000, "float32")
+    plan = plan_training(store, 10**10, cache_frac, 1000)
+    assert [part.block for part in plan.parts] == list(range(12))
+    assert (plan.part_rows, plan.part_nnz) == (5000, 250_000)
+    assert plan.cache_nnz == pytest.approx(cache_frac * (plan.cache_nnz + plan.part_nnz), abs=2)
+    assert plan.cache_rows == pytest.approx(cache_frac * (plan.cache_rows + plan.part_rows), abs=2)
+
+
+@pytest.mark.parametrize("cache_frac", [0.25, 0.5, 0.75])
+def test_with_little_memory_the_cache_keeps_about_its_share(cache_frac: float) -> None:
+    store = store_of(2, 400, 10_000, 200_000, "float32")  # blocks of 640 MB
+    plan = plan_training(store, 700_000_000, cache_frac, 1000)
+    assert len(plan.parts) > 2
+    room = 700_000_000 - sum(plan.items.values()) + plan.items["blocks"] + plan.items["cache"]
+    assert plan.items["blocks"] <= (1 - cache_frac) * room
+    assert plan.items["cache"] >= cache_frac * room * 0.9
+    assert plan.items["blocks"] >= (1 - cache_frac) * room * 0.6, "blocks cut finer than needed"
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(STORES, FRACTIONS)
+def test_more_memory_never_means_less_cache(store: Any, cache_frac: float) -> None:
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, 1, cache_frac, 1000)
+    least = caught.value.least_bytes
+    cache, most_parts = -1, 10**9
+    for step in range(40):
+        plan = plan_training(store, least + int(1.35**step * 10_000), cache_frac, 1000)
+        assert plan.cache_nnz >= cache
+        assert len(plan.parts) <= most_parts
+        cache, most_parts = plan.cache_nnz, len(plan.parts)
+
+
+def test_parts_are_samples_of_their_block() -> None:
+    store = store_of(1, 10, 1000, 200_000, "float32")
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, 1, 0.0, 10)
+    plan = plan_training(store, caught.value.least_bytes + 15_000_000, 0.0, 10)
+    assert 1 < len(plan.parts) < 10
+    q = len(plan.parts)
+    for k, part in enumerate(plan.parts):
+        assert part.chunks == store.chunks[0][k::q]

@@ -1,0 +1,472 @@
+"""Prediction from text and stores, and the model file."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import re
+import resource
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import sbm
+from sbm.errors import DataError, SbmError, SettingsError, StoreError
+from sbm.jobs.progress import Progress
+from sbm.store import arrays as container
+from sbm.store import text as text_module
+from sbm.store.model import Model
+
+N_FEATURES = 60  # ids 0 to 59 in the data, of which a model knows some
+
+
+def _data(seed=0, n=200, ones=False, labels=(-1.0, 1.0)):
+    """Random rows as CSR by feature id, labels, and LIBSVM text; a tenth of the rows is empty."""
+    random = np.random.default_rng(seed)
+    dense = random.integers(-40, 40, (n, N_FEATURES)) / 16  # exact in float32
+    dense[random.random(dense.shape) < 0.8] = 0
+    dense[::10] = 0
+    if ones:
+        dense = (dense != 0).astype(float)
+    X = scipy.sparse.csr_matrix(dense)
+    y = random.choice(labels, n)
+    lines = []
+    for i in range(n):
+        row = slice(X.indptr[i], X.indptr[i + 1])
+        pairs = zip(X.indices[row].tolist(), X.data[row].tolist(), strict=True)
+        lines.append(" ".join([f"{y[i]:g}", *(f"{k}:{v!r}" for k, v in pairs)]))
+    return X, y, "\n".join(lines) + "\n"
+
+
+def _model(seed=1, labels=(-1.0, 1.0), bias=0.0, known=N_FEATURES):
+    random = np.random.default_rng(seed)
+    ids = random.permutation(N_FEATURES)[:known].astype(np.int64)
+    return Model(
+        ids, random.standard_normal((known, 1)), list(labels), bias, random.standard_normal(1) + 1
+    )
+
+
+def _by_hand(model: Model, text: str) -> list[float]:
+    """Decision values of text, one multiplication after the other."""
+    weights = dict(zip(model.ids.tolist(), model.W[:, 0].tolist(), strict=True))
+    scores = []
+    for line in text.splitlines():
+        z = model.bias * float(model.bias_weights[0])
+        for pair in line.split()[1:]:
+            identity, value = pair.split(":")
+            z += float(value) * weights[int(identity)] if int(identity) in weights else 0.0
+        scores.append(z)
+    return scores
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------- what it writes
+
+
+@pytest.mark.parametrize("labels", [(-1.0, 1.0), (0.0, 1.0), (1.0, 2.0), (3.0, 7.0), (-2.5, 0.5)])
+@pytest.mark.parametrize("ones", [False, True])
+def test_labels_are_the_signs_of_the_decision_values(here, labels, ones):
+    X, y, text = _data(labels=labels, ones=ones)
+    model = _model(labels=labels)
+    Path("t.svm").write_text(text)
+    report = sbm.predict(model, "t.svm", "out.txt")
+    expected = np.where(model.decision_function(X) > 0, labels[1], labels[0])
+    lines = Path("out.txt").read_text().splitlines()
+    assert lines == [f"{label:g}" for label in expected]  # whole labels without a point
+    assert report["accuracy"] == np.mean(expected == y)
+    assert report["rows"] == len(y)
+    assert report["output"] == "out.txt"
+    np.testing.assert_array_equal(model.predict(X), expected)
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0, 0.37])
+def test_decision_values_are_written_exactly(here, bias):
+    X, _, text = _data()
+    model = _model(bias=bias, known=40)
+    Path("t.svm").write_text(text)
+    sbm.predict(model, "t.svm", "out.txt", decision=True)
+    lines = Path("out.txt").read_text().splitlines()
+    assert [float(line) for line in lines] == _by_hand(model, text)
+    assert all(len(line) <= len(repr(float(line))) for line in lines)
+    np.testing.assert_allclose([float(s) for s in lines], model.decision_function(X), rtol=1e-12)
+
+
+def test_the_bias_moves_every_decision_value(here):
+    X = _data()[0]
+    model = _model(bias=2.0)
+    plain = Model(model.ids, model.W, model.labels)
+    moved = model.decision_function(X) - plain.decision_function(X)
+    np.testing.assert_allclose(moved, 2.0 * model.bias_weights[0], rtol=1e-9)
+    Path("t.svm").write_text("1\n")  # nothing but the bias
+    sbm.predict(model, "t.svm", "out.txt", decision=True)
+    assert float(Path("out.txt").read_text()) == 2.0 * model.bias_weights[0]
+
+
+def test_a_decision_value_of_exactly_zero_is_negative(here):
+    model = Model(np.array([1, 2]), np.array([[1.0], [-1.0]]), [3.0, 7.0])
+    Path("t.svm").write_text("3 1:1 2:1\n3\n7 9:5\n7 1:1\n")
+    report = sbm.predict(model, "t.svm", "out.txt")
+    assert Path("out.txt").read_text() == "3\n3\n3\n7\n"
+    assert report["confusion"] == [[2, 0], [1, 1]]
+    assert model.predict(scipy.sparse.csr_matrix((2, 5))).tolist() == [3.0, 3.0]
+
+
+def test_nothing_is_written_without_an_output(here):
+    Path("t.svm").write_text(_data()[2])
+    assert sbm.predict(_model(), "t.svm")["output"] is None
+    assert os.listdir(here) == ["t.svm"]
+
+
+# --------------------------------------------------------------------------------- what it reads
+
+
+@pytest.mark.parametrize("ones", [False, True])
+def test_a_store_gives_the_figures_of_its_text(here, ones):
+    _, _, text = _data(n=300, ones=ones)
+    Path("t.svm").write_text(text)
+    sbm.split(["t.svm"], "t.sbm", blocks=3)
+    model = _model(known=45, bias=1.0)
+    from_text, from_store = sbm.predict(model, "t.svm"), sbm.predict(model, "t.sbm")
+    assert from_store == from_text
+    assert from_text["unknown_nonzeros"] > 0
+
+
+def test_the_lines_for_a_store_are_block_by_block(here):
+    _, _, text = _data(n=90)
+    Path("t.svm").write_text(text)
+    sbm.split(["t.svm"], "t.sbm", blocks=3, shuffle=False)  # row i goes to block i mod 3
+    model = _model()
+    sbm.predict(model, "t.sbm", "out.txt", decision=True)
+    scores = _by_hand(model, text)
+    expected = scores[0::3] + scores[1::3] + scores[2::3]
+    found = [float(line) for line in Path("out.txt").read_text().splitlines()]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [
+        ("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress),
+        ("zst", lambda data: zstandard.ZstdCompressor().compress(data)),
+    ],
+)  # fmt: skip
+def test_compressed_text_gives_the_same(here, ending, pack):
+    _, _, text = _data()
+    Path("t.svm").write_text(text)
+    Path(f"t.svm.{ending}").write_bytes(pack(text.encode()))
+    plain = sbm.predict(_model(), "t.svm", "a.txt", decision=True)
+    packed = sbm.predict(_model(), f"t.svm.{ending}", "b.txt", decision=True)
+    assert Path("a.txt").read_bytes() == Path("b.txt").read_bytes()
+    assert {**packed, "output": "a.txt"} == plain
+
+
+def test_standard_input_is_read_once(here, monkeypatch):
+    _, _, text = _data()
+    Path("t.svm").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert sbm.predict(_model(), "-") == sbm.predict(_model(), "t.svm")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_order_of_the_input_is_kept_whatever_the_pieces(here, monkeypatch, threads):
+    _, _, text = _data(n=2000)
+    model = _model(bias=1.0)
+    Path("t.svm").write_text(text)
+    monkeypatch.setattr(text_module, "PIECE", 1000)
+    report = sbm.predict(model, "t.svm", "out.txt", decision=True, threads=threads)
+    lines = Path("out.txt").read_text().splitlines()
+    assert [float(line) for line in lines] == _by_hand(model, text)
+    assert report["rows"] == 2000
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_fewer_than_one_thread_is_refused(here, threads):
+    Path("t.svm").write_text("1 1:1\n")
+    with pytest.raises(SettingsError, match=f"^threads is {threads}; it must be at least 1$"):
+        sbm.predict(_model(), "t.svm", threads=threads)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "# a comment only\n"])
+def test_input_without_rows_gives_no_figures_and_an_empty_output(here, content):
+    Path("t.svm").write_text(content)
+    report = sbm.predict(_model(), "t.svm", "out.txt")
+    assert (report["rows"], report["accuracy"], report["auc"]) == (0, None, None)
+    assert Path("out.txt").read_bytes() == b""
+
+
+def test_ids_that_the_model_does_not_know_are_ignored_and_counted(here):
+    X, _, text = _data()
+    model = _model(known=20)
+    Path("t.svm").write_text(text)
+    report = sbm.predict(model, "t.svm", "out.txt", decision=True)
+    unknown = ~np.isin(X.indices, model.ids)
+    assert report["unknown_nonzeros"] == np.count_nonzero(unknown) > 0
+    known = X.copy()
+    known.data[unknown] = 0
+    scores = [float(line) for line in Path("out.txt").read_text().splitlines()]
+    np.testing.assert_allclose(scores, model.decision_function(known), rtol=1e-12, atol=1e-15)
+
+
+def test_labels_that_the_model_does_not_know_are_counted_as_wrong(here):
+    model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0])
+    Path("t.svm").write_text("1 1:1\n-1 1:-1\n0 1:1\n2 1:1\n1.5 1:-1\n")
+    report = sbm.predict(model, "t.svm")
+    assert (report["unknown_labels"], report["correct"], report["accuracy"]) == (3, 2, 0.4)
+
+
+LARGEST = 2**63 - 1
+
+
+def test_ids_up_to_the_largest_are_found(here):
+    ids = np.array([0, 1, 2**31, 2**32 + 5, 2**62, LARGEST], np.int64)
+    model = Model(ids, np.array([[1.0], [2], [4], [8], [16], [32]]), [-1.0, 1.0])
+    Path("t.svm").write_text(
+        f"1 0:1 {2**32 + 5}:1 {LARGEST}:1\n1 {2**31}:1 {2**31 + 1}:1 {LARGEST - 1}:1\n"
+    )
+    report = sbm.predict(model, "t.svm", "out.txt", decision=True)
+    assert Path("out.txt").read_text() == "41\n4\n"
+    assert report["unknown_nonzeros"] == 2
+
+
+# --------------------------------------------------------------------------- where it goes wrong
+
+
+def test_a_missing_output_folder_is_said_in_a_sentence(here):
+    Path("t.svm").write_text("1 1:1\n")
+    message = (
+        "cannot write nowhere/out.txt: No such file or directory; "
+        "free space or choose another place with -o"
+    )
+    with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
+        sbm.predict(_model(), "t.svm", "nowhere/out.txt")
+
+
+def test_a_folder_as_output_is_refused_and_left_alone(here):
+    Path("t.svm").write_text("1 1:1\n")
+    Path("folder").mkdir()
+    with pytest.raises(StoreError, match=r"^cannot write folder: Is a directory; "):
+        sbm.predict(_model(), "t.svm", "folder")
+    assert sorted(os.listdir(here)) == ["folder", "t.svm"]
+
+
+def test_text_that_does_not_parse_leaves_no_output(here):
+    Path("t.svm").write_text("1 1:1\n1 2:1\nspam\n")
+    message = "t.svm:3: found 'spam' where a numeric label is expected"
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        sbm.predict(_model(), "t.svm", "out.txt")
+    assert os.listdir(here) == ["t.svm"]
+
+
+def test_an_output_of_before_stays_when_the_text_does_not_parse(here, monkeypatch):
+    monkeypatch.setattr(text_module, "PIECE", 64)  # the error comes after lines were written
+    Path("t.svm").write_text("1 1:1\n" * 100 + "spam\n")
+    Path("out.txt").write_text("old\n")
+    with pytest.raises(DataError, match=r"^t\.svm:101: "):
+        sbm.predict(_model(), "t.svm", "out.txt")
+    assert Path("out.txt").read_text() == "old\n"
+    assert sorted(os.listdir(here)) == ["out.txt", "t.svm"]
+
+
+def test_an_interruption_leaves_no_output(here):
+    class Interrupted(Progress):
+        def advance(self, done, **numbers):
+            raise KeyboardInterrupt
+
+    Path("t.svm").write_text("1 1:1\n")
+    with pytest.raises(KeyboardInterrupt):
+        sbm.predict(_model(), "t.svm", "out.txt", progress=Interrupted())
+    assert os.listdir(here) == ["t.svm"]
+
+
+def test_a_full_disk_leaves_no_output(here):
+    Path("t.svm").write_text(_data(n=3000)[2])
+    model = _model(known=5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"^cannot write out\.txt: File too large; free space"):
+            sbm.predict(model, "t.svm", "out.txt", decision=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(here) == ["t.svm"]
+
+
+def test_an_output_that_is_no_regular_file_is_written_to_and_not_replaced(here):
+    Path("t.svm").write_text("1 1:1\n")
+    model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0])
+    os.mkfifo("pipe")  # as /dev/stdout is one
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        sbm.predict(model, "t.svm", "pipe")
+        assert Path("pipe").is_fifo()
+        assert os.read(reader, 100) == b"1\n"
+    finally:
+        os.close(reader)
+
+
+# -------------------------------------------------------------------------------- in Python: CSR
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+@pytest.mark.parametrize("width", [3, N_FEATURES, N_FEATURES + 7])
+def test_decision_values_of_csr_by_feature_id(width, bias):
+    X = _data()[0]
+    X.resize(X.shape[0], width)
+    model = _model(known=40, bias=bias)
+    dense = np.zeros(max(width, N_FEATURES))
+    dense[model.ids] = model.W[:, 0]
+    expected = X.toarray() @ dense[:width] + bias * model.bias_weights[0]
+    for matrix in (X, scipy.sparse.csr_array(X)):
+        found = model.decision_function(matrix)
+        assert found.shape == (X.shape[0],)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_csr_may_have_the_largest_ids():
+    model = Model(np.array([LARGEST - 1, 5, 2**40]), np.array([[1.0], [2], [4]]), [-1.0, 1.0])
+    indices = np.array([5, 2**40, 2**40 + 1, LARGEST - 1], np.int64)
+    X = scipy.sparse.csr_array((np.ones(4), indices, np.array([0, 2, 4])), shape=(2, LARGEST))
+    assert model.decision_function(X).tolist() == [6.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["csc_matrix", "coo_array", "ndarray", "list"])
+def test_anything_but_csr_is_refused(kind):
+    rows = [[1.0, 0.0]]
+    X = getattr(scipy.sparse, kind)(rows) if kind[0] == "c" else rows
+    X = np.array(rows) if kind == "ndarray" else X
+    expected = rf"^X is a {type(X).__name__}; a scipy\.sparse CSR matrix is expected$"
+    with pytest.raises(DataError, match=expected):
+        _model().decision_function(X)
+
+
+# ------------------------------------------------------------------------------------ model files
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
+@given(
+    st.lists(st.integers(0, LARGEST), unique=True, max_size=20),
+    st.integers(1, 3),
+    st.tuples(FINITE, FINITE),
+    FINITE,
+    st.data(),
+)
+def test_a_model_survives_its_file(tmp_path, ids, outputs, labels, bias, data):
+    W = data.draw(hnp.arrays(np.float64, (len(ids), outputs), elements=FINITE))
+    weights = data.draw(hnp.arrays(np.float64, outputs, elements=FINITE))
+    info = {"loss": "hinge", "C": 0.1, "converged": True, "certificate": {"primal": 1 / 3}}
+    model = Model(np.array(ids, np.int64), W, list(labels), bias, weights, info)
+    path = tmp_path / "m.model"
+    size = model.save(path)
+    loaded = Model.load(path)
+    assert size == path.stat().st_size
+    assert loaded.ids.tolist() == ids
+    assert loaded.W.shape == W.shape
+    assert loaded.W.tobytes() == W.tobytes()
+    assert loaded.bias_weights.tobytes() == weights.tobytes()
+    assert (loaded.labels, loaded.bias, loaded.info) == (list(labels), bias, info)
+    assert (loaded.converged, loaded.certificate) == (True, {"primal": 1 / 3})
+    loaded.save(tmp_path / "again.model")
+    assert (tmp_path / "again.model").read_bytes() == path.read_bytes()
+
+
+def test_a_model_file_predicts_like_the_model(here):
+    Path("t.svm").write_text(_data()[2])
+    model = _model(bias=1.0)
+    model.save("m.model")
+    assert sbm.predict("m.model", "t.svm") == sbm.predict(model, "t.svm")
+    assert sbm.predict(Path("m.model"), Path("t.svm")) == sbm.predict(model, "t.svm")
+
+
+def test_every_damaged_byte_of_a_model_is_noticed(tmp_path):
+    path = tmp_path / "m.model"
+    _model(known=2).save(path)
+    data = path.read_bytes()
+    for position in range(len(data)):
+        for bit in (0x01, 0x80):
+            damaged = bytearray(data)
+            damaged[position] ^= bit
+            path.write_bytes(damaged)
+            with pytest.raises(StoreError, match=f"^{path} (is|has|holds)"):
+                Model.load(path)
+    path.write_bytes(data)
+    Model.load(path)
+
+
+def test_every_truncated_or_longer_model_is_refused(tmp_path):
+    path = tmp_path / "m.model"
+    _model(known=2).save(path)
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(StoreError, match=f"^{path} is "):
+            Model.load(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(StoreError, match=rf"^{path} is damaged \(bytes behind its end\)"):
+        Model.load(path)
+
+
+GOOD = {"ids": np.array([1, 2]), "W": np.ones((2, 1)), "bias_weights": np.zeros(1)}
+META = {"labels": [-1.0, 1.0], "bias": 0.0, "info": {}}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "meta"),
+    [
+        ({**GOOD, "W": np.ones((1, 1))}, META),
+        ({**GOOD, "W": np.ones(2)}, META),
+        ({**GOOD, "W": np.ones((2, 0))}, META),
+        ({**GOOD, "W": np.ones((2, 1), np.int64)}, META),
+        ({**GOOD, "ids": np.array([1.0, 2.0])}, META),
+        ({**GOOD, "ids": np.array([[1, 2]])}, META),
+        ({**GOOD, "bias_weights": np.zeros(3)}, META),
+        ({name: GOOD[name] for name in ("ids", "bias_weights")}, META),
+        (GOOD, {}),
+        (GOOD, {**META, "labels": []}),
+        (GOOD, {**META, "bias": "much"}),
+    ],
+    ids=["W-short", "W-flat", "no-output", "W-integer", "ids-real", "ids-2d", "bias-long", "no-W",
+         "no-meta", "no-labels", "bias-text"],
+)  # fmt: skip
+def test_a_model_whose_parts_contradict_each_other_is_refused(tmp_path, arrays, meta):
+    path = tmp_path / "m.model"
+    container.write(path, "model", arrays, meta, level=None)
+    with pytest.raises(StoreError, match=str(path)):
+        Model.load(path)
+
+
+def test_the_parts_that_the_refusals_start_from_are_good(tmp_path):
+    container.write(tmp_path / "m.model", "model", GOOD, META, level=None)
+    assert Model.load(tmp_path / "m.model").ids.tolist() == [1, 2]
+
+
+def test_another_kind_of_file_is_no_model(tmp_path):
+    path = tmp_path / "x"
+    container.write(path, "alpha", {})
+    with pytest.raises(StoreError, match=f"^{path} holds a alpha, a model is expected$"):
+        Model.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match=rf"^{path} is not an sbm file \(or its first bytes are "):
+        Model.load(path)
+    with pytest.raises(SbmError, match=f"^cannot read {tmp_path / 'none'}: No such file"):
+        Model.load(tmp_path / "none")
+    shutil.copy(__file__, path)
+    with pytest.raises(StoreError, match=f"^{path} is not an sbm file"):
+        Model.load(path)

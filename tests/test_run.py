@@ -1,0 +1,480 @@
+"""The run directory: alphas on disk, strays, commits and locks."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sbm.errors import StoreError
+from sbm.store import arrays as container
+from sbm.store import files
+from sbm.store import run as module
+from sbm.store.run import Run
+
+C = 0.1
+AT_ONCE = {"unwritten_bytes": 0}  # encoded alphas are not held back
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    path = tmp_path / "a.model.run"
+    path.mkdir()
+    return path
+
+
+def _names(folder: Path) -> set[str]:
+    return set(os.listdir(folder)) - {"lock", "log.jsonl"}
+
+
+def _alpha(seed: int, n: int, outputs: int = 1) -> np.ndarray:
+    """A mixture of 0, C and free values."""
+    random = np.random.default_rng(seed)
+    free = random.random((n, outputs)) * C
+    return np.choose(random.integers(0, 3, (n, outputs)), [np.zeros_like(free), C, free])
+
+
+def _committed(folder: Path, rows: list[int], **options) -> tuple[Run, dict]:
+    """The last commit, as a program that starts now would see it."""
+    record = Run.read(folder)
+    run = Run(folder, rows, **options)
+    run._files = {int(block): name for block, name in record["alphas"].items()}
+    return run, record
+
+
+# -------------------------------------------------------------------------------------- alphas
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(
+    hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(0, 50), st.integers(1, 3)),
+        elements=st.sampled_from([0.0, C, 3 * C, C / 3, 5e-324])
+        | st.floats(0, 1e300)
+        | st.floats(-10, 10),
+    ),
+    st.sampled_from([(), (C,), (C, 3 * C)]),
+)
+def test_alphas_come_back_exactly(tmp_path, alpha, resting):
+    run = Run(tmp_path, [7, len(alpha)], alpha.shape[1], resting)
+    run.store(1, alpha)
+    assert run.load(1).dtype == np.float64
+    np.testing.assert_array_equal(run.load(1), alpha)
+    assert run.load(0).shape == (7, alpha.shape[1])
+    assert not run.load(0).any()
+
+
+def test_resting_alphas_take_next_to_nothing(folder):
+    n = 100_000
+    run = Run(folder, [n], 1, [C], **AT_ONCE)
+    run.store(0, np.where(np.arange(n)[:, None] % 1000, 0.0, C))
+    (path,) = folder.glob("*.sba")
+    assert path.stat().st_size < n / 40
+    free = np.random.default_rng(0).random((n, 1)) * C
+    run.store(0, free)
+    (path,) = folder.glob("*.sba")
+    assert n * 6 < path.stat().st_size < n * 9
+
+
+def test_a_loaded_array_may_be_changed(folder):
+    run = Run(folder, [3])
+    run.store(0, _alpha(0, 3))
+    before = run.load(0)
+    run.load(0)[:] = 77
+    np.testing.assert_array_equal(run.load(0), before)
+
+
+def test_encoded_alphas_are_held_back_up_to_the_limit(folder):
+    run = Run(folder, [1000] * 8, unwritten_bytes=30_000)
+    for block in range(8):  # 7 to 8 kB each, all of them free
+        run.store(block, np.random.default_rng(block).random((1000, 1)))
+        assert sum(len(data) for data in run._unwritten.values()) <= 30_000
+        assert block > 2 or _names(folder) == set()
+    assert len(_names(folder)) >= 4
+    for block in range(8):
+        expected = np.random.default_rng(block).random((1000, 1))
+        np.testing.assert_array_equal(run.load(block), expected)
+
+
+def test_only_the_newest_alphas_of_a_block_are_kept(folder):
+    run = Run(folder, [5, 5], **AT_ONCE)
+    for k in range(4):
+        run.store(0, _alpha(k, 5))
+        run.store(1, _alpha(10 + k, 5))
+    assert len(_names(folder)) == 2
+    np.testing.assert_array_equal(run.load(0), _alpha(3, 5))
+    np.testing.assert_array_equal(run.load(1), _alpha(13, 5))
+
+
+def test_alphas_of_another_block_are_refused(folder):
+    run = Run(folder, [5, 6], **AT_ONCE)
+    run.store(0, _alpha(0, 5))
+    run._files[1] = run._files[0]
+    name = run._files[0]
+    expected = f"{folder / name} does not belong to its block; train again"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        run.load(1)
+
+
+def test_damaged_and_missing_alphas_are_refused(folder):
+    run = Run(folder, [50], **AT_ONCE)
+    run.store(0, _alpha(0, 50))
+    path = folder / run._files[0]
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))} is damaged"):
+        run.load(0)
+    path.unlink()
+    with pytest.raises(StoreError, match=f"^cannot read {re.escape(str(path))}: No such file"):
+        run.load(0)
+
+
+# -------------------------------------------------------------------------------------- strays
+
+
+def _stray(home, row, alpha):
+    alpha = np.array(alpha, float).reshape(len(home), 1)
+    return np.array(home, np.int32), np.array(row, np.int32), alpha
+
+
+def test_strays_override_what_is_stored_and_the_last_one_counts(folder):
+    run = Run(folder, [4, 4], 1, [C], **AT_ONCE)
+    run.store(0, np.full((4, 1), 0.25))
+    run.add_strays(*_stray([1, 0, 1], [3, 2, 0], [0.5, 0.0, C]))
+    run.add_strays(*_stray([1], [3], [0.75]))
+    run.add_strays(*_stray([], [], []))
+    assert run.load(0)[:, 0].tolist() == [0.25, 0.25, 0.0, 0.25]
+    assert run.load(1)[:, 0].tolist() == [C, 0, 0, 0.75]
+    assert len(_names(folder)) == 1  # strays are held back
+
+
+def test_a_stored_block_has_taken_its_strays(folder):
+    run = Run(folder, [3, 3])
+    run.add_strays(*_stray([0, 1], [1, 2], [0.5, 0.6]))
+    run.store(0, np.zeros((3, 1)))  # the caller saw the stray in load() and cached that row
+    assert not run.load(0).any()
+    assert run.load(1)[:, 0].tolist() == [0, 0, 0.6]
+
+
+def test_strays_above_the_limit_are_written_at_once(folder):
+    run = Run(folder, [100, 100], 1, [], 10 * 12, **AT_ONCE)
+    rows = np.arange(8)
+    run.add_strays(*_stray(np.zeros(8), rows, rows + 1.0))
+    assert _names(folder) == set()
+    run.add_strays(*_stray(np.ones(8), rows, rows + 2.0))
+    assert len(_names(folder)) == 2
+    assert run._strays == [[], []]
+    assert run.load(0)[:8, 0].tolist() == (rows + 1.0).tolist()
+    assert run.load(1)[:8, 0].tolist() == (rows + 2.0).tolist()
+
+
+def test_strays_that_went_to_their_block_no_longer_count_towards_the_limit(folder):
+    run = Run(folder, [100, 100], 1, [], 10 * 12, **AT_ONCE)
+    for _ in range(5):
+        run.add_strays(*_stray(np.zeros(8), np.arange(8), np.ones(8)))
+        run.store(0, run.load(0))
+    run.add_strays(*_stray(np.ones(8), np.arange(8), np.ones(8)))
+    assert 1 not in run._files, "block 1 was written though little was held back"
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
+@given(st.data())
+def test_any_order_of_verbs_keeps_what_a_dictionary_keeps(tmp_path, data):
+    rows = [3, 1, 4]
+    limits = st.sampled_from([0, 30, 500, 10**6])
+    run = Run(tmp_path, rows, 1, [C], data.draw(limits), data.draw(limits))
+    expected = [np.zeros((n, 1)) for n in rows]
+    value = st.sampled_from([0.0, C]) | st.floats(0, C)
+    for _ in range(data.draw(st.integers(0, 12))):
+        verb = data.draw(st.sampled_from(["store", "stray", "flush", "commit"]))
+        if verb == "store":
+            block = data.draw(st.integers(0, 2))
+            expected[block] = data.draw(hnp.arrays(np.float64, (rows[block], 1), elements=value))
+            run.store(block, expected[block])
+        elif verb == "stray":
+            home = data.draw(st.lists(st.integers(0, 2), max_size=6))
+            row = [data.draw(st.integers(0, rows[h] - 1)) for h in home]
+            alpha = [data.draw(value) for _ in home]
+            run.add_strays(*_stray(home, row, alpha))
+            for h, r, a in zip(home, row, alpha, strict=True):
+                expected[h][r] = a
+        elif verb == "flush":
+            run.flush()
+        else:
+            run.commit({}, {"W": np.zeros((2, 1))})
+            again, _ = _committed(tmp_path, rows)
+            for block in range(3):
+                np.testing.assert_array_equal(again.load(block), expected[block])
+        for block in range(3):
+            np.testing.assert_array_equal(run.load(block), expected[block])
+
+
+# ------------------------------------------------------------------------------------- commits
+
+
+def _state(value: float) -> dict[str, np.ndarray]:
+    return {"W": np.full((3, 1), value), "home": np.arange(2, dtype=np.int32)}
+
+
+def test_a_commit_leaves_only_the_files_it_names(folder):
+    run = Run(folder, [5, 5, 5])
+    for k in range(3):
+        run.store(0, _alpha(k, 5))
+        run.store(1, _alpha(9 + k, 5))
+        run.add_strays(*_stray([2], [k], [0.5]))
+        run.commit({"passes": k + 1}, _state(k))
+        record = Run.read(folder)
+        assert record["passes"] == k + 1
+        assert sorted(record["alphas"]) == ["0", "1", "2"]
+        assert _names(folder) == {"run.json", record["state"], *record["alphas"].values()}
+        state = container.read(folder / record["state"], "state").arrays
+        assert state["W"].tolist() == [[k]] * 3
+        assert state["home"].dtype == np.int32
+    again, _ = _committed(folder, [5, 5, 5])
+    np.testing.assert_array_equal(again.load(1), _alpha(11, 5))
+    assert again.load(2)[:, 0].tolist() == [0.5, 0.5, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize("unwritten", [0, 10**6])
+def test_what_was_written_since_does_not_touch_the_last_commit(folder, unwritten):
+    rows = [20, 20]
+    run = Run(folder, rows, 1, [C], 100, unwritten)
+    run.store(0, _alpha(0, 20))
+    run.store(1, _alpha(1, 20))
+    run.commit({"passes": 1}, _state(1))
+    for k in range(2, 6):  # and then the machine stops
+        run.store(0, _alpha(k, 20))
+        run.add_strays(*_stray(np.ones(20), np.arange(20), np.full(20, 0.9)))
+    again, record = _committed(folder, rows)
+    assert record["passes"] == 1
+    np.testing.assert_array_equal(again.load(0), _alpha(0, 20))
+    np.testing.assert_array_equal(again.load(1), _alpha(1, 20))
+    assert container.read(folder / record["state"], "state").arrays["W"][0, 0] == 1
+    np.testing.assert_array_equal(run.load(0), _alpha(5, 20))
+
+
+@pytest.mark.parametrize("breaks", ["state", "sync", "run.json"])
+def test_a_commit_that_fails_leaves_the_last_one(folder, monkeypatch, breaks):
+    rows = [20, 20]
+    run = Run(folder, rows, 1, [C])
+    run.store(0, _alpha(0, 20))
+    run.commit({"passes": 1}, _state(1))
+    run.store(0, _alpha(1, 20))
+    run.store(1, _alpha(2, 20))
+
+    def fail(*arguments, **options):
+        raise StoreError("the disk is full")
+
+    where = {"state": (container, "write"), "sync": (module, "_sync")}
+    target, name = where.get(breaks, (module, "write_atomically"))
+    with monkeypatch.context() as broken:
+        broken.setattr(target, name, fail)
+        with pytest.raises(StoreError, match=r"^the disk is full$"):
+            run.commit({"passes": 2}, _state(2))
+    again, record = _committed(folder, rows)
+    assert record["passes"] == 1
+    np.testing.assert_array_equal(again.load(0), _alpha(0, 20))
+    assert not again.load(1).any()
+    run.commit({"passes": 2}, _state(2))  # there is room again
+    again, record = _committed(folder, rows)
+    assert record["passes"] == 2
+    np.testing.assert_array_equal(again.load(1), _alpha(2, 20))
+
+
+def test_the_alphas_are_durable_before_the_commit_names_them(folder, monkeypatch):
+    order = []
+    sync, write = module._sync, module.write_atomically
+    monkeypatch.setattr(module, "_sync", lambda path: (order.append(path.name), sync(path)))
+    monkeypatch.setattr(
+        module, "write_atomically", lambda path, data: (order.append(path.name), write(path, data))
+    )
+    run = Run(folder, [3, 3])
+    run.store(0, _alpha(0, 3))
+    run.store(1, _alpha(1, 3))
+    run.commit({}, _state(0))
+    assert set(order[:-1]) == set(Run.read(folder)["alphas"].values())
+    assert order[-1] == "run.json"
+
+
+def test_a_folder_without_a_commit_is_no_run(folder):
+    expected = f"{folder} is not a run with a commit (it has no run.json)"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        Run.read(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"3", b"null", b'"sbm-run"'])
+def test_a_damaged_run_json_is_said_in_a_sentence(folder, content):
+    (folder / "run.json").write_bytes(content)
+    with pytest.raises(StoreError, match=re.escape(str(folder / "run.json"))):
+        Run.read(folder)
+
+
+@pytest.mark.parametrize("content", [{}, {"format": "sbm-run", "version": 99}, {"version": 1}])
+def test_a_run_of_another_version_is_refused(folder, content):
+    (folder / "run.json").write_text(json.dumps(content))
+    expected = f"{folder / 'run.json'} is not a run of version 1"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        Run.read(folder)
+
+
+# --------------------------------------------------------------------- the folder and its lock
+
+
+def test_a_new_run_replaces_what_an_earlier_one_left(tmp_path):
+    folder = tmp_path / "a.model.run"
+    with Run.create(folder, [3]) as run:
+        run.store(0, _alpha(0, 3))
+        run.commit({}, _state(0))
+        run.log({"event": "pass"})
+    (folder / "notes.txt").write_text("mine")
+    with Run.create(folder, [3]) as run:
+        assert sorted(os.listdir(folder)) == ["lock", "notes.txt"]
+        assert not run.load(0).any()
+
+
+def test_the_folder_stays_after_an_error_and_is_free_again(tmp_path):
+    folder = tmp_path / "a.model.run"
+
+    def train() -> None:
+        with Run.create(folder, [3]) as run:
+            run.store(0, _alpha(0, 3))
+            run.commit({"passes": 1}, _state(0))
+            run.store(0, _alpha(1, 3))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    again, _ = _committed(folder, [3])
+    np.testing.assert_array_equal(again.load(0), _alpha(0, 3))
+    with Run.create(folder, [3]):
+        pass
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_changes_nothing(tmp_path):
+    folder = tmp_path / "a.model.run"
+    with Run.create(folder, [3]) as run:
+        run.store(0, _alpha(0, 3))
+        run.commit({"passes": 1}, _state(0))
+        before = {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+        expected = (
+            f"the run {folder} is in use by another sbm process; wait for it to end or stop it"
+        )
+        with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"), Run.create(folder, [3]):
+            pytest.fail("two runs at once")
+        assert {name: (folder / name).read_bytes() for name in os.listdir(folder)} == before
+
+
+def test_the_lock_holds_against_another_process_and_goes_with_it(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom sbm.store.files import lock\n"
+        "with lock(Path(sys.argv[1]), 'the run'):\n    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        try:
+            assert other.stdout.readline() == "held\n"
+            with (
+                pytest.raises(StoreError, match=r"^the run is in use by another sbm process; "),
+                files.lock(path, "the run"),
+            ):
+                pytest.fail("two processes hold one lock")
+        finally:
+            other.kill()  # no chance to tidy up
+    with files.lock(path, "the run"):
+        pass
+
+
+def test_a_file_in_the_place_of_the_folder_is_said_in_a_sentence(tmp_path):
+    path = tmp_path / "a.model.run"
+    path.write_text("")
+    expected = rf"^cannot write {re.escape(str(path))}: File exists; "
+    with pytest.raises(StoreError, match=expected), Run.create(path, [3]):
+        pytest.fail("a file is no folder")
+
+
+def test_the_log_is_one_object_a_line(folder):
+    run = Run(folder, [1])
+    run.log({"event": "pass", "dual": 0.5})
+    run.log({"event": "end"})
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"event": "pass", "dual": 0.5},
+        {"event": "end"},
+    ]
+
+
+# ---------------------------------------------------------------------------------- full disks
+
+
+@pytest.fixture
+def full_disk():
+    """Files cannot grow above 4 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+REASON = "File too large; free space or choose another place with -o$"
+
+
+def test_a_full_disk_is_said_in_a_sentence_when_alphas_are_stored(folder, full_disk):
+    run = Run(folder, [10_000], **AT_ONCE)
+    with pytest.raises(StoreError, match=f"^cannot write {folder}/alpha-00000.* {REASON}"):
+        run.store(0, np.random.default_rng(0).random((10_000, 1)))
+
+
+def test_a_full_disk_is_said_in_a_sentence_when_a_commit_is_written(folder, full_disk):
+    run = Run(folder, [10])
+    with pytest.raises(StoreError, match=f"^cannot write {folder}/state-.* {REASON}"):
+        run.commit({}, {"W": np.ones((10_000, 1))})
+    assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]
+
+
+def test_a_full_disk_is_said_in_a_sentence_when_the_log_is_written(folder, full_disk):
+    run = Run(folder, [10])
+    with pytest.raises(StoreError, match=f"^cannot write {folder}/log.jsonl: {REASON}"):
+        run.log({"event": "x" * 10_000})
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interruption_leaves_the_old_file_and_no_half_one(tmp_path, error):
+    path = tmp_path / "a"
+    files.write_atomically(path, [b"old"])
+
+    def buffers():
+        yield b"new"
+        raise error
+
+    with pytest.raises(error):
+        files.write_atomically(path, buffers())
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_files_are_written_whole(tmp_path):
+    path = tmp_path / "a"
+    assert files.write_atomically(path, [b"ab", memoryview(b"c")]) == 3
+    assert path.read_bytes() == b"abc"
+    expected = f"cannot write {tmp_path / 'no' / 'a'}: No such file or directory; free space"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}"):
+        files.write_atomically(tmp_path / "no" / "a", [b""])
