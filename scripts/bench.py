@@ -750,9 +750,14 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "start": Benchmark(bench_start, "start of the program", needs_data=False),
     "text-to-gap": Benchmark(
-        bench_text_to_gap, "text to a model of given accuracy", _text_options, {"tol": 1e-2}
+        bench_text_to_gap,
+        "text to a model of given accuracy",
+        _text_options,
+        {"tol": 1e-2, "runs": 1},
     ),
-    "overlap": Benchmark(bench_overlap, "loading behind solving", _training_options, {"tol": 1e-2}),
+    "overlap": Benchmark(
+        bench_overlap, "loading behind solving", _training_options, {"tol": 1e-2, "runs": 1}
+    ),
 }
 
 

@@ -3,20 +3,21 @@
     python scripts/bench_memory.py -o results/memory
     python scripts/bench_memory.py --quick
 
-Synthetic text is piped into ``sbm split -`` once for each number of blocks and trained on for two
-passes with each bound of memory and each cache share. Peaks are those of the whole process, as the
-operating system counts them, measured from outside. By default the store is 4.1 GB in memory form
-(4 bytes a nonzero, all values 1, and 16 bytes a row), four times the largest bound; ``--quick``
-makes it four times what the smallest bound leaves for rows. Exit code 1 when a peak is
-above its bound or a command fails (refusing the bound included).
+Synthetic text is piped into ``sbm split -`` and trained on for two passes, for each bound of
+memory, number of blocks and cache share. Peaks are those of the whole process, as the operating
+system counts them, measured from outside. By default each store is 4.1 times its bound in memory
+form (4 bytes a nonzero, all values 1, and 16 bytes a row), with ``--quick`` four times what the
+bound leaves for rows. Exit code 1 when a peak is above its bound or a command fails (refusing the
+bound included).
 """
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ from scripts.bench_tools import (
 FEATURES, NONZEROS = 99, 10  # few features: their weights are not what is measured
 ROW_BYTES = 16 + 4 * NONZEROS
 BUDGET = 3  # exit code of a training that used up its passes
-SIZE = 4_100_000_000
+TIMES = 4.1  # size of a store, in bounds
 PASSES = 2
+FALLBACK = "1GB"
 
 
 def tell(text: str) -> None:
@@ -56,45 +58,43 @@ class Grid:
         Bounds of split, in turn for the stores.
     blocks : list of int
     cache_fracs : list of float
-    rows : int
-        Rows of the store.
+    rows : list of int
+        Rows of the store for each of `mems`.
     """
 
     mems: Sequence[str]
     split_mems: Sequence[str]
     blocks: Sequence[int]
     cache_fracs: Sequence[float]
-    rows: int
+    rows: Sequence[int]
 
-    @property
-    def size(self) -> int:
-        """Bytes of the rows in memory form."""
-        return self.rows * ROW_BYTES
+    def stores(self) -> Iterator[tuple[str, int, int, str]]:
+        """Bound of train, rows, blocks and bound of split for each store."""
+        split_mems = itertools.cycle(self.split_mems)
+        for mem, rows in zip(self.mems, self.rows, strict=True):
+            for blocks in self.blocks:
+                yield mem, rows, blocks, next(split_mems)
 
 
-def measure(grid: Grid, folder: Path, report: Report) -> None:
-    """Fill a report with the peaks of all commands of a grid.
+def measure(grid: Grid, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row of the table for each command of a grid.
 
     Parameters
     ----------
     grid : Grid
     folder : Path
         For the stores; one is there at a time.
-    report : Report
     """
     _warm_up(folder)
-    for k, blocks in enumerate(grid.blocks):
-        store = folder / f"{blocks}.sbm"
-        for mem in (grid.split_mems[k % len(grid.split_mems)], "1GB"):
+    store = folder / "store.sbm"
+    for mem, rows, blocks, split_mem in grid.stores():
+        for bound in (split_mem, FALLBACK):
             if not store.exists():  # the second bound is for when the first one was refused
-                tell(f"split --mem {mem}, {blocks} blocks")
-                done = split(store, grid.rows, blocks, mem)
-                report.rows.append(_row("split", mem, blocks, None, done))
-        for mem in grid.mems:
-            for frac in grid.cache_fracs:
-                tell(f"train --mem {mem} --cache-frac {frac:g}, {blocks} blocks")
-                done = train(store, mem, frac)
-                report.rows.append(_row("train", mem, blocks, frac, done))
+                tell(f"split --mem {bound}, {rows} rows, {blocks} blocks")
+                yield _row("split", bound, rows, blocks, None, split(store, rows, blocks, bound))
+        for frac in grid.cache_fracs:
+            tell(f"train --mem {mem} --cache-frac {frac:g}, {rows} rows, {blocks} blocks")
+            yield _row("train", mem, rows, blocks, frac, train(store, mem, frac))
         shutil.rmtree(store)
 
 
@@ -144,7 +144,7 @@ def _warm_up(folder: Path) -> None:
 
 
 def _row(
-    command: str, mem: str, blocks: int, cache_frac: float | None, done: Finished
+    command: str, mem: str, rows: int, blocks: int, cache_frac: float | None, done: Finished
 ) -> dict[str, Any]:
     """One row of the table; `ok` is whether the command worked within its bound."""
     from sbm.settings import parse_size
@@ -154,29 +154,33 @@ def _row(
     if not worked:
         tell(done.stderr.strip()[-1000:])
     return {
-        "command": command, "mem": mem, "blocks": blocks, "cache_frac": cache_frac,
+        "command": command, "mem": mem, "store_MB": rows * ROW_BYTES / 1e6, "blocks": blocks,
+        "cache_frac": cache_frac,
         "bound_MB": bound / 1e6, "peak_MB": done.peak_bytes / 1e6,
         "of_bound": done.peak_bytes / bound, "seconds": done.seconds, "exit_code": done.code,
         "ok": worked and done.peak_bytes <= bound,
     }  # fmt: skip
 
 
-def _quick_rows(mem: str) -> int:
-    """Rows of a store four times what a bound leaves for rows."""
+def _rows_for(args: argparse.Namespace, mem: str) -> int:
+    """Rows of the store for a bound."""
     from sbm.jobs.memory import INTERPRETER, OVERHEAD
     from sbm.settings import parse_size
 
-    return 4 * (parse_size(mem) - INTERPRETER - OVERHEAD) // ROW_BYTES
+    if args.rows:
+        return int(args.rows)
+    if args.size:
+        return parse_size(args.size) // ROW_BYTES
+    bound = parse_size(mem)
+    size = 4 * (bound - INTERPRETER - OVERHEAD) if args.quick else int(TIMES * bound)
+    return size // ROW_BYTES
 
 
 def _grid(args: argparse.Namespace) -> Grid:
-    from sbm.settings import parse_size
-
     mems = args.mem or (["256MB"] if args.quick else ["256MB", "400MB", "1GB"])
-    size = parse_size(args.size) if args.size else SIZE
-    rows = args.rows or (_quick_rows(mems[0]) if args.quick else size // ROW_BYTES)
-    splits = args.split_mem or (["400MB"] if args.quick else ["256MB", "1GB"])
-    return Grid(mems, splits, args.blocks or [12, 100], args.cache_frac or [0.5, 0.0], rows)
+    split_mems = args.split_mem or (["400MB"] if args.quick else ["256MB", "1GB"])
+    rows = [_rows_for(args, mem) for mem in mems]
+    return Grid(mems, split_mems, args.blocks or [12, 100], args.cache_frac or [0.5, 0.0], rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -186,7 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a small store and grid, for tests")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--rows", type=int, help="of the store")
-    size.add_argument("--size", metavar="SIZE", help="or: of its rows in memory; default 4.1GB")
+    size.add_argument(
+        "--size", metavar="SIZE", help="or: of its rows in memory; default 4.1 times --mem"
+    )
     parser.add_argument("--mem", action="append", metavar="SIZE", help="may be repeated")
     parser.add_argument(
         "--split-mem", action="append", metavar="SIZE", help="of sbm split, a store each in turn"
@@ -208,10 +214,10 @@ def main(argv: list[str] | None = None) -> int:
     report = Report("memory", "peak resident memory against --mem")
     try:
         grid = _grid(args)
-        report.data = {"rows": grid.rows, "nonzeros_of_a_row": NONZEROS, "memory_bytes": grid.size}
+        report.data = {"features": FEATURES, "nonzeros_of_a_row": NONZEROS, "values": "ones"}
         report.settings = {"passes": PASSES, "quick": args.quick}
         with tempfile.TemporaryDirectory(prefix="sbm-bench-", dir=args.folder) as folder:
-            measure(grid, Path(folder), report)
+            report.rows = list(measure(grid, Path(folder)))
         report.ratios = {"largest_share_of_bound": max(row["of_bound"] for row in report.rows)}
         report.notes = ["peak: largest resident set of the process, from outside; MB of 10^6 bytes"]
         if args.prefix is not None:

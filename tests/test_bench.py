@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers import SCRIPTS
+from helpers import SCRIPTS, load_script
 
 RATIOS = {
     "parse": {"MB_per_second", "times_scikit-learn", "times_liblinear_python_reader"},
@@ -84,22 +85,29 @@ def test_benchmark_runs_at_toy_size(name: str, tmp_path: Path) -> None:
     assert set(report["ratios"]) == RATIOS[name]
     assert str(tmp_path) not in json.dumps(report)
     assert sys.prefix not in json.dumps(report)
+    if name == "text-to-gap":
+        for row in report["rows"]:
+            assert 0 <= row["above_bound"] < 0.03, row  # both solve the same problem
 
 
-def test_text_to_gap_reaches_the_optimum_with_both(tmp_path: Path) -> None:
-    pytest.importorskip("liblinear", reason="liblinear-official is not installed")
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    rows = [f"{'+-'[k % 3 == 0]}1 {k % 7 + 1}:1 {k % 11 + 10}:0.5\n" for k in range(300)]
-    (tmp_path / "small.svm").write_text("".join(rows))
-    command = [
-        sys.executable, str(SCRIPTS / "bench.py"), "text-to-gap", "--data", "small.svm",
-        "--runs", "1", "--tol", "1e-6", "--rounds", "20", "--liblinear-e", "1e-6", "-o", "r",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    report = read_report(tmp_path / "r")
-    for row in report["rows"]:
-        assert row["above_bound"] == pytest.approx(0, abs=2e-6)
+def test_objective_is_that_of_the_formula(tmp_path: Path) -> None:
+    text = "+1 2:0.5 7:2\n-1 3:1 9000:4\n+1\n-1 2:-1\n"
+    (tmp_path / "small.svm").write_text(text)
+    ids, weights = np.array([2, 3, 7]), np.array([0.25, -3.0, 0.125])
+    value = load_script("bench")._objective(tmp_path / "small.svm", 0.5, ids, weights, 1.0)
+    margins = np.array([0.5 * 0.25 + 2 * 0.125, 3.0, 0.0, 0.25])
+    expected = 0.5 * weights @ weights + 0.5 * np.maximum(0, 1 - margins).sum()
+    assert value == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize("labels", ["+1 -1", "-1 1"])
+def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> None:
+    head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature 2\nbias -1\n"
+    (tmp_path / "peer.model").write_text(f"{head}w\n0.5 \n-0.25 \n")
+    ids, weights, positive = load_script("bench")._read_liblinear_model(tmp_path / "peer.model")
+    assert ids.tolist() == [1, 2]
+    assert weights.tolist() == [0.5, -0.25]
+    assert positive == float(labels.split()[0])
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def plan_training(
                 break
             raise _too_little(store, mem, facts.fixed | {"blocks": blocks})
         cuts = min(most_cuts, max(cuts + 1, cuts * 5 // 4))
+    granted = min(granted, int(cache_frac * room))  # more memory never means less cache
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     return MemoryPlan(

@@ -104,15 +104,17 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    options = _check_options(
-        blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error
-    )
     sources = expand_inputs(inputs)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
-    target = Path(store) if store is not None else default_store(sources[0].name)
     if store is None and sources[0].name == "-":
         raise SettingsError("name the store with -o when reading standard input")
+    target = Path(store) if store is not None else default_store(sources[0].name)
+    if append and dtype == "auto":
+        dtype = store_files.read_manifest(target)["dtype"]
+    options = _check_options(
+        blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error
+    )
     progress = progress or Progress()
     prepare("split", options.dtype, progress)
     with _destination(target, append, force) as (folder, manifest):
@@ -186,7 +188,10 @@ def _destination(
         partial.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(partial, error) from error
-    with lock(partial / "lock", f"the store {target}"):
+    with contextlib.ExitStack() as locks:
+        for folder in (partial, target):
+            if folder.exists():
+                locks.enter_context(lock(folder / "lock", f"the store {target}"))
         store_files.remove_quietly([p for p in partial.iterdir() if p.name != "lock"])
         try:
             yield partial, None
@@ -294,6 +299,8 @@ def _refuse_known_sources(
     """Notice data that would be counted twice."""
     known = {s["sha256"]: s["name"] for g in manifest["generations"] for s in g["sources"]}
     for source in sources:
+        if source.rows == 0:
+            continue
         if source.sha256 in known and not force:
             raise DataError(
                 f"{source.name} is already in {target} (as {known[source.sha256]}, same SHA-256); "

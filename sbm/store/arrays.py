@@ -37,6 +37,8 @@ _DTYPES = frozenset(
     ["|u1", "|i1", "|b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"]
 )  # nothing that could hold objects
 _LARGEST_HEADER = 1 << 24
+_ENTRY = {"name", "dtype", "shape", "codec", "bytes", "crc32"}
+_LARGEST_FACTOR = 1 << 17  # zstd: a block of 4 bytes holds 128 kB at most
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +59,7 @@ class Container:
 
 
 def _encode_array(array: Array, codec: str, level: int) -> bytes | memoryview:
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if codec == "raw":
         return memoryview(flat)
@@ -127,10 +130,36 @@ def _header(data: memoryview, kind: str, where: str) -> tuple[dict[str, Any], in
     end = _FIXED + length
     if length > _LARGEST_HEADER or end > len(data) or zlib.crc32(data[_FIXED:end]) != crc:
         raise _damaged(where, "its header")
-    header = json.loads(bytes(data[_FIXED:end]))
-    if header.get("kind") != kind:
-        raise StoreError(f"{where} holds a {header.get('kind')}, a {kind} is expected")
+    try:
+        header = json.loads(bytes(data[_FIXED:end]))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, "its header") from error
+    if not isinstance(header, dict) or set(header) != {"kind", "meta", "arrays"}:
+        raise _damaged(where, "its header")
+    if header["kind"] != kind:
+        raise StoreError(f"{where} holds a {header['kind']}, a {kind} is expected")
+    entries = header["arrays"]
+    if not isinstance(header["meta"], dict) or not isinstance(entries, list):
+        raise _damaged(where, "its header")
+    if not all(map(_is_entry, entries)) or len({e["name"] for e in entries}) < len(entries):
+        raise _damaged(where, "its header")
     return header, end
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this can describe an array."""
+    if not isinstance(entry, dict) or set(entry) != _ENTRY:
+        return False
+    shape, numbers = entry["shape"], [entry["bytes"], entry["crc32"]]
+    if not isinstance(shape, list) or len(shape) > 32:
+        return False
+    return (
+        isinstance(entry["name"], str)
+        and isinstance(entry["dtype"], str)
+        and entry["dtype"] in _DTYPES
+        and entry["codec"] in ("raw", "zstd", "shuffle")
+        and all(type(n) is int and 0 <= n < 1 << 62 for n in [*shape, *numbers])
+    )
 
 
 def _damaged(where: str, part: str) -> StoreError:
@@ -139,9 +168,7 @@ def _damaged(where: str, part: str) -> StoreError:
 
 def _decode_array(data: memoryview, entry: dict[str, Any], where: str) -> npt.NDArray[Any]:
     name = f"array {entry['name']!r}"
-    shape = [int(n) for n in entry["shape"]]
-    if entry["dtype"] not in _DTYPES or min(shape, default=0) < 0:
-        raise _damaged(where, name)
+    shape = entry["shape"]
     dtype = np.dtype(entry["dtype"])
     size = math.prod(shape) * dtype.itemsize
     if zlib.crc32(data) != entry["crc32"]:
@@ -151,9 +178,10 @@ def _decode_array(data: memoryview, entry: dict[str, Any], where: str) -> npt.ND
             raise _damaged(where, name)
         return np.frombuffer(data, dtype).reshape(shape)
     try:
-        if zstandard.frame_content_size(data) != size:  # before any memory is set aside
+        # before any memory is set aside
+        if zstandard.frame_content_size(data) != size or size > len(data) * _LARGEST_FACTOR:
             raise _damaged(where, name)
-        plain = zstandard.ZstdDecompressor().decompress(data) if size else b""
+        plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise _damaged(where, name) from error
     flat = np.frombuffer(plain, np.uint8)
@@ -184,8 +212,8 @@ def decode(data: bytes | memoryview, kind: str, where: str) -> Container:
     header, position = _header(view, kind, where)
     arrays: dict[str, Array] = {}
     for entry in header["arrays"]:
-        end = position + int(entry["bytes"])
-        if entry["bytes"] < 0 or end > len(view):
+        end = position + entry["bytes"]
+        if end > len(view):
             raise _damaged(where, f"array {entry['name']!r}")
         arrays[entry["name"]] = _decode_array(view[position:end], entry, where)
         position = end

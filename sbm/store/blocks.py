@@ -93,14 +93,40 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreError(f"{path} is damaged; split the data again") from None
-    if manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise StoreError(f"{path} is not the manifest of a store")
-    if manifest["version"] != VERSION:
+    if manifest.get("version") != VERSION:
         raise StoreError(
-            f"{folder} has store version {manifest['version']}, this program reads version "
+            f"{folder} has store version {manifest.get('version')}, this program reads version "
             f"{VERSION}; use the program that wrote it, or a newer one"
         )
+    if not _is_sound(manifest):
+        raise StoreError(f"{path} contradicts itself; split the data again")
     return manifest
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_sound(manifest: dict[str, Any]) -> bool:
+    """Whether everything that a reader relies on is there and adds up."""
+    try:
+        blocks, labels = manifest["blocks"], manifest["labels"]
+        return (
+            all(_is_count(manifest[key]) for key in ("rows", "nnz"))
+            and _is_count(manifest["features"])
+            and manifest["features"] < 1 << 31
+            and manifest["value_type"] in ("ones", "float32", "float64")
+            and all(_is_count(b[key]) for b in blocks for key in ("rows", "nnz", "bytes"))
+            and manifest["rows"] == sum(b["rows"] for b in blocks)
+            and manifest["nnz"] == sum(b["nnz"] for b in blocks)
+            and all("file" in b for b in blocks)
+            and all("features" in g and "index" in g for g in manifest["generations"])
+            and (labels is None or len(labels["values"]) == len(labels["counts"]))
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 # ---------------------------------------------------------------------------------- writing
@@ -166,7 +192,8 @@ class BlockWriter:
             for chosen in _cut(deal[block], rows.lengths):
                 buffers, nnz = encode_chunk(rows, chosen, self._level)
                 try:
-                    with open(path, "ab") as file:
+                    # A file that is there already was left behind by a process that was killed.
+                    with open(path, "ab" if self._chunks[block] else "wb") as file:
                         size = sum(file.write(buffer) for buffer in buffers)
                 except OSError as error:
                     raise write_error(path, error) from error
@@ -283,7 +310,15 @@ class BlockStore:
         number = {_safe_name(b["file"], self.folder): k for k, b in enumerate(blocks)}
         for generation in self.manifest["generations"]:
             name = _safe_name(generation["index"], self.folder)
-            table = container.read(self.folder / name, "index").arrays["chunks"]
+            table = container.read(self.folder / name, "index").arrays.get("chunks")
+            if (
+                table is None
+                or table.dtype != np.int64
+                or table.ndim != 2
+                or table.shape[1] != 5
+                or table.min(initial=0) < 0
+            ):
+                raise StoreError(f"{self.folder / name} is no index; split the data again")
             for file_number, *rest in table.tolist():
                 block = number.get(block_name(file_number))
                 if block is not None:  # blocks can be dropped without touching the index
@@ -382,7 +417,10 @@ class BlockStore:
                 decode_rows(
                     arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                 )
-                into.y[rows] = _labels_of(arrays, into.y.dtype, labels)
+                y = _labels_of(arrays, into.y.dtype, labels)
+                if y.shape != (chunk.rows,):
+                    raise ValueError("not one label a row")
+                into.y[rows] = y
             except (ValueError, KeyError, IndexError) as error:
                 raise StoreError(f"{where} is damaged ({error}); split the data again") from error
             n += chunk.rows
@@ -427,8 +465,12 @@ def _labels_of(
         if dtype != np.float64:
             raise ValueError("real-valued labels where class codes are expected")
         targets: npt.NDArray[Any] = arrays["labels"]
+        if targets.dtype != np.float64:
+            raise ValueError("labels that are no numbers")
         return targets
     codes: npt.NDArray[Any] = arrays["codes"]
+    if codes.dtype not in (np.uint8, np.uint16):
+        raise ValueError("class codes that are none")
     if labels is not None and codes.max(initial=0) >= len(labels):
         raise ValueError("a class code without a label")
     if dtype == np.float64:

@@ -236,6 +236,17 @@ def decode_rows(
     ValueError
         The arrays contradict each other or name a feature that does not exist.
     """
+    for name in ("lengths", "gaps"):
+        planes, exceptions = arrays[name], arrays[name + "_more"]
+        if planes.dtype != np.uint8 or planes.ndim != 2 or not 1 <= len(planes) <= 4:
+            raise ValueError(f"the {name} are no byte planes")
+        if exceptions.dtype != np.uint32 or exceptions.ndim != 1:
+            raise ValueError(f"the exceptions of the {name} are no numbers")
+    stored = arrays.get("values")
+    if stored is not None and (
+        values is None or stored.dtype != values.dtype or stored.shape != values.shape
+    ):
+        raise ValueError("the values are not those of the rows")
     join_planes(arrays["lengths"], arrays["lengths_more"], lengths)  # type: ignore[arg-type]
     planes, exceptions = arrays["gaps"], arrays["gaps_more"]
     if planes.shape[1] != len(indices):

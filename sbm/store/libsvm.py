@@ -9,6 +9,7 @@ numbers, rounded correctly to float64; ``inf`` and ``nan`` are refused. Ids are 
 2^63 - 1 in any order, each at most once in a row.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +42,13 @@ _REASONS = {
     _DUPLICATE: "found feature id {token} twice, each id is allowed once in a row",
 }
 
-# Magnitudes above these are refused; a hair below the type's largest number, so that rounding
-# cannot reach infinity after the check.
-LARGEST_VALUE = {"float32": 3.4028234e38, "float64": 1.79769313486231e308}
+# Magnitudes above these are refused: all that rounds to a finite number of the type is allowed.
+LARGEST_VALUE = {
+    "float32": math.nextafter(math.ldexp(2 - 2**-24, 127), 0),
+    "float64": math.ldexp(2 - 2**-52, 1023),
+}
+
+LARGEST_LABEL = LARGEST_VALUE["float64"]
 
 _LABEL = np.int64(-1)  # in a list of hard numbers: stands for the row's label instead of a feature
 
@@ -112,7 +117,7 @@ def _powers_of_five() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         if q < 0:
             divisor = 5**-q
             bits = divisor.bit_length()
-            power = 2 ** (2 * bits + 128) // divisor + 1
+            power = 2 ** (bits + 127 if q >= -27 else 2 * bits + 128) // divisor + 1
         else:
             power = 5**q << 128
         power >>= power.bit_length() - 128
@@ -262,6 +267,8 @@ def _parse_number(text, p, bits, limit):
             certain = certain and also and bits.view(np.float64)[0] == x
         if not certain:
             code = _HARD
+            if x >= LARGEST_LABEL:  # could round to infinity
+                return 0.0, p, _OUT_OF_RANGE
     if x > limit:
         return 0.0, p, _OUT_OF_RANGE
     return (-x if negative else x), p, code
@@ -370,6 +377,7 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
         begin = p
         start = nnz
         hard_start = n_hard
+        ones_before = ones
         x, p, code = _parse_number(text, p, bits, LARGEST_LABEL)
         if code == _HARD:
             if n_hard < hard.shape[0]:
@@ -417,6 +425,10 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
                         hard[n_hard, 2], hard[n_hard, 3] = begin, p
                     n_hard += 1
                     code = _OK
+                    if ones:  # its last bit is not known yet
+                        ones = False
+                        for k in range(nnz):
+                            values[k] = 1.0
                 elif code == _BAD_VALUE or (code == _OK and not _ends_token(text[p])):
                     code = _NOT_FINITE if _is_inf_or_nan(text, begin) else _BAD_VALUE
                     break
@@ -460,6 +472,7 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
             n_errors += 1
             nnz = start
             n_hard = hard_start
+            ones = ones_before
             if not skip:
                 break
         while text[p] != 10:
@@ -469,9 +482,6 @@ def _parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard):
             rows += 1
             indptr[rows] = nnz
     return rows, nnz, line, ones, n_errors, n_hard
-
-
-LARGEST_LABEL = LARGEST_VALUE["float64"]
 
 
 @njit(cache=True, nogil=True)

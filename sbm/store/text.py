@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,11 +126,40 @@ class _Digested:
         self._source.sha256 = self._hash.hexdigest()
 
 
+class _ZstdReader:
+    """Decompressed zstd, frame after frame; the library's own reader misses a missing end."""
+
+    def __init__(self, file: _Digested) -> None:
+        self._file = file
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None  # the one that has begun and not ended
+        self._packed = b""
+        self._plain = memoryview(b"")
+
+    def readinto(self, buffer: memoryview) -> int:
+        while not self._plain:
+            data = self._packed or self._file.read(1 << 14)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("it ends in the middle of a frame")
+                return 0
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            self._plain = memoryview(self._frame.decompress(data))
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        n = min(len(buffer), len(self._plain))
+        buffer[:n] = self._plain[:n]
+        self._plain = self._plain[n:]
+        return n
+
+
 _OPENERS: dict[str, Callable[[Any], _Readable]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": lambda file: bz2.BZ2File(file),
     ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
-    ".zst": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
+    ".zst": _ZstdReader,
 }
 
 
@@ -181,8 +211,9 @@ def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piec
             text = longer
             continue
         capacity = PIECE
-        rest = np.empty(max(capacity, size - end) + _SPARE, np.uint8)
-        capacity = len(rest) - _SPARE
+        while capacity <= size - end:
+            capacity *= 2
+        rest = np.empty(capacity + _SPARE, np.uint8)
         rest[: size - end] = text[end:size]
         yield _Piece(source, text, end, source.read)
         text, size = rest, size - end
@@ -191,7 +222,7 @@ def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piec
 def _fill(source: Source, stream: _Readable, room: memoryview) -> int:
     try:
         return stream.readinto(room) or 0
-    except (OSError, EOFError, zstandard.ZstdError, lzma.LZMAError) as error:
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
         raise DataError(
             f"{source.name}: cannot be read behind byte {source.read} ({error}); "
             "the file is damaged or not what its name says"
