@@ -240,6 +240,7 @@ def _cut(
     chosen: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Cut rows into chunks that are small beside any memory bound, at least one row each."""
+    chosen = np.ascontiguousarray(chosen)  # one layout, one compiled version
     ends = np.cumsum(lengths[chosen], dtype=np.int64)
     begin = 0
     while begin < len(chosen):
