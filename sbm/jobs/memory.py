@@ -83,9 +83,9 @@ def plan_training(
 ) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
-    Blocks are loaded whole where they fit, else in the fewest equal parts that do. The cache is
-    `cache_frac` of the working set: with blocks that fit, ``cache_frac / (1 - cache_frac)`` of the
-    largest block, as in the experiments of the SBM paper.
+    Blocks are loaded whole where they fit, else in the fewest equal parts that do. The cache has
+    ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of what is loaded at a time: it is
+    `cache_frac` of the working set, as in the experiments of the SBM paper.
 
     Parameters
     ----------
@@ -113,16 +113,15 @@ def plan_training(
     while True:
         parts = [part for chunks in store.chunks for part in _cut_block(chunks, cuts)]
         blocks = facts.block_bytes(parts)
-        rows, nnz, wanted = facts.cache(cache_frac)
-        granted = min(wanted, room - blocks)
-        if blocks <= (1 - cache_frac) * room or granted == wanted:
+        rows, nnz, wanted = facts.cache(parts, cache_frac)
+        if blocks + wanted <= room:
             break
         if cuts == most_cuts:
             if blocks <= room:
                 break
             raise _too_little(store, mem, facts.fixed | {"blocks": blocks})
-        cuts = min(most_cuts, max(cuts + 1, cuts * 5 // 4))
-    granted = min(granted, int(cache_frac * room))  # more memory never means less cache
+        cuts = min(most_cuts, max(cuts + 1, cuts * 9 // 8))
+    granted = min(wanted, room - blocks)
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     return MemoryPlan(
@@ -159,13 +158,11 @@ class _Facts:
         buffers = 2 * (nnz * self.nonzero + rows * _BUFFER_ROW)
         return buffers + rows * (self.work_row + self.spill_row)
 
-    def cache(self, cache_frac: float) -> tuple[int, int, int]:
-        """Rows, nonzeros and bytes of the cache that goes with whole blocks."""
+    def cache(self, parts: list[Part], cache_frac: float) -> tuple[int, int, int]:
+        """Rows, nonzeros and bytes of the cache that goes with these parts."""
         share = cache_frac / (1 - cache_frac)
-        rows = max(sum(c.rows for c in chunks) for chunks in self.store.chunks)
-        nnz = max(sum(c.nnz for c in chunks) for chunks in self.store.chunks)
-        rows = min(int(rows * share), self.store.n_rows)
-        nnz = min(int(nnz * share), self.store.nnz)
+        rows = min(int(max(p.rows for p in parts) * share), self.store.n_rows)
+        nnz = min(int(max(p.nnz for p in parts) * share), self.store.nnz)
         return rows, nnz, rows * self.cache_row + nnz * self.nonzero
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError
 from sbm.jobs.metrics import BinaryMetrics
+from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.rows import Rows
 from sbm.settings import format_number
@@ -71,6 +72,7 @@ def predict(
     """
     if threads is not None and threads < 1:
         raise SettingsError(f"threads is {threads}; it must be at least 1")
+    return_freed_memory()
     model = model if isinstance(model, Model) else Model.load(model)
     progress = progress or Progress()
     metrics = BinaryMetrics(model.labels)

@@ -1,10 +1,11 @@
 """What the operating system says about this process."""
 
+import ctypes
 import os
 import resource
 import sys
 
-__all__ = ["peak_bytes", "resident_bytes"]
+__all__ = ["peak_bytes", "resident_bytes", "return_freed_memory"]
 
 
 def peak_bytes() -> int:
@@ -20,3 +21,16 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return peak_bytes()
+
+
+def return_freed_memory() -> None:
+    """Have the C library give large arrays back to the system when they are freed.
+
+    Left alone, glibc raises its threshold for that to 32 MB as arrays come and go, and what is
+    freed below it stays resident: tens of megabytes that no plan knows of.
+    """
+    mmap_threshold = -3  # M_MMAP_THRESHOLD of <malloc.h>
+    if sys.platform == "linux":
+        setter = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
+        if setter is not None:
+            setter(mmap_threshold, 1 << 18)

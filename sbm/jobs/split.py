@@ -19,6 +19,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.deal import Dealer, Labels, SplitOptions
 from sbm.jobs.memory import INTERPRETER
+from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import prepare
 from sbm.settings import parse_size
@@ -116,6 +117,7 @@ def split(
         blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error
     )
     progress = progress or Progress()
+    return_freed_memory()
     prepare("split", options.dtype, progress)
     with _destination(target, append, force) as (folder, manifest):
         return _fill_store(folder, target, manifest, sources, options, force, progress)

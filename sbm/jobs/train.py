@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
 from sbm.jobs.problem import make_model, make_problem
-from sbm.jobs.process import peak_bytes, resident_bytes
+from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
 from sbm.jobs.warm import prepare
@@ -77,6 +77,7 @@ def train(
         ``settings.mem`` is too small; says what would do.
     """
     begin = time.perf_counter()
+    return_freed_memory()
     settings = settings or Settings()
     progress = progress or Progress()
     blocks = BlockStore(find_store(store))

@@ -5,6 +5,8 @@
 * ``run.json``: settings, store, position and the names of the files that belong to the last
   commit; replaced atomically, it alone decides what counts;
 * ``alpha-00003.000012.sba``: alphas of block 3 as of version 12, sparse;
+* ``stray-00003.sbt``: alphas of block 3's rows that left the cache since block 3 was last written,
+  where they are too many for the memory; never part of a commit;
 * ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
 * ``log.jsonl``: one line a pass.
 
@@ -46,7 +48,7 @@ class Run:
         Values other than 0 that many alphas have exactly (their upper bounds).
     stray_bytes : int
         Alphas of evicted rows are held back until their block is next written; above this many
-        bytes they are written at once.
+        bytes they go to files.
     unwritten_bytes : int
         Encoded alphas are kept in memory up to this many bytes, or until the next commit.
     """
@@ -67,6 +69,7 @@ class Run:
         self._stray_limit = stray_bytes
         self._strays: list[list[tuple[npt.NDArray[np.int32], Alpha]]] = [[] for _ in block_rows]
         self._stray_bytes = 0
+        self._stray_files: list[list[int]] = [[] for _ in block_rows]  # sizes of what is in them
         self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
         self._unwritten: dict[int, bytes] = {}  # block -> what its file will hold
         self._unwritten_limit = unwritten_bytes
@@ -94,7 +97,7 @@ class Run:
 
     def _remove_all(self) -> None:
         # run.json first: without it the rest is nothing.
-        names = ["run.json", *(p.name for p in self.folder.glob("*.sba")), "log.jsonl"]
+        names = ["run.json", *(p.name for p in self.folder.glob("*.sb[at]")), "log.jsonl"]
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 
@@ -128,9 +131,45 @@ class Run:
             self._decode(container.decode(data, "alpha", str(name)), alpha, str(name))
         elif name is not None:
             self._decode(container.read(self.folder / name, "alpha"), alpha, name)
-        for rows, values in self._strays[block]:
+        for rows, values in [*self._read_strays(block), *self._strays[block]]:
             alpha[rows] = values
         return alpha
+
+    def _stray_path(self, block: int) -> Path:
+        return self.folder / f"stray-{block:05d}.sbt"
+
+    def _read_strays(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alpha]]:
+        """Yield rows and alphas of a block's stray file, oldest first."""
+        if not self._stray_files[block]:
+            return
+        path = self._stray_path(block)
+        try:
+            data = memoryview(path.read_bytes())
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        position = 0
+        for size in self._stray_files[block]:
+            arrays = container.decode(data[position : position + size], "strays", str(path)).arrays
+            yield arrays["rows"], arrays["alpha"]
+            position += size
+
+    def _write_strays(self) -> None:
+        """Append the strays in memory to the files of their blocks."""
+        for block, strays in enumerate(self._strays):
+            if not strays:
+                continue
+            rows, alphas = zip(*strays, strict=True)
+            arrays = {"rows": np.concatenate(rows), "alpha": np.concatenate(alphas)}
+            data = b"".join(container.encode("strays", arrays))
+            path = self._stray_path(block)
+            try:
+                with open(path, "ab" if self._stray_files[block] else "wb") as file:
+                    file.write(data)
+            except OSError as error:
+                raise write_error(path, error) from error
+            self._stray_files[block].append(len(data))
+        self._strays = [[] for _ in self._strays]
+        self._stray_bytes = 0
 
     def _decode(self, file: container.Container, alpha: Alpha, name: str) -> None:
         codes, free = file.arrays["codes"], file.arrays["free"]
@@ -152,6 +191,9 @@ class Run:
         """
         self._stray_bytes -= sum(r.nbytes + a.nbytes for r, a in self._strays[block])
         self._strays[block] = []
+        if self._stray_files[block]:
+            self._stray_files[block] = []
+            self._stray_path(block).unlink(missing_ok=True)
         self._serial += 1
         name = f"alpha-{block:05d}.{self._serial:06d}.sba"
         codes = np.full(alpha.shape, _FREE, np.uint8)
@@ -197,12 +239,12 @@ class Run:
             self._strays[block].append((row[begin:end], alpha[begin:end]))
         self._stray_bytes += row.nbytes + alpha.nbytes
         if self._stray_bytes > self._stray_limit:
-            self.flush()
+            self._write_strays()
 
     def flush(self) -> None:
         """Put all strays into the alphas of their blocks."""
         for block, strays in enumerate(self._strays):
-            if strays:
+            if strays or self._stray_files[block]:
                 self.store(block, self.load(block))
 
     # ------------------------------------------------------------------------------ commits

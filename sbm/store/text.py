@@ -24,7 +24,7 @@ from sbm.store.libsvm import ParsedText, parse_text
 
 __all__ = ["PIECE", "Source", "expand_inputs", "parse_sources"]
 
-PIECE = 4 << 20  # bytes of text parsed at a time; results do not depend on it
+PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
 _SPARE = 2  # room for a newline at the end and one behind it
 
 
