@@ -665,7 +665,8 @@ def test_too_little_memory_is_refused_with_the_least_that_works(tmp_path: Path) 
     with pytest.raises(MemoryPlanError) as caught:
         split([source], tmp_path / "a.sbm", mem="100MB", threads=2)
     found = re.fullmatch(
-        r"--mem 100 MB is too little to split with 2 threads; the least is (.+)", str(caught.value)
+        r"--mem 100 MB is too little to split; the least that works is --mem (.+)",
+        str(caught.value),
     )
     assert found
     least = caught.value.least_bytes

@@ -19,7 +19,7 @@ from sbm.store.idtable import IdTable, sort_rows
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
-__all__ = ["Dealer", "Labels", "SplitOptions"]
+__all__ = ["Dealer", "Labels", "SplitOptions", "limit_threads"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -130,6 +130,31 @@ class SplitOptions:
     skip: bool
 
 
+def batch_bytes(mem: int) -> int:
+    """Bytes of one of the two batches; of the memory alone, so that threads change no byte."""
+    return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
+
+
+def limit_threads(mem: int, threads: int) -> int:
+    """Return the threads, at most `threads`, whose pieces of text fit beside the batches.
+
+    Raises
+    ------
+    MemoryPlanError
+        Not even one does; says what would.
+    """
+    piece = PIECE * PIECE_FACTOR
+    most = (mem - INTERPRETER - 3 * batch_bytes(mem)) // piece - 2
+    if most < 1:
+        least = INTERPRETER + 6 * piece
+        raise MemoryPlanError(
+            f"--mem {format_size(mem)} is too little to split; "
+            f"the least that works is --mem {-(-least // 1_000_000)}MB",
+            least,
+        )
+    return min(threads, most)
+
+
 class Dealer:
     """Gathers parsed text in batches and deals each batch to the blocks."""
 
@@ -147,18 +172,11 @@ class Dealer:
         self._pool = pool
         self._random = np.random.default_rng([options.seed, first_block, 2])
         width = 4 + np.dtype(options.dtype).itemsize
-        room = options.mem - INTERPRETER - (options.threads + 2) * PIECE * PIECE_FACTOR
-        bytes_each = min(LARGEST_BATCH, room // 3)
-        if bytes_each < 2_000_000:
-            least = INTERPRETER + (options.threads + 2) * PIECE * PIECE_FACTOR + 6_000_000
-            raise MemoryPlanError(
-                f"--mem {format_size(options.mem)} is too little to split with "
-                f"{options.threads} threads; the least is {format_size(least)}",
-                least,
-            )
-        self._room = room - 2 * bytes_each
-        self._capacity = bytes_each // width
-        self._row_capacity = bytes_each // 64
+        size = batch_bytes(options.mem)
+        pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
+        self._room = options.mem - INTERPRETER - pieces - 2 * size  # for the ids
+        self._capacity = size // width
+        self._row_capacity = size // 64
         self._dtype = options.dtype
         self._batches = [self._new_batch() for _ in range(2)]
         self._writer: BlockWriter | None = None

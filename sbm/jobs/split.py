@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.deal import Dealer, Labels, SplitOptions
+from sbm.jobs.deal import Dealer, Labels, SplitOptions, limit_threads
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
@@ -148,6 +148,7 @@ def _check_options(
         raise SettingsError(f"on_error is {on_error!r}; it must be fail or skip")
     if seed < 0:
         raise SettingsError(f"seed is {seed}; it must be at least 0")
+    bound = parse_size(mem)
     return SplitOptions(
         blocks=blocks,
         block_size=None if block_size is None else parse_size(block_size),
@@ -155,8 +156,8 @@ def _check_options(
         seed=seed,
         shuffle=shuffle,
         level=level,
-        threads=threads or len(os.sched_getaffinity(0)),
-        mem=parse_size(mem),
+        threads=limit_threads(bound, threads or len(os.sched_getaffinity(0))),
+        mem=bound,
         skip=on_error == "skip",
     )
 
