@@ -238,7 +238,7 @@ def train(
     progress = _Terminal(quiet or as_json, verbose)
     result, report = job(store, model, settings, progress=progress)
     if test is not None:
-        report["test"] = predict_job(result, test, progress=progress)
+        report["test"] = predict_job(result, test, threads=1, progress=progress)
     if as_json:
         _echo(json.dumps(report))
     else:

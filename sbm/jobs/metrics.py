@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 __all__ = ["BinaryMetrics"]
 
-_EXACT_ROWS = 4_000_000  # decision values kept for an exact AUC: 9 bytes each
+_EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 45 to sort them
 _BUCKETS = 1 << 20
 
 
 class BinaryMetrics:
     """Accuracy, confusion counts, precision, recall, F1 and AUC of two classes.
 
-    The AUC is exact up to 4 million rows; beyond, decision values are counted in 2^20 buckets of
+    The AUC is exact up to 1 million rows; beyond, decision values are counted in 2^20 buckets of
     relative width 2^-11, and ties within a bucket count half.
 
     Parameters
