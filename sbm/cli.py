@@ -24,6 +24,11 @@ def _echo(text: str) -> None:
     click.echo(text)
 
 
+def _count(n: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}" + ("" if n == 1 else plural)
+
+
 def _complain(text: str) -> None:
     click.echo(text, err=True)
 
@@ -93,11 +98,13 @@ class _Terminal(Progress):
                 "  est. gap   cached     free    hits   memory"
             )
         s, certificate = record["seconds"], record["certificate"]
+        gap = record["estimated_relative_gap"]
+        estimate = "-" if gap is None else f"{gap:.1e}"
         _complain(
             f"{record['pass']:4d} {record['elapsed']:8.2f} {s['load']:7.2f} {s['wait']:7.2f} "
             f"{s['solve']:7.2f} {record['rows_per_second'] / 1e6:10.2f} "
             f"{record['nnz_per_second'] / 1e6:7.1f} {record['dual']:15.8g} "
-            f"{record['estimated_relative_gap']:9.1e} {record['cached_rows']:8d} "
+            f"{estimate:>9} {record['cached_rows']:8d} "
             f"{record['cached_free']:8d} {record['cache_hits']:7d} "
             f"{format_size(record['resident_bytes']):>8}"
             + (f"   certified gap {certificate['relative_gap']:.2e}" if certificate else "")
@@ -178,12 +185,13 @@ def split(
     bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
     _echo(
         f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
-        f"{report['nnz']:,} nonzeros in {report['blocks']} blocks, {format_size(report['bytes'])} "
+        f"{report['nnz']:,} nonzeros in {_count(report['blocks'], 'block')}, "
+        f"{format_size(report['bytes'])} "
         f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
         f"({report['text_bytes'] / 1e6 / report['seconds']:.0f} MB/s)"
     )
     if report["skipped"]:
-        _echo(f"{report['skipped']:,} lines skipped")
+        _echo(f"{_count(report['skipped'], 'line')} skipped")
     return None
 
 
@@ -237,16 +245,21 @@ def train(
         check_input(test)  # before hours of training
     progress = _Terminal(quiet or as_json, verbose)
     result, report = job(store, model, settings, progress=progress)
-    if test is not None:
-        report["test"] = predict_job(result, test, threads=1, progress=progress)
-    if as_json:
-        _echo(json.dumps(report))
-    else:
+    if not as_json:
         _print_training(report)
+    try:
+        if test is not None:
+            report["test"] = predict_job(result, test, threads=1, progress=progress)
+    finally:  # the training is not lost if the test file is bad
+        if as_json:
+            _echo(json.dumps(report))
+    if test is not None and not as_json:
+        _print_quality(report["test"], "test ")
     if not report["converged"]:
+        used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
         _complain(
             f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
-            f"{settings.tol:g}; raise --max-passes or --time-limit"
+            f"{settings.tol:g}; raise {used_up}"
         )
         sys.exit(EXIT_BUDGET)
 
@@ -265,15 +278,14 @@ def _print_training(report: dict[str, Any]) -> None:
     s = report["seconds"]
     _echo(
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
-        f"certified relative gap {report['relative_gap']:.2e} after {report['passes']} passes\n"
+        f"certified relative gap {report['relative_gap']:.2e} "
+        f"after {_count(report['passes'], 'pass')}\n"
         f"{report['n_support']:,} support vectors ({report['n_free']:,} free), "
         f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}\n"
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, alphas {s['write']:.2f}"
     )
-    if "test" in report:
-        _print_quality(report["test"], "test ")
 
 
 @cli.command()
@@ -425,6 +437,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = EXIT_ERROR
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has gone
+        code = EXIT_ERROR
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"sbm: {where}{error.strerror or error}")
         code = EXIT_ERROR
     except KeyboardInterrupt:
         code = _stopped()

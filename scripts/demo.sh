@@ -3,7 +3,8 @@
 # installation, splits, trains, predicts. About two minutes; writes to .venv and data/demo only.
 set -e
 cd "$(dirname "$0")/.."
-. scripts/venv.sh ''
+EXTRAS=''
+. scripts/venv.sh
 
 mkdir -p data/demo
 cd data/demo

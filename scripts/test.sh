@@ -3,7 +3,8 @@
 # Arguments go to pytest: sh scripts/test.sh -k parser
 set -e
 cd "$(dirname "$0")/.."
-. scripts/venv.sh '[test]'
+EXTRAS='[test]'
+. scripts/venv.sh
 
 echo "== ruff"
 ruff check .

@@ -1,5 +1,5 @@
 # Sourced by demo.sh and test.sh: makes .venv at the top of the checkout and installs sbm there.
-# Usage: . scripts/venv.sh [extras, such as '[test]']
+# EXTRAS may name extras to install, such as '[test]'.
 
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "sbm needs Python 3.11 or newer; python3 here is $(python3 --version 2>&1)" >&2
@@ -13,7 +13,7 @@ if [ ! -x .venv/bin/python ]; then
     fi
     printf '*\n' > .venv/.gitignore
 fi
-echo "== installing sbm$1 in .venv"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$1"
+echo "== installing sbm$EXTRAS in .venv"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$EXTRAS"
 PATH="$PWD/.venv/bin:$PATH"
 export PATH

@@ -149,7 +149,8 @@ def test_swapped_payloads_are_noticed() -> None:
 def test_damage_is_said_in_a_sentence() -> None:
     data = joined("thing", SMALL, level=None)
     expected = {
-        0: "here is not an sbm file (or its first bytes are damaged)",
+        0: "here is not an sbm file (or its first bytes are damaged); models are made by sbm "
+        "train, stores by sbm split",
         30: "here is damaged (its header); restore it from a copy or make it again",
         len(data) - 1: "here is damaged (array 'weights'); restore it from a copy or make it again",
     }

@@ -65,6 +65,7 @@ def write_store(
         "features": len(IDS),
         "nnz": sum(b["nnz"] for b in blocks),
         "value_type": value_type,
+        "dtype": "float32",
         "labels": None if labels is None else {"values": labels, "counts": [0] * len(labels)},
         "class_values": class_values,
         "blocks": blocks,

@@ -287,10 +287,9 @@ def test_every_line_of_the_log_is_json(here):
 def test_a_budget_that_ends_too_early_is_exit_code_3_and_the_model_says_so(run, here):
     code, out, err = run("train -o x.model --max-passes 1 --tol 1e-12")
     assert code == 3
-    gap = re.search(r"certified relative gap (\S+) after 1 passes", out)[1]
+    gap = re.search(r"certified relative gap (\S+) after 1 pass\n", out)[1]
     assert err.splitlines()[-1] == (
-        f"sbm: not converged: relative gap {gap} is above --tol 1e-12; "
-        "raise --max-passes or --time-limit"
+        f"sbm: not converged: relative gap {gap} is above --tol 1e-12; raise --max-passes"
     )
     facts = _strict(run("info x.model --json")[1])
     assert facts["converged"] is False
@@ -301,7 +300,7 @@ def test_a_budget_that_ends_too_early_is_exit_code_3_and_the_model_says_so(run, 
 def test_a_time_limit_is_a_budget(run, here):
     code, _, err = run("train -o x.model --time-limit 0.001s --tol 1e-12")
     assert code == 3
-    assert "raise --max-passes or --time-limit" in err
+    assert "raise --time-limit" in err
     assert Path("x.model").exists()
 
 
@@ -386,14 +385,17 @@ def clutter(here) -> Path:
     return here
 
 
-NOT_SBM = "is not an sbm file (or its first bytes are damaged)"
+NOT_SBM = (
+    "is not an sbm file (or its first bytes are damaged); models are made by sbm train, "
+    "stores by sbm split"
+)
 NO_STORE = "is not a store (it has no manifest.json); make one with sbm split"
 NO_FILE = "no such file; give LIBSVM text files, globs, or - for a pipe"
 NO_TEXT = "is a folder; give the LIBSVM text files in it"
 DAMAGED = "is damaged (array 'bias_weights'); restore it from a copy or make it again"
 TAKEN = "exists; add to it with --append, replace it with --force, or name another with -o"
 NO_ROWS = "the input holds no rows; give LIBSVM text with at least one row"
-NOWHERE = "No such file or directory; free space or choose another place with -o"
+NOWHERE = "No such file or directory; choose another place with -o"
 NEITHER = (
     "is neither a store (no manifest.json) nor a run (no run.json); a store is made by sbm split"
 )
@@ -468,7 +470,8 @@ def test_binary_bytes_in_the_place_of_text_are_a_sentence_with_a_place(run, clut
     assert re.search(rf"^sbm: {name}:\d+: found .*\n\Z", err, re.M)
     assert not Path("out.txt").exists()
     assert not Path("x.sbm").exists()
-    assert out == ""
+    # A training that ended well is told, whatever comes of its test file.
+    assert out.startswith("x.model: primal") if "train" in line else out == ""
 
 
 def test_a_test_file_that_is_missing_is_noticed_before_the_training(run, here):

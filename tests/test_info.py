@@ -134,7 +134,7 @@ def test_a_run_before_its_first_commit_is_not_finished(tmp_path):
     with Run.create(tmp_path / "b.run", [3]) as run:
         run.log({"event": "pass", "pass": 1})
     facts = sbm.info(tmp_path / "b.run")
-    assert (facts["finished"], facts["passes"], facts["certificate"]) == (False, 0, None)
+    assert (facts["finished"], facts["passes"], facts["certificate"]) == (False, 1, None)
     assert len(facts["log"]) == 1
 
 

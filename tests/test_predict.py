@@ -248,8 +248,7 @@ def test_ids_up_to_the_largest_are_found(here):
 def test_a_missing_output_folder_is_said_in_a_sentence(here):
     Path("t.svm").write_text("1 1:1\n")
     message = (
-        "cannot write nowhere/out.txt: No such file or directory; "
-        "free space or choose another place with -o"
+        "cannot write nowhere/out.txt: No such file or directory; choose another place with -o"
     )
     with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
         sbm.predict(_model(), "t.svm", "nowhere/out.txt")

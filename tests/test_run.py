@@ -475,6 +475,6 @@ def test_files_are_written_whole(tmp_path):
     path = tmp_path / "a"
     assert files.write_atomically(path, [b"ab", memoryview(b"c")]) == 3
     assert path.read_bytes() == b"abc"
-    expected = f"cannot write {tmp_path / 'no' / 'a'}: No such file or directory; free space"
+    expected = f"cannot write {tmp_path / 'no' / 'a'}: No such file or directory; choose another"
     with pytest.raises(StoreError, match=f"^{re.escape(expected)}"):
         files.write_atomically(tmp_path / "no" / "a", [b""])

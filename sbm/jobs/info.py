@@ -10,7 +10,7 @@ import numpy as np
 from sbm.errors import StoreError
 from sbm.jobs.progress import Progress
 from sbm.rows import Rows
-from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore
 from sbm.store.model import Model
 from sbm.store.run import Run
 
@@ -81,9 +81,7 @@ def _store(path: Path) -> dict[str, Any]:
 
 def _memory(store: BlockStore) -> int:
     """Bytes that all rows would take in memory."""
-    return (
-        store.nnz * {"ones": 4, "float32": 8, "float64": 12}[store.value_type] + 16 * store.n_rows
-    )
+    return store.nnz * NONZERO_BYTES[store.value_type] + 16 * store.n_rows
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -95,7 +93,7 @@ def _run(path: Path) -> dict[str, Any]:
         "path": str(path),
         "finished": bool(ends),
         "store": committed.get("store"),
-        "passes": committed.get("passes", 0),
+        "passes": max([r["pass"] for r in log if r["event"] == "pass"], default=0),
         "certificate": committed.get("certificate"),
         "settings": committed.get("settings"),
         "bytes": sum(_size(p) for p in path.iterdir()),

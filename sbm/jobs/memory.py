@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sbm.errors import MemoryPlanError
 from sbm.settings import format_size
-from sbm.store.blocks import BlockStore, Chunk
+from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
 __all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
 
@@ -83,7 +83,7 @@ def plan_training(
 ) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
-    Blocks are loaded whole where they fit, else in the fewest equal parts that do. The cache has
+    Blocks are loaded whole where they fit, else in a few equal parts that do. The cache has
     ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of what is loaded at a time: it is
     `cache_frac` of the working set, as in the experiments of the SBM paper.
 
@@ -138,7 +138,7 @@ class _Facts:
     """Bytes that follow from the store and the shape of W."""
 
     def __init__(self, store: BlockStore, n_weights: int, n_outputs: int) -> None:
-        self.nonzero = {"ones": 4, "float32": 8, "float64": 12}[store.value_type]
+        self.nonzero = NONZERO_BYTES[store.value_type]
         more = 8 * (n_outputs - 1)
         self.work_row, self.spill_row = _WORK_ROW + more, _SPILL_ROW + 2 * more
         self.cache_row = self.work_row + 16 + more  # with the room to leave

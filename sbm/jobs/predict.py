@@ -73,6 +73,9 @@ def predict(
     if threads is not None and threads < 1:
         raise SettingsError(f"threads is {threads}; it must be at least 1")
     return_freed_memory()
+    for path in (data, model):
+        if output is not None and isinstance(path, str | Path) and _same_file(path, output):
+            raise SettingsError(f"the output {output} would replace an input; choose another name")
     model = model if isinstance(model, Model) else Model.load(model)
     progress = progress or Progress()
     metrics = BinaryMetrics(model.labels)
@@ -96,6 +99,10 @@ def predict(
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),
     }
+
+
+def _same_file(a: str | Path, b: str | Path) -> bool:
+    return os.path.isfile(a) and os.path.isfile(b) and os.path.samefile(a, b)
 
 
 def check_input(data: str | Path) -> None:

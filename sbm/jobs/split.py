@@ -6,6 +6,7 @@ batches, whatever the number of blocks.
 """
 
 import contextlib
+import copy
 import datetime
 import os
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from sbm.store.idtable import IdTable
 from sbm.store.text import PIECE, Source, expand_inputs, parse_sources
 
 __all__ = ["default_store", "split"]
+
+LEAST_BLOCK = 100_000  # bytes
 
 
 def default_store(first_input: str) -> Path:
@@ -136,6 +139,8 @@ def _check_options(
 ) -> SplitOptions:
     if blocks is not None and block_size is not None:
         raise SettingsError("give --blocks or --block-size, not both")
+    if block_size is not None and parse_size(block_size) < LEAST_BLOCK:
+        raise SettingsError(f"block_size is {block_size}; it must be at least 100kB")
     if blocks is not None and not 1 <= blocks <= 999_999:
         raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
     if dtype not in ("auto", "float32", "float64"):
@@ -168,17 +173,45 @@ def _destination(
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
     """Give a folder to write to; on success it becomes the store, on failure nothing is left."""
     if append:
-        manifest = store_files.read_manifest(target)
-        before = set(target.iterdir())
-        with lock(target / "lock", f"the store {target}"):
-            try:
-                yield target, store_files.read_manifest(target)
-            except BaseException:
-                if store_files.read_manifest(target) == manifest:
-                    keep = before | {target / "lock"}
-                    store_files.remove_quietly([p for p in target.iterdir() if p not in keep])
-                raise
+        with _appended(target) as manifest:
+            yield target, manifest
         return
+    _refuse_to_replace(target, force)
+    with contextlib.ExitStack() as locks:
+        if target.exists():  # not while it is appended to or trained on
+            for place in (target / "lock", target):
+                locks.enter_context(lock(place, f"the store {target}"))
+        partial = _make_partial(target)
+        locks.enter_context(lock(partial / "lock", f"the store {target}"))
+        try:
+            store_files.remove_leftovers(partial)
+            yield partial, None
+            _refuse_to_replace(target, force)
+            store_files.finish_folder(partial, target)
+        except BaseException:
+            store_files.remove_quietly([partial])
+            raise
+
+
+@contextlib.contextmanager
+def _appended(target: Path) -> Iterator[dict[str, Any]]:
+    """Lock a store that gets new blocks; on failure remove what was added."""
+    store_files.read_manifest(target)  # no lock file in a folder that is no store
+    with lock(target / "lock", f"the store {target}"):
+        manifest = store_files.read_manifest(target)
+        store_files.remove_leftovers(target, manifest)
+        before = set(target.iterdir())
+        try:
+            yield copy.deepcopy(manifest)
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                if store_files.read_manifest(target) == manifest:
+                    new = [p for p in target.iterdir() if p not in before]
+                    store_files.remove_quietly(new)
+            raise
+
+
+def _refuse_to_replace(target: Path, force: bool) -> None:
     if target.exists() and not force:
         raise StoreError(
             f"{target} exists; add to it with --append, replace it with --force, "
@@ -186,22 +219,18 @@ def _destination(
         )
     if target.exists() and not (target / store_files.MANIFEST).exists():
         raise StoreError(f"{target} exists and is not a store; --force does not replace it")
+
+
+def _make_partial(target: Path) -> Path:
+    """Make the folder that becomes the store; one left by a killed split is taken over."""
     partial = target.with_name(target.name + ".partial")
+    if partial.exists() and not store_files.holds_only_ours(partial):
+        raise StoreError(f"{partial} is in the way and holds other files; move it elsewhere")
     try:
         partial.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(partial, error) from error
-    with contextlib.ExitStack() as locks:
-        for folder in (partial, target):
-            if folder.exists():
-                locks.enter_context(lock(folder / "lock", f"the store {target}"))
-        store_files.remove_quietly([p for p in partial.iterdir() if p.name != "lock"])
-        try:
-            yield partial, None
-        except BaseException:
-            store_files.remove_quietly([partial])
-            raise
-        store_files.finish_folder(partial, target)
+    return partial
 
 
 def _fill_store(

@@ -29,12 +29,12 @@ from sbm.solver.gap import Certificate, Certifier, GapWatch
 from sbm.solver.problem import Problem
 from sbm.solver.step import Solver, Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.model import Model
+from sbm.store.model import Model, check_output
 from sbm.store.run import Run
 
 __all__ = ["find_store", "train"]
 
-# Passes shorter than this are not each committed: a crash loses no more work than this.
+# Passes shorter than this are not each committed.
 COMMIT_SECONDS = 1.0
 
 
@@ -63,9 +63,9 @@ def train(
     model : Model
         The certified one, as written.
     report : dict
-        ``primal``, ``dual``, ``relative_gap``, ``converged``, ``passes``, ``updates``, ``seconds``
-        (total, load, wait, solve, certify), ``bytes_read``, ``peak_rss_bytes``, ``n_support``,
-        ``n_free``, ``model``.
+        ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
+        ``visits``, ``updates``, ``seconds`` (total, load, wait, solve, certify, write),
+        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``.
 
     Raises
     ------
@@ -81,7 +81,8 @@ def train(
     settings = settings or Settings()
     progress = progress or Progress()
     blocks = BlockStore(find_store(store))
-    path = Path(model) if model is not None else Path(f"{blocks.folder.stem}.model")
+    path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")
+    check_output(path)
     problem = make_problem(settings, blocks)
     n_weights = blocks.n_features + (settings.bias > 0)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
@@ -91,7 +92,10 @@ def train(
     rows_of_parts = [part.rows for part in plan.parts]
     folder = path.with_name(path.name + ".run")
     values = problem.resting_values
-    with Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run:
+    with (
+        blocks.in_use(),
+        Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run,
+    ):
         training = _Training(blocks, settings, problem, plan, run, progress, begin)
         certificate, converged = training.run_passes()
         report = training.report(certificate, converged)
@@ -195,7 +199,7 @@ class _Training:
                 if not last:
                     self.solver.W[:] = W  # rebuilt from the alphas, which cancels the drift
                 del W
-            self._report_pass(done, certificate)
+            self._report_pass(done, certificate, in_time)
             if last or time.perf_counter() - self._committed > COMMIT_SECONDS:
                 self._commit(certificate)
             if last:
@@ -251,7 +255,7 @@ class _Training:
             )
         return certificate, certifier.W_alpha
 
-    def _report_pass(self, done: Totals, certificate: Certificate | None) -> None:
+    def _report_pass(self, done: Totals, certificate: Certificate | None, complete: bool) -> None:
         seconds = {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
         busy = max(seconds["solve"], 1e-9)
         dual = self.solver.dual
@@ -262,8 +266,9 @@ class _Training:
             "rows_per_second": done.visits / busy,
             "nnz_per_second": done.visits / busy * self.store.nnz / self.store.n_rows,
             "dual": dual,
-            "estimated_gap": done.gap,
-            "estimated_relative_gap": done.gap / max(abs(dual), 1e-300),
+            # A pass that was cut short has not seen every row.
+            "estimated_gap": done.gap if complete else None,
+            "estimated_relative_gap": done.gap / max(abs(dual), 1e-300) if complete else None,
             "visits": done.visits,
             "updates": done.updates,
             "cached_rows": self.solver.working.n_cached,

@@ -147,7 +147,7 @@ class Solver:
         return int(np.count_nonzero(self._is_free(np.arange(self.working.n_cached))))
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Everything that a resumed training needs beside the spilled alphas, as arrays."""
+        """W, cache and random state as arrays: with the spilled alphas, all there is to keep."""
         work, n = self.working, self.working.n_cached
         arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "alpha", "score")}
         random = np.frombuffer(repr(self._random.bit_generator.state).encode(), np.uint8)

@@ -28,7 +28,7 @@ import zstandard
 from sbm.errors import StoreError
 from sbm.store.files import write_atomically
 
-__all__ = ["VERSION", "Container", "decode", "encode", "read", "write"]
+__all__ = ["VERSION", "Container", "decode", "encode", "is_container", "read", "write"]
 
 MAGIC = b"\x89SBM\r\n\x1a\n"
 VERSION = 1
@@ -118,7 +118,10 @@ def encode(
 def _header(data: memoryview, kind: str, where: str) -> tuple[dict[str, Any], int]:
     """Check everything in front of the payload; return the header and where the payload begins."""
     if len(data) < _FIXED or data[: len(MAGIC)] != MAGIC:
-        raise StoreError(f"{where} is not an sbm file (or its first bytes are damaged)")
+        raise StoreError(
+            f"{where} is not an sbm file (or its first bytes are damaged); "
+            "models are made by sbm train, stores by sbm split"
+        )
     version, length, crc = (
         int.from_bytes(data[k : k + 4], "little") for k in range(len(MAGIC), _FIXED, 4)
     )
@@ -232,6 +235,15 @@ def write(
 ) -> int:
     """Write a container atomically and return its size in bytes; see `encode`."""
     return write_atomically(path, encode(kind, arrays, meta, level=level))
+
+
+def is_container(path: Path) -> bool:
+    """Whether a file begins like a container."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def read(path: Path, kind: str) -> Container:

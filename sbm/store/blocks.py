@@ -14,7 +14,9 @@ file with the ids that were new.
 import contextlib
 import json
 import os
+import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,13 +31,15 @@ from sbm.errors import StoreError
 from sbm.rows import Rows
 from sbm.store import arrays as container
 from sbm.store.codec import decode_rows, encode_rows
-from sbm.store.files import sync_folder, write_atomically, write_error
+from sbm.store.files import lock, sync_folder, write_atomically, write_error
 
 __all__ = ["BlockStore", "BlockWriter", "Chunk", "read_manifest", "write_manifest"]
 
 FORMAT = "sbm-store"
 VERSION = 1
 MANIFEST = "manifest.json"
+# Bytes of a nonzero in memory, index included.
+NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 
@@ -117,7 +121,9 @@ def _is_sound(manifest: dict[str, Any]) -> bool:
             all(_is_count(manifest[key]) for key in ("rows", "nnz"))
             and _is_count(manifest["features"])
             and manifest["features"] < 1 << 31
-            and manifest["value_type"] in ("ones", "float32", "float64")
+            and manifest["value_type"] in NONZERO_BYTES
+            and manifest["dtype"] in ("float32", "float64")
+            and isinstance(manifest["class_values"], list | None)
             and all(_is_count(b[key]) for b in blocks for key in ("rows", "nnz", "bytes"))
             and manifest["rows"] == sum(b["rows"] for b in blocks)
             and manifest["nnz"] == sum(b["nnz"] for b in blocks)
@@ -364,6 +370,12 @@ class BlockStore:
         labels = self.manifest["labels"]
         return None if labels is None else list(labels["values"])
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep ``split --force`` from replacing the store meanwhile."""
+        with lock(self.folder, f"the store {self.folder}", shared=True):
+            yield
+
     def read_feature_ids(self) -> npt.NDArray[np.int64]:
         """Feature id of each index, shape (n_features,), int64.
 
@@ -489,6 +501,24 @@ def remove_quietly(paths: Sequence[Path]) -> None:
                 path.unlink()
 
 
+_OURS = re.compile(r"(block-\d+\.sbb|(features|index)-\d+\.sba|manifest\.json)(\.tmp)?|lock")
+
+
+def holds_only_ours(folder: Path) -> bool:
+    """Whether a folder holds nothing but files that a store could hold."""
+    return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
+
+
+def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:
+    """Remove files of a store that no manifest names: a job that wrote them was killed."""
+    named = {"lock"}
+    if manifest is not None:
+        named |= {MANIFEST, *(b["file"] for b in manifest["blocks"])}
+        named |= {g[key] for g in manifest["generations"] for key in ("features", "index")}
+    paths = [p for p in folder.iterdir() if p.name not in named and _OURS.fullmatch(p.name)]
+    remove_quietly(paths)
+
+
 def finish_folder(partial: Path, final: Path) -> None:
     """Give a complete store its name, replacing an older one.
 
@@ -497,13 +527,14 @@ def finish_folder(partial: Path, final: Path) -> None:
     StoreError
         The names cannot be changed.
     """
-    old = final.with_name(final.name + ".old")
     try:
+        aside = None
         if final.exists():
-            remove_quietly([old])
-            final.rename(old)
+            aside = Path(tempfile.mkdtemp(prefix=f"{final.name}.old-", dir=final.parent))
+            final.rename(aside / final.name)
         partial.rename(final)
         sync_folder(final.parent)
     except OSError as error:
         raise write_error(final, error) from error
-    remove_quietly([old])
+    if aside is not None:
+        remove_quietly([aside])

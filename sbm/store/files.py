@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old bytes or the new ones, never a mixture."""
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -61,12 +62,16 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 def write_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be written."""
     reason = error.strerror or str(error)
-    return StoreError(f"cannot write {path}: {reason}; free space or choose another place with -o")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "free space or choose another place" if full else "choose another place"
+    return StoreError(f"cannot write {path}: {reason}; {advice} with -o")
 
 
 @contextlib.contextmanager
-def lock(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock that the system drops with the process.
+def lock(path: Path, what: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold a lock, exclusive or shared, that the system drops with the process.
+
+    The path is a folder, or a file that is made if need be.
 
     Raises
     ------
@@ -74,12 +79,14 @@ def lock(path: Path, what: str) -> Iterator[None]:
         Somebody else holds it.
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        handle = os.open(path, flags, 0o666)
     except OSError as error:
         raise write_error(path, error) from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
                 f"{what} is in use by another sbm process; wait for it to end or stop it"

@@ -13,7 +13,23 @@ from sbm.store import arrays as container
 if TYPE_CHECKING:
     import scipy.sparse
 
-__all__ = ["Model"]
+__all__ = ["Model", "check_output"]
+
+
+def check_output(path: Path) -> None:
+    """Refuse a place for a model that cannot be written or holds something else.
+
+    Raises
+    ------
+    StoreError
+        A folder, a file that is no sbm file, or a folder that does not exist.
+    """
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give a file name for the model with -o")
+    if path.exists() and not container.is_container(path):
+        raise StoreError(f"{path} exists and is no model; choose another name with -o")
+    if not path.parent.is_dir():
+        raise StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
 
 
 @dataclass

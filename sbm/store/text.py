@@ -178,11 +178,28 @@ def _read_pieces(source: Source, largest_line: int) -> Iterator[_Piece]:
         digested = _Digested(raw, source)
         opener = _OPENERS.get(Path(source.name).suffix.lower())
         stream: _Readable = opener(digested) if opener else digested
-        yield from _cut(source, stream, largest_line)
+        for piece in _cut(source, stream, largest_line):
+            if source.text == 0 and opener is None:
+                _refuse_compressed(piece)
+            yield piece
         digested.finish()
     finally:
         if source.name != "-":
             raw.close()
+
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def _refuse_compressed(piece: _Piece) -> None:
+    """Notice compressed data under a name, or in a pipe, that does not say so."""
+    begin = piece.text[:6].tobytes()
+    for magic, name in _MAGIC.items():
+        if begin.startswith(magic):
+            raise DataError(
+                f"{piece.source.name}: found {name} data; decompress it on its way (zcat, zstdcat) "
+                "or give a file name that ends in .gz, .bz2, .xz or .zst"
+            )
 
 
 def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piece]:
