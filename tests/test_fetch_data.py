@@ -119,14 +119,18 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
         else:
             self.send_header("Content-Length", str(len(body)))
+        # Counted before the client can go on: it may not wait for the body.
+        site.sent.append(len(body[: self.stop()]))
         self.end_headers()
         self.send_body(body)
 
-    def send_body(self, body: bytes) -> None:
+    def stop(self) -> int | None:
         site = self.site
-        stop = site.cut_after if site.hold_after is None else site.hold_after
+        return site.cut_after if site.hold_after is None else site.hold_after
+
+    def send_body(self, body: bytes) -> None:
+        site, stop = self.site, self.stop()
         part = body[:stop]
-        site.sent.append(len(part))
         if site.chunked:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
             if stop is None:

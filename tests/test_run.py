@@ -1,5 +1,6 @@
 """The run directory: alphas on disk, strays, commits and locks."""
 
+import contextlib
 import json
 import os
 import re
@@ -425,34 +426,42 @@ def test_the_log_is_one_object_a_line(folder):
 # ---------------------------------------------------------------------------------- full disks
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """Files cannot grow above 4 kB."""
+    """Files cannot grow above 4 kB; no fixture, or it would hold for the report of the test too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 REASON = "File too large; free space or choose another place with -o$"
 
 
-def test_a_full_disk_is_said_in_a_sentence_when_alphas_are_stored(folder, full_disk):
+def test_a_full_disk_is_said_in_a_sentence_when_alphas_are_stored(folder):
     run = Run(folder, [10_000], **AT_ONCE)
-    with pytest.raises(StoreError, match=f"^cannot write {folder}/alpha-00000.* {REASON}"):
+    with (
+        full_disk(),
+        pytest.raises(StoreError, match=f"^cannot write {folder}/alpha-00000.* {REASON}"),
+    ):
         run.store(0, np.random.default_rng(0).random((10_000, 1)))
 
 
-def test_a_full_disk_is_said_in_a_sentence_when_a_commit_is_written(folder, full_disk):
+def test_a_full_disk_is_said_in_a_sentence_when_a_commit_is_written(folder):
     run = Run(folder, [10])
-    with pytest.raises(StoreError, match=f"^cannot write {folder}/state-.* {REASON}"):
+    with full_disk(), pytest.raises(StoreError, match=f"^cannot write {folder}/state-.* {REASON}"):
         run.commit({}, {"W": np.ones((10_000, 1))})
     assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]
 
 
-def test_a_full_disk_is_said_in_a_sentence_when_the_log_is_written(folder, full_disk):
+def test_a_full_disk_is_said_in_a_sentence_when_the_log_is_written(folder):
     run = Run(folder, [10])
-    with pytest.raises(StoreError, match=f"^cannot write {folder}/log.jsonl: {REASON}"):
+    with (
+        full_disk(),
+        pytest.raises(StoreError, match=f"^cannot write {folder}/log.jsonl: {REASON}"),
+    ):
         run.log({"event": "x" * 10_000})
 
 

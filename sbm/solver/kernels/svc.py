@@ -45,6 +45,44 @@ def _prefetch(typing_context, array, index):
 
 
 @njit(cache=True, nogil=True)
+def _prefetch_rows(starts, lengths, y, home, alpha, score, row):
+    """Ask for what is kept of the rows from `row` on; the processor sees the pattern from there."""
+    _prefetch(starts, row)
+    _prefetch(starts, row + 8)
+    _prefetch(lengths, row)
+    _prefetch(y, row)
+    _prefetch(home, row)
+    _prefetch(alpha, row)
+    _prefetch(alpha, row + 8)
+    _prefetch(score, row)
+
+
+@njit(cache=True, nogil=True)
+def _prefetch_indices(indices, begin):
+    """Ask for ten cache lines of indices."""
+    for p in range(begin, begin + 160, 16):
+        _prefetch(indices, p)
+
+
+@njit(cache=True, nogil=True)
+def _prefetch_weights(w, indices, begin, end):
+    """Ask for the weights of one row."""
+    for p in range(begin, end):
+        _prefetch(w, np.int64(indices[p]))
+
+
+@njit(cache=True, nogil=True)
+def _close_ranks(active, m):
+    """Move the rows of active[:m] that are still active to its front; return their number."""
+    kept = 0
+    for t in range(m):
+        if active[t] >= 0:
+            active[kept] = active[t]
+            kept += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
 def _shuffle(order, n, state):
     """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
     x = state[0]
@@ -165,25 +203,14 @@ def solve(
             first = order[k] * chunk
             following = order[k + 1] * chunk if k + 1 < chunks else first
             if ahead > 0:  # the chunk after this one lies anywhere: ask for its head early
-                q = active[following]
-                _prefetch(starts, q)
-                _prefetch(starts, q + 8)
-                _prefetch(lengths, q)
-                _prefetch(y, q)
-                _prefetch(home, q)
-                _prefetch(alpha, q)
-                _prefetch(alpha, q + 8)
-                _prefetch(score, q)
+                _prefetch_rows(starts, lengths, y, home, alpha, score, active[following])
             for t in range(first, last):
                 if ahead > 0:
                     u = t + ahead
-                    q = active[u if u < last else min(following + u - last, m - 1)]
-                    for p in range(starts[q], starts[q] + lengths[q]):
-                        _prefetch(w, np.int64(indices[p]))
+                    u = active[u if u < last else min(following + u - last, m - 1)]
+                    _prefetch_weights(w, indices, starts[u], starts[u] + lengths[u])
                     if t == first + 8:
-                        q = active[following]
-                        for p in range(starts[q], starts[q] + 160, 16):
-                            _prefetch(indices, p)
+                        _prefetch_indices(indices, starts[active[following]])
                 i = active[t]
                 s = 1.0 if y[i] == positive else -1.0
                 C = cost_positive if s > 0.0 else cost_negative
@@ -229,12 +256,7 @@ def solve(
             break
         limit = worst
         if dropped > 0:
-            kept = 0
-            for t in range(m):
-                if active[t] >= 0:
-                    active[kept] = active[t]
-                    kept += 1
-            m = kept
+            m = _close_ranks(active, m)
     stats[0] += gain
     stats[1] += gap
     stats[2] += visits
@@ -267,8 +289,7 @@ def certify(
     for i in range(n):
         if ahead > 0 and i + ahead < n:
             q = i + ahead
-            for p in range(starts[q], starts[q] + lengths[q]):
-                _prefetch(w, np.int64(indices[p]))
+            _prefetch_weights(w, indices, starts[q], starts[q] + lengths[q])
         s = 1.0 if y[i] == positive else -1.0
         C = cost_positive if s > 0.0 else cost_negative
         if C == 0.0:
