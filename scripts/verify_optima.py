@@ -147,6 +147,13 @@ def run_grid(folder: Path, sets: list[str], fracs: list[float], work: Path) -> I
         text.unlink()
 
 
+def write_outcomes(path: Path, outcomes: list[Outcome]) -> None:
+    """Write what is known so far: the whole grid takes hours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(asdict(o) | {"passed": o.passed}) for o in outcomes)
+    path.write_text(f"[\n{lines}\n]\n", "utf-8")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -162,6 +169,8 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as work:
         for outcome in run_grid(options.folder, options.sets, options.cache_fracs, Path(work)):
             outcomes.append(outcome)
+            if options.output:
+                write_outcomes(options.output, outcomes)
             print(
                 f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.data} {outcome.loss} "
                 f"C={outcome.C:g} blocks={outcome.blocks} cache={outcome.cache_frac:g} "
@@ -171,11 +180,6 @@ def main(argv: list[str] | None = None) -> int:
             )
     failed = [o for o in outcomes if not o.passed]
     print(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed")
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        content = [asdict(o) | {"passed": o.passed} for o in outcomes]
-        lines = ",\n".join(json.dumps(o) for o in content)
-        options.output.write_text(f"[\n{lines}\n]\n", "utf-8")
     return 1 if failed else 0
 
 
