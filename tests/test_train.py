@@ -412,3 +412,14 @@ def test_verify_optima_judges_by_the_reference(tmp_path):
         "x", "hinge", 1.0, 1, 0.5, 1, 1, 1, 1.0, 1.0, 1.0, 2e-4, 0.0, 0.0, 0.1
     )
     assert not outcome.passed
+
+
+def test_a_store_without_rows_is_refused(store):
+    # Nothing makes one today; dropping the last block of a store could.
+    manifest = blocks.read_manifest(store)
+    empty = {"blocks": [], "rows": 0, "nnz": 0, "generations": [], "features": 0}
+    blocks.write_manifest(store, manifest | empty)
+    with pytest.raises(DataError) as error:
+        fit(store)
+    assert str(error.value) == f"{store} holds no rows; nothing can be trained on it"
+    assert sbm.info(store)["rows"] == 0
