@@ -1,7 +1,12 @@
 import json
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests
+# that press Ctrl-C want the usual answer.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
