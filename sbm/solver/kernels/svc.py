@@ -45,26 +45,6 @@ def _prefetch(typing_context, array, index):
 
 
 @njit(cache=True, nogil=True)
-def _prefetch_rows(starts, lengths, y, home, alpha, score, row):
-    """Ask for what is kept of the rows from `row` on; the processor sees the pattern from there."""
-    _prefetch(starts, row)
-    _prefetch(starts, row + 8)
-    _prefetch(lengths, row)
-    _prefetch(y, row)
-    _prefetch(home, row)
-    _prefetch(alpha, row)
-    _prefetch(alpha, row + 8)
-    _prefetch(score, row)
-
-
-@njit(cache=True, nogil=True)
-def _prefetch_indices(indices, begin):
-    """Ask for ten cache lines of indices."""
-    for p in range(begin, begin + 160, 16):
-        _prefetch(indices, p)
-
-
-@njit(cache=True, nogil=True)
 def _prefetch_weights(w, indices, begin, end):
     """Ask for the weights of one row."""
     for p in range(begin, end):
@@ -200,17 +180,10 @@ def solve(
         dropped = 0
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
-            first = order[k] * chunk
-            following = order[k + 1] * chunk if k + 1 < chunks else first
-            if ahead > 0:  # the chunk after this one lies anywhere: ask for its head early
-                _prefetch_rows(starts, lengths, y, home, alpha, score, active[following])
-            for t in range(first, last):
-                if ahead > 0:
-                    u = t + ahead
-                    u = active[u if u < last else min(following + u - last, m - 1)]
-                    _prefetch_weights(w, indices, starts[u], starts[u] + lengths[u])
-                    if t == first + 8:
-                        _prefetch_indices(indices, starts[active[following]])
+            for t in range(order[k] * chunk, last):
+                if ahead > 0 and t + ahead < last:
+                    q = active[t + ahead]
+                    _prefetch_weights(w, indices, starts[q], starts[q] + lengths[q])
                 i = active[t]
                 s = 1.0 if y[i] == positive else -1.0
                 C = cost_positive if s > 0.0 else cost_negative
