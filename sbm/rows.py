@@ -64,3 +64,8 @@ class Arena:
         """Return an arena for `capacity` nonzeros of ``ones``, ``float32`` or ``float64``."""
         values = None if value_type == "ones" else np.empty(capacity, value_type)
         return cls(np.empty(capacity, np.int32), values)
+
+    def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32") -> Rows:
+        """Return room for `n_rows` rows whose nonzeros lie in this arena, nothing filled in."""
+        starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
+        return Rows(starts, lengths, self.indices, self.values, np.empty(n_rows, y_dtype))

@@ -9,7 +9,7 @@ import numpy as np
 
 from sbm.errors import StoreError
 from sbm.jobs.progress import Progress
-from sbm.rows import Rows
+from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore
 from sbm.store.model import Model
 from sbm.store.run import Run
@@ -198,12 +198,8 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
 
 def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
     """Decode a chunk alone; class codes where the store has classes."""
-    values = None if store.value_type == "ones" else np.empty(chunk.nnz, store.value_type)
-    y = np.empty(chunk.rows, np.float64 if store.labels is None else np.int32)
-    room = Rows(
-        np.empty(chunk.rows, np.int64), np.empty(chunk.rows, np.int32),
-        np.empty(chunk.nnz, np.int32), values, y,
-    )  # fmt: skip
+    y_dtype = "float64" if store.labels is None else "int32"
+    room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype)
     rows = store.read([chunk], room, 0)
     return rows, rows.y
 

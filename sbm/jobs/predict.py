@@ -14,7 +14,7 @@ from sbm.errors import SettingsError
 from sbm.jobs.metrics import BinaryMetrics
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.rows import Rows
+from sbm.rows import Arena
 from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.files import write_error
@@ -151,11 +151,7 @@ def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator
     progress.start("predict", store.n_rows, "rows")
     done = 0
     for chunk in chunks:
-        values = None if store.value_type == "ones" else np.empty(chunk.nnz, store.value_type)
-        room = Rows(
-            np.empty(chunk.rows, np.int64), np.empty(chunk.rows, np.int32),
-            np.empty(chunk.nnz, np.int32), values, np.empty(chunk.rows),
-        )  # fmt: skip
+        room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, "float64")
         rows = store.read([chunk], room, 0)
         indptr = np.append(rows.starts, chunk.nnz)
         yield np.asarray(rows.y, np.float64), indptr, translate[rows.indices], rows.values

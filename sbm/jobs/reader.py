@@ -34,13 +34,7 @@ class BlockReader:
         self._store = store
         self._parts = plan.parts
         self._offsets = (plan.cache_nnz, plan.cache_nnz + plan.part_nnz)
-        self._buffers = [
-            Rows(
-                np.empty(plan.part_rows, np.int64), np.empty(plan.part_rows, np.int32),
-                arena.indices, arena.values, np.empty(plan.part_rows, np.int32),
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+        self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
         self.bytes_read = 0
 
     def read(self, order: npt.NDArray[np.intp]) -> Iterator[Loaded[int, Rows]]:

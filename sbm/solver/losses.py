@@ -6,12 +6,12 @@ one, add a row here and, for a new dual, a file under ``kernels/``.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import SettingsError
+from sbm.settings import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,6 @@ def find_loss(name: str) -> Loss:
         There is none; the nearest known name is suggested.
     """
     if name not in LOSSES:
-        close = difflib.get_close_matches(name, LOSSES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SettingsError(f"unknown loss {name!r}, known are {', '.join(LOSSES)}{hint}")
+        known = ", ".join(LOSSES)
+        raise SettingsError(f"unknown loss {name!r}, known are {known}{nearest(name, LOSSES)}")
     return LOSSES[name]
