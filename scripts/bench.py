@@ -278,9 +278,12 @@ class _Epochs:
     values: Any
     number: int
     home: npt.NDArray[np.int32] = field(init=False)
+    active: npt.NDArray[np.int32] = field(init=False)
+    order: npt.NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
         self.home = np.zeros(len(self.held.rows), np.int32)
+        self.active, self.order = np.empty_like(self.home), np.empty(len(self.home), np.int64)
 
     def run(self) -> list[float]:
         """Seconds of each epoch."""
@@ -304,7 +307,7 @@ class _Epochs:
             rows.starts, rows.lengths, rows.y, self.home, rows.indices, self.values, alpha, score,
             W[:, 0], problem.positive, problem.cost_positive, problem.cost_negative, problem.bias,
             problem.loss.squared, 1.0, 1, _chunk(len(rows)), problem.ahead(W), INNER_TOL, 0,
-            state, np.zeros(5),
+            state, self.active, self.order, np.zeros(5),
         )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 # A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests
 # that press Ctrl-C want the usual answer.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Compiling in a child for every combination of types that tests think of would take minutes.
+os.environ["SBM_COMPILE_HERE"] = "1"
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

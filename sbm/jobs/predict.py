@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.errors import SettingsError
 from sbm.jobs.metrics import BinaryMetrics
 from sbm.jobs.process import return_freed_memory
@@ -121,11 +122,10 @@ def _decide(
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    from sbm.solver.kernels.decision import decide
-
     scores = np.empty((len(indptr) - 1, model.W.shape[1]))
     start = model.bias * model.bias_weights
-    unknown = decide(indptr, indices, values, np.ascontiguousarray(model.W), start, scores)
+    kernels = load("sbm.solver.kernels.decision")
+    unknown = kernels.decide(indptr, indices, values, np.ascontiguousarray(model.W), start, scores)
     return scores, int(unknown)
 
 

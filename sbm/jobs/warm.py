@@ -1,23 +1,19 @@
-"""Compiling the kernels once, in a process of its own.
+"""Compiling the kernels of a command once, in a process of its own.
 
 Compiling takes tens of megabytes that a process never gives back, so it does not happen in one
 whose memory is bounded: the first command of its kind starts a child that runs it on a handful of
-rows, and numba keeps the machine code on disk. A marker beside that code says it is there.
+rows, and the machine code stays on disk. A marker beside that code says it is there.
 """
 
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 
-import numba
-
 import sbm
+from sbm import compiled
 from sbm.jobs.progress import Progress
-from sbm.solver.kernels import svc
 
 __all__ = ["prepare"]
 
@@ -37,36 +33,29 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     progress : Progress
         Is told when this takes a while.
     """
-    folder = Path(svc.solve.stats.cache_path or tempfile.gettempdir())
-    marker = folder / f"sbm-{_stamp()}-{command}-{value_type}.ready"
-    code_is_there = any(folder.glob("svc.solve*.nbi")) or command == "split"
-    if "SBM_WARMING" in os.environ or (marker.exists() and code_is_there):
+    sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
+    state = compiled.fingerprint(*sources)
+    marker = compiled.folder() / f"{command}-{value_type}.{state}.ready"
+    if compiled.COMPILE_HERE in os.environ or marker.exists():
         return
     if command == "train":  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
     progress.note("compiling, once; this takes a few seconds")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
-    environment = {**os.environ, "SBM_WARMING": "1"}
+    environment = {**os.environ, compiled.COMPILE_HERE: "1"}
     child = subprocess.run(
         [sys.executable, "-c", code], env=environment, check=False, capture_output=True
     )
     if child.returncode != 0:
         last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-        progress.note(f"compiling ahead failed ({last}); compiling in this process instead")
-    elif marker.parent.is_dir():
-        try:
-            marker.touch()
-        except OSError:
-            progress.note(f"cannot write to {marker.parent}: compiling anew in every process")
-
-
-def _stamp() -> str:
-    """Name the code, compiler and processor that machine code on disk belongs to."""
-    root = Path(sbm.__file__).parent
-    facts = [sys.version, numba.__version__, platform.processor(), str(root)]
-    for path in sorted(root.rglob("*.py")):
-        facts.append(f"{path.name} {path.stat().st_mtime_ns}")
-    return f"{zlib.crc32(' '.join(facts).encode()):08x}"
+        progress.note(f"compiling ahead failed ({last}); compiling kernel by kernel instead")
+        return
+    try:
+        for old in marker.parent.glob(f"{command}-{value_type}.*.ready"):
+            old.unlink(missing_ok=True)
+        marker.touch()
+    except OSError:
+        progress.note(f"cannot write to {marker.parent}: compiling anew in every process")
 
 
 def run(command: str, value_type: str) -> None:

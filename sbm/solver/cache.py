@@ -74,6 +74,9 @@ class WorkingSet:
     ) -> None:
         import numpy as np
 
+        from sbm.compiled import load
+
+        self._kernels = load("sbm.solver.kernels.working_set")
         capacity = cache_rows + block_rows
         self.arena = arena
         self.cache_rows = cache_rows
@@ -86,6 +89,7 @@ class WorkingSet:
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
         self._keep = np.empty(capacity, np.bool_)
+        self._histogram = np.empty((2, 65536), np.int64)
         self.n_cached = 0
         self.n = 0
 
@@ -102,9 +106,7 @@ class WorkingSet:
         alpha : ndarray, shape (n_rows, n_outputs), float64
             The spilled alphas of the block.
         """
-        from sbm.solver.kernels import working_set as kernels
-
-        self.n = kernels.merge(
+        self.n = self._kernels.merge(
             block, rows.starts, rows.lengths, rows.y, alpha, self.n_cached,
             self.starts, self.lengths, self.y, self.alpha, self.home, self.row,
             self._keep[: len(rows)],
@@ -133,19 +135,19 @@ class WorkingSet:
         """
         import numpy as np
 
-        from sbm.solver.kernels import working_set as kernels
-
         keep = self._keep[: self.n]
         if self.cache_rows == 0 or self.cache_nnz == 0:
             keep[:] = False
             return keep
         bits = (rank + np.float32(0)).view(np.uint32)  # -0.0 and 0.0 are one rank
         lengths = self.lengths[: self.n]
-        key, n_rows, nnz = kernels.find_threshold(bits, lengths, self.cache_rows, self.cache_nnz)
-        ties = np.empty(kernels.mark(bits, key, keep), np.int64)
+        key, n_rows, nnz = self._kernels.find_threshold(
+            bits, lengths, self.cache_rows, self.cache_nnz, *self._histogram
+        )
+        ties = np.empty(self._kernels.mark(bits, key, keep), np.int64)
         if len(ties) == 0 or key <= _KEY_OF_MINUS_INF:
             return keep
-        kernels.list_ties(bits, key, ties)
+        self._kernels.list_ties(bits, key, ties)
         order = np.lexsort((self.row[ties], self.home[ties], ~is_free(ties)))
         ties = ties[order]
         fits = np.arange(1, len(ties) + 1) + n_rows <= self.cache_rows
@@ -167,13 +169,11 @@ class WorkingSet:
         """
         import numpy as np
 
-        from sbm.solver.kernels import working_set as kernels
-
         leaving = self.n - int(np.count_nonzero(keep))
         home = np.empty(leaving, np.int32)
         row = np.empty(leaving, np.int32)
         strays = np.empty((leaving, self.alpha.shape[1]))
-        self.n_cached, _, n_strays = kernels.compact(
+        self.n_cached, _, n_strays = self._kernels.compact(
             keep, self.n, block, self.starts, self.lengths, self.y, self.alpha, self.score,
             self.home, self.row, self.arena.indices, self.arena.values, alpha, home, row, strays,
         )  # fmt: skip

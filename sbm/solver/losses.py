@@ -6,7 +6,6 @@ one, add a row here and, for a new dual, a file under ``kernels/``.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ class Loss:
         ``classification``.
     kernel : str
         Module under ``sbm.solver.kernels`` with ``solve`` and ``certify``; imported when needed,
-        so that listing the losses does not load the compiler.
+        so that listing the losses loads no library.
     squared : bool
         Selects the constants U and D of the dual.
     liblinear : int
@@ -51,7 +50,9 @@ class Loss:
     @property
     def kernels(self) -> Any:
         """The module of compiled kernels."""
-        return importlib.import_module(f"sbm.solver.kernels.{self.kernel}")
+        from sbm.compiled import load
+
+        return load(f"sbm.solver.kernels.{self.kernel}")
 
     def resting_values(self, costs: list[float]) -> list[float]:
         """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""

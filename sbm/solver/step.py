@@ -111,6 +111,9 @@ class Solver:
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' generator, never 0
+        capacity = len(working.starts)
+        self._active = np.empty(capacity, np.int32)
+        self._order = np.empty(max(2 * LEAST_CHUNKS + 1, capacity // CHUNK + 1), np.int64)
 
     @property
     def dual(self) -> float:
@@ -160,12 +163,15 @@ class Solver:
         """Run the kernel over the working set."""
         work, problem = self.working, self.problem
         n = work.n
+        chunk = _chunk(n)
+        order = self._order[: -(-n // chunk)]
         stats = np.zeros(5)
         problem.loss.kernels.solve(
             work.starts[:n], work.lengths[:n], work.y[:n], work.home[:n], work.arena.indices,
             work.arena.values, work.alpha[:n, 0], work.score[:n], self.W[:, 0], problem.positive,
             problem.cost_positive, problem.cost_negative, problem.bias, problem.loss.squared, 1.0,
-            self.rounds, _chunk(n), problem.ahead(self.W), INNER_TOL, block, self._state, stats,
+            self.rounds, chunk, problem.ahead(self.W), INNER_TOL, block, self._state,
+            self._active[:n], order, stats,
         )  # fmt: skip
         self.dual_sum += float(stats[0])
         return Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:5]))

@@ -8,68 +8,15 @@ nearly constant and compress to nothing, the planes of low bytes are nearly rand
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from sbm.compiled import load
 
 __all__ = ["decode_rows", "encode_rows", "join_planes", "split_planes"]
 
+kernels = load("sbm.store.kernels.planes")
+
 Bytes = npt.NDArray[np.uint8]
 UInts = npt.NDArray[np.uint32]
-
-
-@njit(cache=True, nogil=True)
-def _gather(starts, lengths, indices, rows, out_lengths, out_gaps):
-    """Write the lengths and the gaps of the chosen rows, in the order of `rows`."""
-    k = 0
-    for i in range(len(rows)):
-        row = rows[i]
-        begin = starts[row]
-        out_lengths[i] = lengths[row]
-        previous = -1
-        for p in range(begin, begin + lengths[row]):
-            index = indices[p]
-            out_gaps[k] = index - previous - 1
-            previous = index
-            k += 1
-
-
-@njit(cache=True, nogil=True)
-def _gather_values(starts, lengths, values, rows, out):
-    """Copy the values of the chosen rows; return whether all of them are 1."""
-    k = 0
-    ones = True
-    for i in range(len(rows)):
-        begin = starts[rows[i]]
-        for p in range(begin, begin + lengths[rows[i]]):
-            out[k] = values[p]
-            ones = ones and values[p] == 1
-            k += 1
-    return ones
-
-
-@njit(cache=True, nogil=True)
-def _count_wide(numbers):
-    """How many numbers do not fit in 1, 2 or 3 bytes (all ones is the escape)."""
-    c1 = c2 = c3 = 0
-    for x in numbers:
-        c1 += x >= 0xFF
-        c2 += x >= 0xFFFF
-        c3 += x >= 0xFFFFFF
-    return c1, c2, c3
-
-
-@njit(cache=True, nogil=True)
-def _fill_planes(numbers, planes, exceptions):
-    width = planes.shape[0]
-    escape = np.uint32((1 << (8 * width)) - 1)
-    e = 0
-    for i in range(len(numbers)):
-        x = np.uint32(numbers[i])
-        if x >= escape:
-            exceptions[e] = x
-            e += 1
-            x = escape
-        for b in range(width):
-            planes[b, i] = (x >> np.uint32(8 * b)) & np.uint32(0xFF)
 
 
 def split_planes(numbers: UInts) -> tuple[Bytes, UInts]:
@@ -84,34 +31,15 @@ def split_planes(numbers: UInts) -> tuple[Bytes, UInts]:
     planes : ndarray, shape (width, n), uint8, width 1 to 4
     exceptions : ndarray, uint32
     """
-    wide = [*_count_wide(numbers), 0]
+    wide = [*kernels.count_wide(numbers), 0]
     # The largest uint32 is its own escape at width 4; it needs an exception like any other.
     wide[3] = int(np.count_nonzero(numbers == 0xFFFFFFFF)) if wide[2] else 0
     costs = [len(numbers) * (w + 1) + 4 * wide[w] for w in range(4)]
     width = costs.index(min(costs)) + 1
     planes = np.empty((width, len(numbers)), np.uint8)
     exceptions = np.empty(wide[width - 1], np.uint32)
-    _fill_planes(numbers, planes, exceptions)
+    kernels.fill_planes(numbers, planes, exceptions)
     return planes, exceptions
-
-
-@njit(cache=True, nogil=True)
-def _join(planes, exceptions, out):
-    """Rebuild the numbers in `out`; return how many exceptions were used, -1 if too few."""
-    width, n = planes.shape
-    escape = np.int64((1 << (8 * width)) - 1)
-    e = 0
-    for i in range(n):
-        x = np.int64(planes[0, i])
-        for b in range(1, width):
-            x |= np.int64(planes[b, i]) << (8 * b)
-        if x == escape:
-            if e >= len(exceptions):
-                return -1
-            x = np.int64(exceptions[e])
-            e += 1
-        out[i] = x
-    return e
 
 
 def join_planes(planes: Bytes, exceptions: UInts, out: npt.NDArray[np.integer]) -> None:
@@ -122,56 +50,8 @@ def join_planes(planes: Bytes, exceptions: UInts, out: npt.NDArray[np.integer]) 
     ValueError
         The exceptions do not belong to the planes.
     """
-    if planes.shape[1] != len(out) or _join(planes, exceptions, out) != len(exceptions):
+    if planes.shape[1] != len(out) or kernels.join(planes, exceptions, out) != len(exceptions):
         raise ValueError("the exceptions of the byte planes do not match")
-
-
-@njit(cache=True, nogil=True)
-def _ungap_2(planes, exceptions, lengths, n_features, out):
-    """Two planes, the usual case, in one go: numbers to gaps to indices.
-
-    Returns the count of exceptions used, -1 where the numbers do not make valid rows.
-    """
-    low, high = planes[0], planes[1]
-    n = len(low)
-    k = 0
-    e = 0
-    for i in range(len(lengths)):
-        index = np.int64(-1)
-        end = k + lengths[i]
-        if end > n or lengths[i] < 0:
-            return -1
-        while k < end:
-            gap = np.int64(low[k]) | (np.int64(high[k]) << 8)
-            if gap == 0xFFFF:
-                if e >= len(exceptions):
-                    return -1
-                gap = np.int64(exceptions[e])
-                e += 1
-            index += gap + 1
-            out[k] = index
-            k += 1
-        if index >= n_features:
-            return -1
-    return e if k == n else -1
-
-
-@njit(cache=True, nogil=True)
-def _ungap(lengths, n_features, out):
-    """Turn the gaps in `out` into indices in place; return whether the rows are valid."""
-    k = 0
-    for i in range(len(lengths)):
-        index = np.int64(-1)
-        end = k + lengths[i]
-        if end > len(out) or lengths[i] < 0:
-            return False
-        while k < end:
-            index += np.int64(np.uint32(out[k])) + 1
-            out[k] = index
-            k += 1
-        if index >= n_features:
-            return False
-    return k == len(out)
 
 
 def encode_rows(
@@ -200,13 +80,13 @@ def encode_rows(
     nnz = int(lengths[rows].sum(dtype=np.int64))
     row_lengths = np.empty(len(rows), np.uint32)
     gaps = np.empty(nnz, np.uint32)
-    _gather(starts, lengths, indices, rows, row_lengths, gaps)
+    kernels.gather(starts, lengths, indices, rows, row_lengths, gaps)
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     arrays["lengths"], arrays["lengths_more"] = split_planes(row_lengths)
     arrays["gaps"], arrays["gaps_more"] = split_planes(gaps)
     if values is not None:
         chosen = np.empty(nnz, values.dtype)
-        if not _gather_values(starts, lengths, values, rows, chosen):
+        if not kernels.gather_values(starts, lengths, values, rows, chosen):
             arrays["values"] = chosen
     return arrays
 
@@ -252,11 +132,11 @@ def decode_rows(
     if planes.shape[1] != len(indices):
         raise ValueError("the number of indices is not what the header says")
     if planes.shape[0] == 2:
-        used = _ungap_2(planes, exceptions, lengths, n_features, indices)
+        used = kernels.ungap_2(planes, exceptions, lengths, n_features, indices)
         valid = used == len(exceptions)
     else:
         join_planes(planes, exceptions, indices)  # type: ignore[arg-type]
-        valid = _ungap(lengths, n_features, indices)
+        valid = kernels.ungap(lengths, n_features, indices)
     if not valid:
         raise ValueError("the gaps do not make rows of known features")
     if values is not None:

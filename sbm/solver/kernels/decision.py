@@ -6,7 +6,7 @@ from numba import njit
 __all__ = ["decide"]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def decide(indptr, indices, values, W, start, out):
     """Write the decision values of rows.
 

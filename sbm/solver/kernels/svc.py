@@ -44,14 +44,14 @@ def _prefetch(typing_context, array, index):
     return types.void(array, types.intp), generate
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _prefetch_weights(w, indices, begin, end):
     """Ask for the weights of one row."""
     for p in range(begin, end):
         _prefetch(w, np.int64(indices[p]))
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _close_ranks(active, m):
     """Move the rows of active[:m] that are still active to its front; return their number."""
     kept = 0
@@ -62,7 +62,7 @@ def _close_ranks(active, m):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _shuffle(order, n, state):
     """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
     x = state[0]
@@ -75,7 +75,7 @@ def _shuffle(order, n, state):
     state[0] = x
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _dot(indices, values, begin, end, w, bias):
     """Return (w·x, x·x) of one row, bias included."""
     z = 0.0
@@ -95,7 +95,7 @@ def _dot(indices, values, begin, end, w, bias):
     return z, a
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _add(indices, values, begin, end, w, bias, step):
     """Add step times one row to w."""
     if values is None:
@@ -108,7 +108,7 @@ def _add(indices, values, begin, end, w, bias, step):
         w[len(w) - 1] += step * bias
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _row_gap(margin, alpha, cost, squared):
     """Share of one row in P - F, as a sum of terms that are never negative."""
     h = 1.0 - margin
@@ -120,11 +120,11 @@ def _row_gap(margin, alpha, cost, squared):
     return (cost - alpha) * h if h > 0.0 else -alpha * h
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def solve(
     starts, lengths, y, home, indices, values, alpha, score, w,
     positive, cost_positive, cost_negative, bias, squared, sigma,
-    rounds, chunk, ahead, inner_tol, block, state, stats,
+    rounds, chunk, ahead, inner_tol, block, state, active, order, stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -157,12 +157,14 @@ def solve(
         Rows with home == block count towards the gap estimate.
     state : (1,) uint64, in place
         Random generator.
+    active, order : (n,) int32, (at least n / chunk,) int64
+        Scratch.
     stats : (5,) float64, added to in place
         Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
     """
     n = len(starts)
-    active = np.arange(n).astype(np.int32)
-    order = np.empty((n + chunk - 1) // chunk, np.int64)
+    for t in range(n):
+        active[t] = t
     m = n
     gain = 0.0
     gap = 0.0
@@ -236,7 +238,7 @@ def solve(
     stats[3] += updates
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def certify(
     starts, lengths, y, indices, values, alpha, w, w_alpha,
     positive, cost_positive, cost_negative, bias, squared, ahead, sums,

@@ -16,13 +16,13 @@ _LOW = np.uint32(0xFFFF)
 _LOWEST = np.uint32(0x007FFFFF)  # the key of -inf
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _sort_key(bits):
     """Map the bits of a float32 to a uint32 of the same order."""
     return ~bits if bits & _SIGN else bits | _SIGN
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
     """Walk down a histogram while whole buckets fit; return (bucket that does not, rows, nnz)."""
     for bucket in range(len(rows) - 1, -1, -1):
@@ -33,8 +33,8 @@ def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
     return -1, n_rows, nnz
 
 
-@njit(cache=True, nogil=True)
-def find_threshold(bits, lengths, max_rows, max_nnz):
+@njit(nogil=True, error_model="numpy")
+def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
     """Find the score down to which the best rows fit, by two passes of radix histograms.
 
     Parameters
@@ -45,6 +45,8 @@ def find_threshold(bits, lengths, max_rows, max_nnz):
         Nonzeros of each row.
     max_rows, max_nnz : int
         Capacity.
+    rows, nonzeros : (65536,) int64
+        Scratch.
 
     Returns
     -------
@@ -53,8 +55,8 @@ def find_threshold(bits, lengths, max_rows, max_nnz):
     n_rows, nnz : int
         What the rows with a larger key take.
     """
-    rows = np.zeros(65536, np.int64)
-    nonzeros = np.zeros(65536, np.int64)
+    rows[:] = 0
+    nonzeros[:] = 0
     for i in range(len(bits)):
         key = _sort_key(bits[i])
         if key > _LOWEST:
@@ -74,7 +76,7 @@ def find_threshold(bits, lengths, max_rows, max_nnz):
     return high * 65536 + low, n_rows, nnz
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def mark(bits, key, keep):
     """Set keep where the sort key is above `key`; return how many rows have exactly `key`."""
     ties = 0
@@ -85,7 +87,7 @@ def mark(bits, key, keep):
     return ties
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def list_ties(bits, key, out):
     """Write the positions whose sort key is exactly `key`."""
     k = 0
@@ -95,7 +97,7 @@ def list_ties(bits, key, out):
             k += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def merge(
     block, b_starts, b_lengths, b_y, b_alpha, n_cached,
     starts, lengths, y, alpha, home, row, cached,
@@ -132,7 +134,7 @@ def merge(
     return n
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _any_nonzero(alpha, i):
     nonzero = False
     for k in range(alpha.shape[1]):
@@ -140,7 +142,7 @@ def _any_nonzero(alpha, i):
     return nonzero
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, error_model="numpy")
 def compact(
     keep, n, block, starts, lengths, y, alpha, score, home, row, indices, values,
     b_alpha, stray_home, stray_row, stray_alpha,

@@ -1,0 +1,427 @@
+"""Compiled parser of LIBSVM text; `sbm.store.libsvm` tells the grammar."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+__all__ = ["parse"]
+
+# What a line is refused for; sbm/store/libsvm.py has the sentences, in this order.
+OK = 0
+BAD_LABEL = 1
+NOT_FINITE = 2
+BAD_ID = 3
+ID_TOO_LARGE = 4
+NO_COLON = 5
+BAD_VALUE = 6
+OUT_OF_RANGE = 7
+DUPLICATE = 8
+HARD = 9  # not an error: the number needs arbitrary precision
+
+LARGEST_LABEL = math.ldexp(2 - 2**-52, 1023)
+LABEL = np.int64(-1)  # in a list of hard numbers: stands for the row's label instead of a feature
+
+
+def _powers_of_five():
+    """Return the leading 128 bits of 5^q for q in [-342, 308], high and low words.
+
+    Negative powers are rounded up and positive ones down, as the error bound of the conversion
+    asks (Lemire, "Number parsing at a gigabyte per second", 2021, section 5).
+    """
+    high, low = [], []
+    for q in range(-342, 309):
+        if q < 0:
+            divisor = 5**-q
+            bits = divisor.bit_length()
+            power = 2 ** (bits + 127 if q >= -27 else 2 * bits + 128) // divisor + 1
+        else:
+            power = 5**q << 128
+        power >>= power.bit_length() - 128
+        high.append(power >> 64)
+        low.append(power & (2**64 - 1))
+    return np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
+
+
+_FIVE_HIGH, _FIVE_LOW = _powers_of_five()
+_TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
+
+_U0 = np.uint64(0)
+_U1 = np.uint64(1)
+_U9 = np.uint64(9)
+_U10 = np.uint64(10)
+_U32 = np.uint64(32)
+_U63 = np.uint64(63)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_LOW32 = np.uint64(0xFFFFFFFF)
+_LOW9 = np.uint64(0x1FF)
+_BIT52 = np.uint64(1 << 52)
+_BIT53 = np.uint64(1 << 53)
+
+
+@njit(nogil=True, error_model="numpy")
+def _multiply(a, b):
+    """Return the high and low words of the 128-bit product of two uint64."""
+    a0, a1 = a & _LOW32, a >> _U32
+    b0, b1 = b & _LOW32, b >> _U32
+    low = a0 * b0
+    middle = a1 * b0 + (low >> _U32)
+    cross = a0 * b1 + (middle & _LOW32)
+    return a1 * b1 + (middle >> _U32) + (cross >> _U32), (cross << _U32) | (low & _LOW32)
+
+
+@njit(nogil=True, error_model="numpy")
+def _nearest_double(w, q):
+    """Return (bits of the float64 nearest to w 10^q, whether that is certain); w > 0.
+
+    The product of the normalised decimal significand with 128 bits of 5^q, as analysed by Lemire
+    (2021, algorithm 1). Uncertain results are about one in 2^60; the caller hands them over.
+    """
+    if q < -342:
+        return _U0, True
+    shift = 0
+    while w >> _U63 == _U0:
+        w <<= _U1
+        shift += 1
+    high, low = _multiply(w, _FIVE_HIGH[q + 342])
+    if high & _LOW9 == _LOW9:
+        extra, _ = _multiply(w, _FIVE_LOW[q + 342])
+        low += extra
+        if low < extra:
+            high += _U1
+    if low == _ALL and (q < -27 or q > 55):
+        return _U0, False
+    upper = high >> _U63
+    drop = upper + _U9
+    mantissa = high >> drop
+    exponent = ((217706 * q) >> 16) + 63 + np.int64(upper) - shift + 1023
+    if exponent <= 0:
+        if exponent <= -63:
+            return _U0, True
+        mantissa >>= np.uint64(1 - exponent)
+        mantissa = (mantissa + (mantissa & _U1)) >> _U1
+        return mantissa, True  # a carry into bit 52 is the exponent 1 that it should be
+    if low <= _U1 and -4 <= q <= 23 and mantissa & np.uint64(3) == _U1 and mantissa << drop == high:
+        mantissa &= ~_U1  # exactly half way: round to even
+    mantissa = (mantissa + (mantissa & _U1)) >> _U1
+    if mantissa >= _BIT53:
+        mantissa = _BIT52
+        exponent += 1
+    if exponent >= 2047:
+        return np.uint64(0x7FF0000000000000), True
+    return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52)), True
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_number(text, p, bits, limit):
+    """Return (number at text[p:], position behind it, code).
+
+    `code` is `HARD` where float64 arithmetic cannot decide the last bit; the number is then
+    right to one unit in the last place. `bits` is scratch of one uint64.
+    """
+    negative = text[p] == 45
+    if negative or text[p] == 43:
+        p += 1
+    w = _U0
+    q = np.int64(0)
+    digits = np.int64(0)  # significant ones
+    seen = np.int64(0)
+    truncated = False
+    point = False
+    while True:
+        c = text[p]
+        d = np.uint64(c) - np.uint64(48)
+        if d <= _U9:
+            seen += 1
+            if digits < 19:
+                w = w * _U10 + d
+                if w != _U0:
+                    digits += 1
+                if point:
+                    q -= 1
+            else:
+                truncated = truncated or d != _U0
+                if not point:
+                    q += 1
+        elif c == 46 and not point:
+            point = True
+        else:
+            break
+        p += 1
+    if seen == 0:
+        return 0.0, p, BAD_VALUE
+    if text[p] == 101 or text[p] == 69:
+        p += 1
+        minus = text[p] == 45
+        if minus or text[p] == 43:
+            p += 1
+        e = np.int64(0)
+        seen = 0
+        while True:
+            d = np.uint64(text[p]) - np.uint64(48)
+            if d > _U9:
+                break
+            seen += 1
+            if e < 100000000:
+                e = e * 10 + np.int64(d)
+            p += 1
+        if seen == 0:
+            return 0.0, p, BAD_VALUE
+        q += -e if minus else e
+    code = OK
+    if w == _U0:
+        x = 0.0
+    elif w < _BIT53 and not truncated and -22 <= q <= 22:
+        x = float(w)
+        x = x / _TEN[-q] if q < 0 else x * _TEN[q]
+    elif q > 308:
+        return 0.0, p, OUT_OF_RANGE
+    else:
+        bits[0], certain = _nearest_double(w, q)
+        x = bits.view(np.float64)[0]
+        if truncated:
+            bits[0], also = _nearest_double(w + _U1, q)
+            certain = certain and also and bits.view(np.float64)[0] == x
+        if not certain:
+            code = HARD
+            if x >= LARGEST_LABEL:  # could round to infinity
+                return 0.0, p, OUT_OF_RANGE
+    if x > limit:
+        return 0.0, p, OUT_OF_RANGE
+    return (-x if negative else x), p, code
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_blank(c):
+    return c == 32 or (9 <= c <= 13 and c != 10)
+
+
+@njit(nogil=True, error_model="numpy")
+def _ends_token(c):
+    return c <= 32 or c == 35
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_inf_or_nan(text, p):
+    """Whether a number that was refused is inf or nan, however written."""
+    if text[p] == 43 or text[p] == 45:
+        p += 1
+    a = text[p] | 32
+    if a != 105 and a != 110:
+        return False
+    b = text[p + 1] | 32
+    c = text[p + 2] | 32 if text[p + 1] > 32 else 0
+    return (a == 105 and b == 110 and c == 102) or (a == 110 and b == 97 and c == 110)
+
+
+@njit(nogil=True, error_model="numpy")
+def _sift_down(ids, values, has_values, low, size, root):
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        if child + 1 < size and ids[low + child] < ids[low + child + 1]:
+            child += 1
+        if ids[low + root] >= ids[low + child]:
+            return
+        _swap(ids, values, has_values, low + root, low + child)
+        root = child
+
+
+@njit(nogil=True, error_model="numpy")
+def _swap(ids, values, has_values, i, j):
+    ids[i], ids[j] = ids[j], ids[i]
+    if has_values:
+        values[i], values[j] = values[j], values[i]
+
+
+@njit(nogil=True, error_model="numpy")
+def _heap_sort(ids, values, has_values, low, high):
+    """Sort ids[low:high] in place and move the values along; no memory, n log n always."""
+    size = high - low
+    for root in range(size // 2 - 1, -1, -1):
+        _sift_down(ids, values, has_values, low, size, root)
+    for end in range(size - 1, 0, -1):
+        _swap(ids, values, has_values, low, low + end)
+        _sift_down(ids, values, has_values, low, end, 0)
+
+
+@njit(nogil=True, error_model="numpy")
+def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bits):
+    """Parse whole lines; the workhorse behind `parse_text`.
+
+    Parameters
+    ----------
+    text : (at least size + 1,) uint8
+        text[size - 1] is a newline and so is text[size]: every inner loop ends at a newline, which
+        is why none of them looks at `size`.
+    limit : float
+        Largest magnitude allowed for a value.
+    skip : bool
+        Go on behind a refused line instead of stopping at it.
+    labels, indptr, ids, values : arrays, filled in place
+        `values` is written only from the first value on that is not 1.
+    errors : (k, 3) int64, filled in place
+        Line, code and position of the first k refused lines.
+    hard : (h, 4) int64, filled in place
+        Row, id (or `LABEL`), begin and end of each number that needs more precision.
+    bits : (1,) uint64
+        Scratch.
+
+    Returns
+    -------
+    n_rows, nnz, n_lines, ones, n_errors, n_hard : int
+    """
+    rows = np.int64(0)
+    nnz = np.int64(0)
+    line = np.int64(0)
+    n_errors = np.int64(0)
+    n_hard = np.int64(0)
+    ones = True
+    p = np.int64(0)
+    while p < size:
+        line += 1
+        while _is_blank(text[p]):
+            p += 1
+        c = text[p]
+        if c == 10:
+            p += 1
+            continue
+        if c == 35:
+            while text[p] != 10:
+                p += 1
+            p += 1
+            continue
+        begin = p
+        start = nnz
+        hard_start = n_hard
+        ones_before = ones
+        x, p, code = _parse_number(text, p, bits, LARGEST_LABEL)
+        if code == HARD:
+            if n_hard < hard.shape[0]:
+                hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
+                hard[n_hard, 2], hard[n_hard, 3] = begin, p
+            n_hard += 1
+            code = OK
+        elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
+            code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_LABEL
+        labels[rows] = x
+        previous = np.int64(-1)
+        ascending = True
+        while code == OK:
+            while _is_blank(text[p]):
+                p += 1
+            c = text[p]
+            if c == 10 or c == 35:
+                break
+            begin = p
+            d = np.uint64(c) - np.uint64(48)
+            identity = np.uint64(0)
+            while d <= _U9:
+                identity = identity * _U10 + d
+                p += 1
+                d = np.uint64(text[p]) - np.uint64(48)
+            if p - begin > 18 and _too_large(text, begin, p):
+                code = ID_TOO_LARGE
+                break
+            if text[p] != 58:
+                code = NO_COLON if p > begin and _ends_token(text[p]) else BAD_ID
+                break
+            if p == begin:
+                code = BAD_ID
+                break
+            p += 1
+            if text[p] == 49 and _ends_token(text[p + 1]):  # the value 1, by far the commonest
+                x = 1.0
+                p += 1
+            else:
+                begin = p
+                x, p, code = _parse_number(text, p, bits, limit)
+                if code == HARD:
+                    if n_hard < hard.shape[0]:
+                        hard[n_hard, 0], hard[n_hard, 1] = rows, np.int64(identity)
+                        hard[n_hard, 2], hard[n_hard, 3] = begin, p
+                    n_hard += 1
+                    code = OK
+                    if ones:  # its last bit is not known yet
+                        ones = False
+                        for k in range(nnz):
+                            values[k] = 1.0
+                elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
+                    code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_VALUE
+                    break
+                elif code != OK:
+                    break
+            key = np.int64(identity)
+            ascending = ascending and key > previous
+            previous = key
+            if ones and x != 1.0:
+                ones = False
+                for k in range(nnz):
+                    values[k] = 1.0
+            ids[nnz] = key
+            if not ones:
+                values[nnz] = x
+            nnz += 1
+        # qid:N is ranking data's group number; it has no meaning for these models
+        if code == BAD_ID and text[begin] == 113 and nnz == start:
+            q = _behind_query_id(text, begin)
+            if q > 0:
+                # blank it out and take the line again
+                for k in range(begin, q):
+                    text[k] = 32
+                while begin > 0 and text[begin - 1] != 10:
+                    begin -= 1
+                p = begin
+                line -= 1
+                n_hard = hard_start
+                continue
+        if code == OK and not ascending:
+            _heap_sort(ids, values, not ones, start, nnz)
+            for k in range(start + 1, nnz):
+                if ids[k] == ids[k - 1]:
+                    code = DUPLICATE
+                    begin = ids[k]
+                    break
+        if code != OK:
+            if n_errors < errors.shape[0]:
+                errors[n_errors, 0], errors[n_errors, 1] = line, code
+                errors[n_errors, 2] = begin
+            n_errors += 1
+            nnz = start
+            n_hard = hard_start
+            ones = ones_before
+            if not skip:
+                break
+        while text[p] != 10:
+            p += 1
+        p += 1
+        if code == OK:
+            rows += 1
+            indptr[rows] = nnz
+    return rows, nnz, line, ones, n_errors, n_hard
+
+
+@njit(nogil=True, error_model="numpy")
+def _too_large(text, begin, end):
+    """Whether the decimal integer text[begin:end] exceeds 2^63 - 1."""
+    while begin < end and text[begin] == 48:
+        begin += 1
+    if end - begin != 19:
+        return end - begin > 19
+    x = _U0
+    for k in range(begin, end):  # 19 digits fit in 64 bits
+        x = x * _U10 + np.uint64(text[k] - 48)
+    return x > np.uint64(0x7FFFFFFFFFFFFFFF)
+
+
+@njit(nogil=True, error_model="numpy")
+def _behind_query_id(text, p):
+    """Position behind ``qid:digits``, or 0 where that does not stand at p."""
+    if text[p] != 113 or text[p + 1] != 105 or text[p + 2] != 100 or text[p + 3] != 58:
+        return 0
+    p += 4
+    begin = p
+    while 48 <= text[p] <= 57:
+        p += 1
+    return p if p > begin and _ends_token(text[p]) else 0
