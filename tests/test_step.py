@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from sbm.rows import Arena, Rows
+from sbm.rows import SPARE, Arena, Rows
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certifier
 from sbm.solver.losses import LOSSES, find_loss
@@ -39,7 +39,7 @@ class Simulation:
         self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
         self.block_rows = max(len(b) for b in blocks)
         self.block_nnz = self.block_rows * X.shape[1]
-        self.offset = cache_nnz
+        self.offset = cache_nnz + SPARE
         arena = Arena.of(cache_nnz + self.block_nnz, "float32" if values else "ones")
         self.working = WorkingSet(arena, cache_rows, cache_nnz, self.block_rows)
         W = np.zeros((X.shape[1] + (problem.bias > 0), 1))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, prefetched
-from sbm.rows import Arena, Rows
+from sbm.rows import SPARE, Arena, Rows
 from sbm.store.blocks import BlockStore
 
 __all__ = ["BlockReader"]
@@ -33,7 +33,8 @@ class BlockReader:
     def __init__(self, store: BlockStore, plan: MemoryPlan, arena: Arena) -> None:
         self._store = store
         self._parts = plan.parts
-        self._offsets = (plan.cache_nnz, plan.cache_nnz + plan.part_nnz)
+        first = plan.cache_nnz + SPARE
+        self._offsets = (first, first + plan.part_nnz)
         self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
         self.bytes_read = 0
 

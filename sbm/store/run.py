@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.errors import StoreError
 from sbm.store import arrays as container
 from sbm.store.files import lock, sync_folder, write_atomically, write_error
@@ -30,7 +31,8 @@ from sbm.store.files import lock, sync_folder, write_atomically, write_error
 __all__ = ["Run"]
 
 VERSION = 1
-_FREE = 255  # code of an alpha that is stored as a number
+
+kernels = load("sbm.store.kernels.alphas")
 
 Alpha = npt.NDArray[np.float64]
 
@@ -173,13 +175,14 @@ class Run:
 
     def _decode(self, file: container.Container, alpha: Alpha, name: str) -> None:
         codes, free = file.arrays["codes"], file.arrays["free"]
-        resting = np.array(file.meta["resting"])
-        if codes.shape != alpha.shape or free.shape != (np.count_nonzero(codes == _FREE),):
+        resting = np.array(file.meta["resting"], np.float64)
+        if (
+            codes.shape != alpha.shape
+            or codes.dtype != np.uint8
+            or free.dtype != np.float64
+            or not kernels.unpack(codes.reshape(-1), free, resting, alpha.reshape(-1))
+        ):
             raise StoreError(f"{self.folder / name} does not belong to its block; train again")
-        table = np.zeros(256)
-        table[: len(resting)] = resting
-        np.take(table, codes, out=alpha)
-        alpha[codes == _FREE] = free
 
     def store(self, block: int, alpha: Alpha) -> None:
         """Replace the alphas of a block; strays of the block are in `alpha` already.
@@ -196,10 +199,10 @@ class Run:
             self._stray_path(block).unlink(missing_ok=True)
         self._serial += 1
         name = f"alpha-{block:05d}.{self._serial:06d}.sba"
-        codes = np.full(alpha.shape, _FREE, np.uint8)
-        for code, value in enumerate(self._resting):
-            codes[alpha == value] = code
-        arrays = {"codes": codes, "free": alpha[codes == _FREE]}
+        codes, free = np.empty(alpha.shape, np.uint8), np.empty(alpha.size)
+        resting = np.array(self._resting)
+        n_free = kernels.pack(alpha.reshape(-1), resting, codes.reshape(-1), free)
+        arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
         old = self._files.get(block)
         if old is not None and old not in self._committed and block not in self._unwritten:

@@ -9,6 +9,7 @@ from numba import njit
 
 __all__ = ["compact", "find_threshold", "list_ties", "mark", "merge"]
 
+RUN = 16  # nonzeros moved at a time; sbm.rows.SPARE, the room behind what they overwrite
 
 _SIGN = np.uint32(0x80000000)
 _HALF = np.uint32(16)
@@ -143,6 +144,18 @@ def _any_nonzero(alpha, i):
 
 
 @njit(nogil=True, error_model="numpy")
+def _move(array, begin, to, length):
+    """Move array[begin : begin + length] down to `to`; up to RUN - 1 elements behind it change."""
+    if begin - to >= RUN:  # whole runs are a few instructions each, whatever the length
+        for q in range(0, length, RUN):
+            for p in range(RUN):
+                array[to + q + p] = array[begin + q + p]
+    elif begin != to:
+        for p in range(length):
+            array[to + p] = array[begin + p]
+
+
+@njit(nogil=True, error_model="numpy")
 def compact(
     keep, n, block, starts, lengths, y, alpha, score, home, row, indices, values,
     b_alpha, stray_home, stray_row, stray_alpha,
@@ -175,14 +188,10 @@ def compact(
     outputs = alpha.shape[1]
     for i in range(n):
         if keep[i]:
-            begin = starts[i]
             length = lengths[i]
-            if begin != to:
-                for p in range(length):
-                    indices[to + p] = indices[begin + p]
-                if values is not None:
-                    for p in range(length):
-                        values[to + p] = values[begin + p]
+            _move(indices, starts[i], to, length)
+            if values is not None:
+                _move(values, starts[i], to, length)
             starts[kept] = to
             lengths[kept] = length
             y[kept] = y[i]

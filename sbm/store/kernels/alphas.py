@@ -1,0 +1,62 @@
+"""Compiled loops of the spill: alphas to one byte each, and back.
+
+Most alphas rest at one of a few values (0, or an upper bound); the others are free. A resting one
+is stored as the position of its value in a short table, a free one as the code FREE, its value in
+a list.
+"""
+
+import numpy as np
+from numba import njit
+
+__all__ = ["pack", "unpack"]
+
+FREE = 255
+
+
+@njit(nogil=True, error_model="numpy")
+def pack(alpha, resting, codes, free):
+    """Write the code of each alpha, and the free ones to a list; return how many are free.
+
+    Parameters
+    ----------
+    alpha : (n,) float64
+    resting : (r,) float64
+        At most `FREE` values, most of all alphas first.
+    codes : (n,) uint8, filled in place
+    free : (n,) float64, filled in place
+    """
+    n_free = 0
+    for i in range(len(alpha)):
+        code = FREE
+        for k in range(len(resting) - 1, -1, -1):
+            if alpha[i] == resting[k]:
+                code = k
+        codes[i] = code
+        free[n_free] = alpha[i]
+        n_free += code == FREE
+    return n_free
+
+
+@njit(nogil=True, error_model="numpy")
+def unpack(codes, free, resting, alpha):
+    """Undo `pack`; return whether the codes belong to the table and to the list.
+
+    Parameters
+    ----------
+    codes : (n,) uint8
+    free : (n_free,) float64
+    resting : (r,) float64
+    alpha : (n,) float64, filled in place
+    """
+    n_free = 0
+    sound = True
+    for i in range(len(codes)):
+        code = np.int64(codes[i])
+        if code == FREE and n_free < len(free):
+            alpha[i] = free[n_free]
+            n_free += 1
+        elif code < len(resting):
+            alpha[i] = resting[code]
+        else:
+            sound = False
+    return sound and n_free == len(free)
