@@ -39,6 +39,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def part(self, first: int, n_rows: int) -> "Rows":
+        """Return `n_rows` rows from `first` on, as views."""
+        own = slice(first, first + n_rows)
+        return Rows(self.starts[own], self.lengths[own], self.indices, self.values, self.y[own])
+
     @property
     def nnz(self) -> int:
         """Nonzeros of these rows."""

@@ -5,7 +5,15 @@ import time
 
 import pytest
 
-from sbm.jobs.prefetch import prefetched
+from sbm.jobs import prefetch
+
+
+def prefetched(items, load, ahead=True):
+    """Without anything to prepare."""
+    return prefetch.prefetched(
+        items, lambda item, slot: None, lambda item, slot, coming: load(item, slot), ahead=ahead
+    )
+
 
 LONG = 10  # seconds; nothing waits so long unless it hangs
 
@@ -136,3 +144,32 @@ def test_loading_and_waiting_are_measured():
     assert all(one.load_seconds >= 0.05 for one in loaded)
     assert loaded[0].wait_seconds >= 0.04
     assert all(one.wait_seconds < 0.04 for one in loaded[1:])
+
+
+def test_what_is_prepared_is_of_the_moment_before_the_item_in_front_is_used():
+    state = 0
+
+    def prepare(k: int, slot: int) -> int:
+        return state
+
+    def load(k: int, slot: int, coming: int) -> int:
+        return coming
+
+    seen = []
+    for one in prefetch.prefetched(range(5), prepare, load):
+        seen.append((one.item, one.coming, one.result))
+        state += 1
+    assert seen == [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 3, 3)]
+
+
+def test_not_ahead_everything_happens_in_this_thread_with_the_same_results():
+    names = set()
+
+    def load(k: int, slot: int) -> tuple[int, int]:
+        names.add(threading.current_thread().name)
+        return k, slot
+
+    expected = [one.result for one in prefetched(range(5), lambda k, slot: (k, slot))]
+    assert [one.result for one in prefetched(range(5), load, ahead=False)] == expected
+    assert names == {threading.current_thread().name}
+    assert _threads() == []

@@ -62,14 +62,35 @@ class Simulation:
             self.y[self.blocks[block]].astype(np.int32),
         )  # fmt: skip
 
-    def step(self, block):
-        result = self.solver.step(block, self.load(block), self.spill[block].copy())
+    def step(self, block, moving=None):
+        rows = self.load(block)
+        result = self.solver.step(block, rows, self.spill[block].copy(), moving)
         self.spill[block] = result.alpha
         evicted = result.evicted
         for home, row, alpha in zip(evicted.home, evicted.row, evicted.alpha, strict=True):
             assert self.spill[home][row] == 0, "an alpha would have two homes"
             self.spill[home][row] = alpha
         return result
+
+    def screened_steps(self, order):
+        """Step over blocks, each screened at the weights before the step in front of it."""
+        coming = None
+        for block, following in zip(order, [*order[1:], None], strict=True):
+            screen = coming or self.screen(block)
+            coming = None if following is None else self.screen(following)
+            result = self.step(block, screen.moving)
+            if coming is not None:
+                late = result.evicted.home == following
+                coming.moving[result.evicted.row[late]] = True
+            yield block, result
+
+    def screen(self, block):
+        rows = self.load(block)
+        screen = self.solver.look_ahead(block, len(rows))
+        for first in range(0, len(rows), 4):  # as chunks are decoded
+            part = rows.part(first, min(4, len(rows) - first))
+            screen.add(first, part, self.spill[block][first : first + 4])
+        return screen
 
     def alphas(self):
         """All alphas in row order; fails where a cached row has a second, nonzero home."""
@@ -115,10 +136,11 @@ def make_problem(loss="hinge", positive_cost=0.7, negative_cost=0.4, bias=0.0):
     values=st.booleans(),
     bias=st.sampled_from([0.0, 1.5]),
     negative_cost=st.sampled_from([0.0, 0.4]),
+    screened=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
-    seed, loss, policy, n_blocks, cache_rows, rounds, values, bias, negative_cost
+    seed, loss, policy, n_blocks, cache_rows, rounds, values, bias, negative_cost, screened
 ):
     X, y, blocks = make_blocks(seed, n_blocks, 9, values)
     problem = make_problem(loss, 0.7, negative_cost, bias)
@@ -126,8 +148,9 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
     random = np.random.default_rng(seed)
     before = 0.0
     for _ in range(3):
-        for block in random.permutation(n_blocks):
-            result = sim.step(block)
+        order = random.permutation(n_blocks)
+        plain = ((block, sim.step(block)) for block in order)
+        for block, result in sim.screened_steps(order) if screened else plain:
             alpha = sim.alphas()
             costs = problem.costs(y)
             assert (alpha >= 0).all()
@@ -142,19 +165,21 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
             working = sim.working
             assert working.n_cached <= cache_rows
             assert working.lengths[: working.n_cached].sum() <= 50
-            assert result.totals.visits >= len(blocks[block])
+            assert result.totals.visits + result.totals.rest >= len(blocks[block])
+            assert screened or result.totals.rest == 0
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("cache_rows", [0, 10])
 @pytest.mark.parametrize("bias", [0.0, 2.0])
-def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias):
+@pytest.mark.parametrize("screened", [False, True])
+def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias, screened):
     X, y, blocks = make_blocks(3, 4, 10)
     problem = make_problem(loss, bias=bias)
     sim = Simulation(X, y, blocks, problem, cache_rows, 80, "gradient", 3)
     for _ in range(400):
-        for block in range(4):
-            sim.step(block)
+        for _ in sim.screened_steps(range(4)) if screened else map(sim.step, range(4)):
+            pass
     D = np.diag(0.5 / problem.costs(y)) if problem.loss.squared else 0.0
     A = sim.design() * sim.signs()[:, None]
     Q = A @ A.T + D
@@ -177,7 +202,7 @@ def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
         sim.step(block)
     alpha = sim.alphas()
     sim.solver.W += np.random.default_rng(1).normal(size=sim.solver.W.shape) * 0.01  # drift
-    certifier = Certifier(problem, sim.solver.W)
+    certifier = Certifier(problem, sim.solver.W, np.full_like(sim.solver.W, 7.0))
     for block in range(3):
         spilled = sim.spill[block].copy()
         sim.working.alphas_of(block, spilled)
@@ -195,6 +220,30 @@ def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     assert certificate.n_support == np.count_nonzero(alpha)
     free = problem.loss.is_free(alpha, problem.costs(y))
     assert certificate.n_free == np.count_nonzero(free)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
+    X, _, blocks = make_blocks(8, 3, 40)
+    y = (X @ np.random.default_rng(8).normal(size=N_FEATURES) > 0).astype(np.int32)
+    problem = make_problem(loss, 30.0, 20.0, bias)
+    sim = Simulation(X, y, blocks, problem, 20, 120, "gradient", 2)
+    for block in (0, 1, 2, 0, 1, 2):
+        sim.step(block)
+    screen = sim.screen(1)
+    cached = np.zeros(len(blocks[1]), bool)
+    sim.working.mark_cached(1, cached)
+    alpha, w = sim.spill[1][:, 0], sim.solver.W[:, 0]
+    rows = blocks[1]
+    G = sim.signs()[rows] * (sim.design()[rows] @ w) - 1
+    C = problem.costs(y[rows])
+    if problem.loss.squared:
+        G += 0.5 / C * alpha
+    upper = np.inf if problem.loss.squared else C
+    rest = ((alpha == 0) & (G >= 0)) | ((alpha == upper) & (G <= 0))
+    np.testing.assert_array_equal(screen.moving, cached | ~rest)
+    assert 0 < np.count_nonzero(screen.moving) < len(rows)
 
 
 @given(seed=st.integers(0, 10**6), few=st.booleans())

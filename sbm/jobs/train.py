@@ -22,12 +22,12 @@ from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
 from sbm.jobs.warm import prepare
-from sbm.rows import Arena
+from sbm.rows import Arena, Rows
 from sbm.settings import Settings
-from sbm.solver.cache import WorkingSet
+from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch
 from sbm.solver.problem import Problem
-from sbm.solver.step import Solver, Totals
+from sbm.solver.step import Screen, Solver, Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
@@ -44,6 +44,7 @@ def train(
     settings: Settings | None = None,
     *,
     progress: Progress | None = None,
+    read_rate: float | None = None,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on a store.
 
@@ -57,6 +58,8 @@ def train(
     settings : Settings, optional
     progress : Progress, optional
         Is told each block and each pass.
+    read_rate : float, optional
+        Read no more bytes a second than this, as from a slow disk; for benchmarks.
 
     Returns
     -------
@@ -96,7 +99,7 @@ def train(
         blocks.in_use(),
         Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run,
     ):
-        training = _Training(blocks, settings, problem, plan, run, progress, begin)
+        training = _Training(blocks, settings, problem, plan, run, progress, begin, 2, read_rate)
         certificate, converged = training.run_passes()
         report = training.report(certificate, converged)
         W = training.solver.W
@@ -155,6 +158,25 @@ class _Seconds:
             setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
 
 
+@dataclass(frozen=True)
+class _Coming:
+    """What is known of the next block before it is loaded."""
+
+    alpha: npt.NDArray[np.float64]
+    screen: Screen
+
+    def correct(self, block: int, evicted: Evicted) -> None:
+        """Take over rows of the block that have left the cache since; they are visited."""
+        late = evicted.home == block
+        self.alpha[evicted.row[late]] = evicted.alpha[late]
+        self.screen.moving[evicted.row[late]] = True
+
+
+def _look(coming: _Coming, first: int, rows: Rows) -> None:
+    """Screen a chunk of the next block, as soon as it is decoded."""
+    coming.screen.add(first, rows, coming.alpha[first : first + len(rows)])
+
+
 @dataclass
 class _Training:
     """The loop of one training and its bookkeeping."""
@@ -166,6 +188,8 @@ class _Training:
     run: Run
     progress: Progress
     begin: float
+    threads: int
+    read_rate: float | None
     seconds: _Seconds = field(default_factory=_Seconds)
     totals: Totals = field(default_factory=Totals)
     passes: int = 0
@@ -179,8 +203,8 @@ class _Training:
             self.problem, np.zeros((n_weights, 1)), working,
             rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
         )  # fmt: skip
-        self.reader = BlockReader(self.store, plan, arena)
-        self._alpha = np.empty((plan.part_rows, 1))
+        self.reader = BlockReader(self.store, plan, arena, self.threads, self.read_rate)
+        self._alphas = [np.empty((plan.part_rows, 1)) for _ in range(2)]
         self._committed = self.begin
 
     def run_passes(self) -> tuple[Certificate, bool]:
@@ -213,15 +237,18 @@ class _Training:
         self._mark = asdict(self.seconds)
         order = np.random.default_rng([self.settings.seed, 3, self.passes])
         self.progress.start(f"pass {self.passes}", len(self.plan.parts), "blocks")
-        for k, loaded in enumerate(self.reader.read(order.permutation(len(self.plan.parts)))):
+        blocks = self.reader.read(order.permutation(len(self.plan.parts)), self._prepare, _look)
+        evicted: Evicted | None = None
+        for k, loaded in enumerate(blocks):
+            block, coming = loaded.item, loaded.coming
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
-            with self.seconds.measure("write"):
-                alpha = self.run.load(loaded.item, self._alpha)
+            if evicted is not None:
+                coming.correct(block, evicted)
             with self.seconds.measure("solve"):
-                step = self.solver.step(loaded.item, loaded.result, alpha)
+                step = self.solver.step(block, loaded.result, coming.alpha, coming.screen.moving)
             with self.seconds.measure("write"):
-                self.run.store(loaded.item, step.alpha)
+                self.run.store(block, step.alpha)
                 evicted = step.evicted
                 self.run.add_strays(evicted.home, evicted.row, evicted.alpha)
             done.add(step.totals)
@@ -232,6 +259,12 @@ class _Training:
         self.totals.add(done)
         return done, not self._is_late()
 
+    def _prepare(self, block: int, slot: int) -> "_Coming":
+        """Note alphas and weights as they are now, for the screening of the next block."""
+        with self.seconds.measure("write"):
+            alpha = self.run.load(block, self._alphas[slot])
+        return _Coming(alpha, self.solver.look_ahead(block, len(alpha)))
+
     def _is_late(self) -> bool:
         limit = self.settings.time_limit
         return limit is not None and time.perf_counter() - self.begin > float(limit)
@@ -239,10 +272,12 @@ class _Training:
     def _certify(self) -> tuple[Certificate, npt.NDArray[np.float64]]:
         """Evaluate primal and dual at fixed W and alphas; also rebuild W from the alphas."""
         with self.seconds.measure("certify"):
-            certifier = Certifier(self.problem, self.solver.W)
-            self.progress.start("certify", len(self.plan.parts), "blocks")
-            for k, loaded in enumerate(self.reader.read(np.arange(len(self.plan.parts)))):
-                alpha = self.run.load(loaded.item, self._alpha)
+            certifier = Certifier(self.problem, self.solver.W, self.solver.W_seen)
+            n_blocks = len(self.plan.parts)
+            self.progress.start("certify", n_blocks, "blocks")
+            blocks = self.reader.read(np.arange(n_blocks), lambda block, slot: self._alphas[slot])
+            for k, loaded in enumerate(blocks):
+                alpha = self.run.load(loaded.item, loaded.coming)
                 self.solver.working.alphas_of(loaded.item, alpha)
                 certifier.add(loaded.result, alpha)
                 self.progress.advance(k + 1)
@@ -274,6 +309,7 @@ class _Training:
             "cached_rows": self.solver.working.n_cached,
             "cached_free": self.solver.count_free(),
             "cache_hits": done.cached,
+            "rows_at_rest": done.rest,
             "resident_bytes": resident_bytes(),
             "certificate": certificate.to_dict() if certificate else None,
         }

@@ -93,8 +93,14 @@ class WorkingSet:
         self.n_cached = 0
         self.n = 0
 
-    def merge(self, block: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> int:
-        """Put the rows of a block behind the cache; return how many the cache held already.
+    def merge(
+        self,
+        block: int,
+        rows: Rows,
+        alpha: npt.NDArray[np.float64],
+        moving: npt.NDArray[np.bool_],
+    ) -> int:
+        """Put rows of a block behind the cache; return how many of the block the cache held.
 
         A row that is cached is taken once, with the cache's copy and alpha.
 
@@ -105,13 +111,14 @@ class WorkingSet:
             Must lie in the same arena.
         alpha : ndarray, shape (n_rows, n_outputs), float64
             The spilled alphas of the block.
+        moving : ndarray, shape (n_rows,), bool, changed in place
+            The rows to take.
         """
-        self.n = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, alpha, self.n_cached,
+        self.n, cached = self._kernels.merge(
+            block, rows.starts, rows.lengths, rows.y, alpha, moving, self.n_cached,
             self.starts, self.lengths, self.y, self.alpha, self.home, self.row,
-            self._keep[: len(rows)],
         )  # fmt: skip
-        return len(rows) - (self.n - self.n_cached)
+        return int(cached)
 
     def select(
         self,
@@ -165,7 +172,8 @@ class WorkingSet:
         keep : ndarray, shape (n,), bool
         block : int
         alpha : ndarray, shape (n_block, n_outputs), float64, filled in place
-            Alphas of the block's rows that go home; 0 for those that are cached now.
+            Alphas of the block's rows that go home; 0 for those that are cached now. Rows that
+            were not in the working set keep theirs.
         """
         import numpy as np
 
@@ -179,6 +187,10 @@ class WorkingSet:
         )  # fmt: skip
         self.n = self.n_cached
         return Evicted(home[:n_strays], row[:n_strays], strays[:n_strays])
+
+    def mark_cached(self, block: int, marks: npt.NDArray[np.bool_]) -> None:
+        """Set the entries of a block's cached rows in `marks`, shape (n_block,)."""
+        marks[self.row[: self.n_cached][self.home[: self.n_cached] == block]] = True
 
     def alphas_of(self, block: int, alpha: npt.NDArray[np.float64]) -> None:
         """Put the alphas of a block's cached rows into `alpha`, shape (n_block, n_outputs)."""

@@ -57,12 +57,17 @@ class Certifier:
     ----------
     problem : Problem
     W : ndarray, shape (n_weights, n_outputs), float64
+    W_alpha : ndarray, like W
+        Overwritten with Σ α s x.
     """
 
-    def __init__(self, problem: Problem, W: npt.NDArray[np.float64]) -> None:
+    def __init__(
+        self, problem: Problem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
+    ) -> None:
         self._problem = problem
         self._W = W
-        self.W_alpha = np.zeros_like(W)
+        self.W_alpha = W_alpha
+        W_alpha[:] = 0.0
         self._sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: npt.NDArray[np.float64]) -> None:

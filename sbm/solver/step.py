@@ -13,7 +13,7 @@ from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
 from sbm.solver.problem import Problem, squared_norm
 
-__all__ = ["Solver", "Step", "Totals"]
+__all__ = ["Screen", "Solver", "Step", "Totals"]
 
 # Rows that are visited together, in storage order: long enough that the memory system keeps up,
 # short enough that a fresh order of chunks converges like a fresh order of rows.
@@ -37,6 +37,8 @@ class Totals:
     visits, updates, rounds : int
     cached : int
         Rows of blocks that the cache held already.
+    rest : int
+        Rows of blocks that were at rest and not visited.
     """
 
     gain: float = 0.0
@@ -45,6 +47,7 @@ class Totals:
     updates: int = 0
     rounds: int = 0
     cached: int = 0
+    rest: int = 0
 
     def add(self, other: "Totals") -> None:
         """Add another one to this."""
@@ -70,6 +73,40 @@ class Step:
     totals: Totals = field(default_factory=Totals)
 
 
+@dataclass(frozen=True)
+class Screen:
+    """Which rows of a block to come need a visit, judged at fixed W.
+
+    Attributes
+    ----------
+    problem : Problem
+    W : ndarray, shape (n_weights, n_outputs), float64
+    moving : ndarray, shape (n_block,), bool
+    """
+
+    problem: Problem
+    W: npt.NDArray[np.float64]
+    moving: npt.NDArray[np.bool_]
+
+    def add(self, first: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> None:
+        """Judge some rows of the block; those that are marked as moving stay so.
+
+        Parameters
+        ----------
+        first : int
+            Number of the first of them in the block.
+        rows : Rows
+        alpha : ndarray, shape (n_rows, n_outputs), float64
+            Their spilled alphas.
+        """
+        problem = self.problem
+        problem.loss.kernels.screen(
+            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha[:, 0], self.W[:, 0],
+            problem.positive, problem.cost_positive, problem.cost_negative, problem.bias,
+            problem.loss.squared, problem.ahead(self.W), self.moving[first : first + len(rows)],
+        )  # fmt: skip
+
+
 class Solver:
     """W, cache and random state, and the one verb `step`.
 
@@ -90,6 +127,8 @@ class Solver:
     ----------
     dual_sum : float
         Σ d_i(α_i) over all rows; the dual value is ``dual_sum - ½|W|²`` at any moment.
+    W_seen : ndarray, like W
+        W as of the last `look_ahead`; free for other uses between passes.
     """
 
     def __init__(
@@ -106,6 +145,7 @@ class Solver:
         self.W = W
         self.working = working
         self.rounds = rounds
+        self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
         self._rank = POLICIES[policy]
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
@@ -120,7 +160,28 @@ class Solver:
         """F(α) at this moment, up to the drift of W."""
         return self.dual_sum - 0.5 * squared_norm(self.W)
 
-    def step(self, block: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> Step:
+    def look_ahead(self, block: int, n_rows: int) -> "Screen":
+        """Note what is needed to screen a block while the one before it is at work.
+
+        Call it before the step of the block before; screen in any thread meanwhile.
+
+        Parameters
+        ----------
+        block, n_rows : int
+        """
+        np.copyto(self.W_seen, self.W)
+        moving = np.zeros(n_rows, np.bool_)
+        # They may leave the cache meanwhile, and what is said of them here would be of old alphas.
+        self.working.mark_cached(block, moving)
+        return Screen(self.problem, self.W_seen, moving)
+
+    def step(
+        self,
+        block: int,
+        rows: Rows,
+        alpha: npt.NDArray[np.float64],
+        moving: npt.NDArray[np.bool_] | None = None,
+    ) -> Step:
         """Merge a block with the cache, solve, select the next cache.
 
         Parameters
@@ -131,14 +192,20 @@ class Solver:
             In the arena of the working set.
         alpha : ndarray, shape (n_rows, n_outputs), float64
             Spilled alphas; consumed: the result is written over it.
+        moving : ndarray, shape (n_rows,), bool, optional
+            Rows of the block to visit, changed in place. Default: all. The others must have been
+            at rest at weights not older than the last step: their share of the gap was 0 then.
 
         Returns
         -------
         Step
         """
-        cached = self.working.merge(block, rows, alpha)
+        if moving is None:
+            moving = np.ones(len(rows), np.bool_)
+        cached = self.working.merge(block, rows, alpha, moving)
         totals = self._solve(block)
         totals.cached = cached
+        totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
         working = self.working
         rank = self._rank(working.score[: working.n], self._random)
         keep = working.select(rank, self._is_free)

@@ -9,7 +9,9 @@ from numba import njit
 
 __all__ = ["compact", "find_threshold", "list_ties", "mark", "merge"]
 
-RUN = 16  # nonzeros moved at a time; sbm.rows.SPARE, the room behind what they overwrite
+# Nonzeros moved at a time (sbm.rows.SPARE is the room behind what they overwrite). Positions are
+# unsigned because numba asks of every signed one whether it counts from the end.
+_RUN = np.uint64(16)
 
 _SIGN = np.uint32(0x80000000)
 _HALF = np.uint32(16)
@@ -100,29 +102,32 @@ def list_ties(bits, key, out):
 
 @njit(nogil=True, error_model="numpy")
 def merge(
-    block, b_starts, b_lengths, b_y, b_alpha, n_cached,
-    starts, lengths, y, alpha, home, row, cached,
+    block, b_starts, b_lengths, b_y, b_alpha, moving, n_cached,
+    starts, lengths, y, alpha, home, row,
 ):  # fmt: skip
-    """Append the rows of a block that are not in the cache; return the rows of the working set.
+    """Append the moving rows of a block that are not in the cache.
+
+    Returns (rows of the working set, rows of the block that the cache holds).
 
     Parameters
     ----------
     block : int
     b_starts, b_lengths, b_y : (n_block,) int64, int32, int32 or float64
     b_alpha : (n_block, K) float64
+    moving : (n_block,) bool, in place
+        Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
     n_cached : int
         Rows of the cache at the front of the arrays that follow.
     starts, lengths, y, alpha, home, row : arrays of the working set, in place
-    cached : (n_block,) bool, in place
-        Set where the cache holds the row: its copy and its alpha win.
     """
-    cached[:] = False
+    cached = 0
     for i in range(n_cached):
         if home[i] == block:
-            cached[row[i]] = True
+            moving[np.uint32(row[i])] = False
+            cached += 1
     n = n_cached
     for j in range(len(b_starts)):
-        if cached[j]:
+        if not moving[j]:
             continue
         starts[n] = b_starts[j]
         lengths[n] = b_lengths[j]
@@ -132,7 +137,7 @@ def merge(
         for k in range(alpha.shape[1]):
             alpha[n, k] = b_alpha[j, k]
         n += 1
-    return n
+    return n, cached
 
 
 @njit(nogil=True, error_model="numpy")
@@ -145,11 +150,13 @@ def _any_nonzero(alpha, i):
 
 @njit(nogil=True, error_model="numpy")
 def _move(array, begin, to, length):
-    """Move array[begin : begin + length] down to `to`; up to RUN - 1 elements behind it change."""
-    if begin - to >= RUN:  # whole runs are a few instructions each, whatever the length
-        for q in range(0, length, RUN):
-            for p in range(RUN):
+    """Move array[begin : begin + length] down to `to`; up to _RUN - 1 elements behind it change."""
+    if begin - to >= _RUN:  # whole runs are a few instructions each, whatever the length
+        q = np.uint64(0)
+        while q < length:
+            for p in range(_RUN):
                 array[to + q + p] = array[begin + q + p]
+            q += _RUN
     elif begin != to:
         for p in range(length):
             array[to + p] = array[begin + p]
@@ -173,7 +180,8 @@ def compact(
     starts, lengths, y, alpha, score, home, row : arrays of the working set, in place
     indices, values : the arena, in place
     b_alpha : (n_block, K) float64, in place
-        Alphas of the block's rows that go home; 0 for those that stay in the cache.
+        The entries of the block's rows in the working set are replaced: by 0 for those that stay
+        in the cache, by their alpha for those that go home.
     stray_home, stray_row, stray_alpha : (n,), (n,), (n, K), filled in place
         Rows of other blocks that leave the cache with a nonzero alpha.
 
@@ -181,17 +189,20 @@ def compact(
     -------
     n_kept, nnz, n_strays : int
     """
-    b_alpha[:] = 0.0
     kept = 0
     to = np.int64(0)
     strays = 0
     outputs = alpha.shape[1]
     for i in range(n):
+        if home[i] == block:
+            for k in range(outputs):
+                b_alpha[np.uint32(row[i]), k] = 0.0 if keep[i] else alpha[i, k]
         if keep[i]:
             length = lengths[i]
-            _move(indices, starts[i], to, length)
+            begin = np.uint64(starts[i])
+            _move(indices, begin, np.uint64(to), np.uint64(length))
             if values is not None:
-                _move(values, starts[i], to, length)
+                _move(values, begin, np.uint64(to), np.uint64(length))
             starts[kept] = to
             lengths[kept] = length
             y[kept] = y[i]
@@ -202,10 +213,7 @@ def compact(
                 alpha[kept, k] = alpha[i, k]
             to += length
             kept += 1
-        elif home[i] == block:
-            for k in range(outputs):
-                b_alpha[row[i], k] = alpha[i, k]
-        elif _any_nonzero(alpha, i):
+        elif home[i] != block and _any_nonzero(alpha, i):
             stray_home[strays] = home[i]
             stray_row[strays] = row[i]
             for k in range(outputs):
