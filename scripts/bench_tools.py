@@ -35,11 +35,15 @@ __all__ = [
     "script_command",
     "sizes",
     "started_process",
+    "tell",
     "timed",
 ]
 
 SCRIPTS = Path(__file__).resolve().parent
-PACKAGES = ("numpy", "numba", "scipy", "scikit-learn", "liblinear-official", "sbm")
+PACKAGES = (
+    "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "liblinear-official", "vowpalwabbit",
+    "sbm",
+)  # fmt: skip
 
 # Arguments: where to report, the program and its arguments. The clock includes the start.
 LAUNCHER = """\
@@ -58,6 +62,11 @@ with open(sys.argv[1], "w") as file:
 
 class BenchError(Exception):
     """A benchmark that cannot be done; the message says why."""
+
+
+def tell(text: str) -> None:
+    """Say on stderr what is going on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -172,17 +181,13 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def alternate(
-    tasks: Mapping[str, Callable[[], Any]], runs: int, tell: Callable[[str], object]
-) -> dict[str, list[Any]]:
+def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, list[Any]]:
     """Do each task once, in turn, `runs` times: what disturbs the machine disturbs all alike.
 
     Parameters
     ----------
     tasks : mapping of str to callable
     runs : int
-    tell : callable
-        Is told what is going on.
 
     Returns
     -------
@@ -254,6 +259,8 @@ class Report:
         What was run on what.
     rows : list of dict
         The table, a row each; all have the same keys.
+    tables : dict of str to list of dict
+        Further tables by their titles.
     ratios : dict of str to float
         The numbers that matter.
     notes : list of str
@@ -266,6 +273,7 @@ class Report:
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=machine_facts)
@@ -273,6 +281,8 @@ class Report:
     def markdown(self) -> str:
         """The report as a Markdown section."""
         lines = [f"## {self.benchmark}: {self.title}", "", *_table(self.rows), ""]
+        for title, rows in self.tables.items():
+            lines += [f"{title}:", "", *_table(rows), ""]
         lines += [f"- {_words(name)}: **{_number(value)}**" for name, value in self.ratios.items()]
         lines += [f"- {note}" for note in self.notes]
         described = [("data", self.data), ("settings", self.settings), ("machine", self.machine)]

@@ -1,5 +1,6 @@
 """scripts/bench.py and scripts/bench_memory.py: every benchmark still runs, at toy size."""
 
+import importlib.util
 import json
 import math
 import subprocess
@@ -14,22 +15,83 @@ from helpers import SCRIPTS, load_script
 
 RATIOS = {
     "parse": {"MB_per_second", "times_scikit-learn", "times_liblinear_python_reader"},
-    "epoch": {
-        "implicit ones: epoch_of_liblinear_iteration",
-        "implicit ones: epoch_of_touching",
-        "float32: epoch_of_liblinear_iteration",
-        "float32: epoch_of_touching",
+    "split": {
+        "MB_of_text_per_second",
+        "of_liblinear_one_iteration_process",
+        "of_liblinear_reading_estimated",
+        "of_scikit-learn_loader",
+        "100_blocks_of_1_block",
+        "2_threads_of_1",
+        "gz_of_decompressing",
+        "zst_of_decompressing",
+    },
+    "kernel": {
+        "short rows, implicit ones: epoch_of_liblinear_iteration",
+        "short rows, implicit ones: epoch_of_touching",
+        "short rows, float32: epoch_of_liblinear_iteration",
+        "short rows, float32: epoch_of_touching",
+        "short rows: gap_of_plain_order_after_8_epochs",
+        "long rows, float32: epoch_of_liblinear_iteration",
+        "long rows, float32: epoch_of_touching",
+        "long rows: gap_of_plain_order_after_8_epochs",
     },
     "start": {"seconds", "times_python", "times_numpy"},
     "text-to-gap": {
         "sbm_of_liblinear_time",
         "sbm_of_liblinear_peak_memory",
+        "sbm_of_vw_single_pass_time",
         "sbm_certified_relative_gap",
         "sbm_passes",
     },
-    "overlap": {"wall_of_larger", "sum_of_larger"},
+    "one-pass": {
+        "sbm_of_vw_single_pass_time",
+        "sbm_of_vw_single_pass_cpu_time",
+        "accuracy_of_one_pass_of_converged",
+        "accuracy_of_vw_of_converged",
+    },
+    "scaling": {
+        "split_us_per_row: largest_of_smallest",
+        "pass_us_per_row: largest_of_smallest",
+        "split_peak_MB: largest_of_smallest",
+        "train_peak_MB: largest_of_smallest",
+    },
+    "overlap": {"wall_of_larger", "sum_of_larger", "passes_with_cache_of_without"},
+    "rounds": {
+        "not throttled: auto_of_best_fixed_seconds",
+        "not throttled: auto_of_best_fixed_passes",
+        "100 MB/s: auto_of_best_fixed_seconds",
+        "100 MB/s: auto_of_best_fixed_passes",
+    },
+    "cache": {
+        "data.svm: auto_of_best_fixed_seconds",
+        "data.svm: auto_of_best_fixed_passes",
+    },
+    "threads": {
+        "split: 2_threads_of_1",
+        "split: 8_threads_of_1, extrapolated",
+        "train: 2_threads_of_1",
+        "train: 8_threads_of_1, extrapolated",
+    },
 }
-NEEDS_PEERS = {"parse", "epoch", "text-to-gap"}
+LEARNERS = {"liblinear": "liblinear-official", "sklearn": "scikit-learn"}
+PEERS = {
+    "parse": LEARNERS,
+    "split": LEARNERS,
+    "kernel": {"liblinear": "liblinear-official"},
+    "text-to-gap": LEARNERS | {"vowpalwabbit": "vowpalwabbit"},
+    "one-pass": {"vowpalwabbit": "vowpalwabbit"},
+}
+PICTURES = {"text-to-gap", "scaling"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text of all benchmarks but one, which makes its own."""
+    text = tmp_path_factory.mktemp("data") / "data.svm"
+    script = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", str(text)]
+    size = ["--rows", "20000", "--features", "5000", "--nnz", "10", "--power", "0.8"]
+    subprocess.run([*script, *size, "--noise", "0.02"], check=True, capture_output=True)
+    return text
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,16 +111,17 @@ def memory_bench(
 def read_report(prefix: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(prefix.with_name(prefix.name + ".json").read_text())
     assert set(report) == {
-        "benchmark", "title", "settings", "data", "rows", "ratios", "notes", "machine",
+        "benchmark", "title", "settings", "data", "rows", "tables", "ratios", "notes", "machine",
     }  # fmt: skip
     assert {"date", "cores", "memory_bytes", "python", "numpy", "numba"} <= set(report["machine"])
-    columns = [set(row) for row in report["rows"]]
-    assert columns
-    assert all(c == columns[0] for c in columns)
-    table = prefix.with_name(prefix.name + ".md").read_text().splitlines()
-    assert table[0].startswith(f"## {report['benchmark']}: ")
-    assert sum(line.startswith("|") for line in table) == 2 + len(report["rows"])
-    for number in [*report["ratios"].values(), *numbers_of(report["rows"])]:
+    tables = [report["rows"], *report["tables"].values()]
+    for rows in tables:
+        assert rows
+        assert all(set(row) == set(rows[0]) for row in rows)
+    text = prefix.with_name(prefix.name + ".md").read_text().splitlines()
+    assert text[0].startswith(f"## {report['benchmark']}: ")
+    assert sum(line.startswith("|") for line in text) == sum(2 + len(rows) for rows in tables)
+    for number in [*report["ratios"].values(), *(n for rows in tables for n in numbers_of(rows))]:
         assert math.isfinite(number)
         assert number >= 0
     assert all(number > 0 for number in report["ratios"].values())
@@ -71,12 +134,13 @@ def numbers_of(rows: list[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", list(RATIOS))
-def test_benchmark_runs_at_toy_size(name: str, tmp_path: Path) -> None:
-    if name in NEEDS_PEERS:
-        pytest.importorskip("liblinear", reason="liblinear-official is not installed")
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+def test_benchmark_runs_at_toy_size(name: str, data: Path, tmp_path: Path) -> None:
+    for module, package in PEERS.get(name, {}).items():
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{package} is not installed")
     prefix = tmp_path / "folder" / "report"
     command = [sys.executable, str(SCRIPTS / "bench.py"), name, "--quick", "-o", str(prefix)]
+    command += [] if name in ("start", "parse") else ["--data", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "folder" / "report.md").read_text()
@@ -84,30 +148,103 @@ def test_benchmark_runs_at_toy_size(name: str, tmp_path: Path) -> None:
     assert report["benchmark"] == name
     assert set(report["ratios"]) == RATIOS[name]
     assert str(tmp_path) not in json.dumps(report)
+    assert str(data.parent) not in json.dumps(report)
     assert sys.prefix not in json.dumps(report)
     if name == "text-to-gap":
-        for row in report["rows"]:
+        for row in report["rows"][:2]:
             assert 0 <= row["above_bound"] < 0.03, row  # both solve the same problem
+    if name in ("text-to-gap", "one-pass"):
+        for row in report["rows"]:
+            assert 0.75 < row["test_accuracy"] < 1, row  # labels have the right sign
+    picture = prefix.with_name("report.png")
+    drawn = name in PICTURES and importlib.util.find_spec("matplotlib") is not None
+    assert picture.exists() == drawn
+    assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_objective_is_that_of_the_formula(tmp_path: Path) -> None:
     text = "+1 2:0.5 7:2\n-1 3:1 9000:4\n+1\n-1 2:-1\n"
     (tmp_path / "small.svm").write_text(text)
     ids, weights = np.array([2, 3, 7]), np.array([0.25, -3.0, 0.125])
-    value = load_script("bench")._objective(tmp_path / "small.svm", 0.5, ids, weights, 1.0)
+    peers = load_script("bench_peers")
+    model = peers.LinearModel(ids, weights, 1.0)
+    value = peers.objective(tmp_path / "small.svm", 0.5, model)
     margins = np.array([0.5 * 0.25 + 2 * 0.125, 3.0, 0.0, 0.25])
     expected = 0.5 * weights @ weights + 0.5 * np.maximum(0, 1 - margins).sum()
     assert value == pytest.approx(expected, rel=1e-15)
+    assert peers.accuracy(tmp_path / "small.svm", model) == 0.75  # an empty row is never right
+
+
+def test_gap_of_liblinear_is_that_of_a_small_problem(tmp_path: Path) -> None:
+    pytest.importorskip("liblinear", reason="liblinear-official is not installed")
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{2 * (a > b) - 1} 1:{a:.3f} 2:{b:.3f} {k % 5 + 3}:1\n"
+        for k, (a, b) in enumerate(rng.random((200, 2)))
+    ]
+    (tmp_path / "small.svm").write_text("".join(rows))
+    held = load_script("bench_ours").hold(tmp_path / "small.svm", tmp_path, 1.0)
+    library = load_script("bench_peers").LiblinearLibrary(held, 1.0)
+    found = {k: library.after(k) for k in range(1, 9)}
+    assert all(state.iterations == k for k, state in found.items() if state is not None)
+    gaps = [state.relative_gap for state in found.values() if state is not None]
+    assert len(gaps) > 2
+    assert 1 > gaps[0] > gaps[-1] > 0
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_last_tenth_is_held_out(end: str, tmp_path: Path) -> None:
+    lines = [f"+1 {k}:1" for k in range(1, 31)]
+    (tmp_path / "all.svm").write_text("\n".join(lines) + end)
+    first, last = load_script("bench_data").hold_out(tmp_path / "all.svm", 0.1, tmp_path)
+    assert first.read_text() + last.read_text() == (tmp_path / "all.svm").read_text()
+    assert first.read_text().split("\n") == [*lines[: 27 if end else 26], ""]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
+def test_end_of_line_is_where_the_lines_end(share: float, tmp_path: Path) -> None:
+    lines = [b"x" * (k % 7) + b"\n" for k in range(40)]
+    (tmp_path / "text").write_bytes(b"".join(lines))
+    data = load_script("bench_data")
+    whole = data.PIECE
+    try:
+        for data.PIECE in (1, 3, 64, whole):  # lines of many pieces, pieces of many lines
+            count, end = data.end_of_line(tmp_path / "text", share)
+            assert (count, end) == (40 * share, len(b"".join(lines[: int(40 * share)])))
+    finally:
+        data.PIECE = whole
+
+
+def test_text_for_vowpal_wabbit(tmp_path: Path) -> None:
+    (tmp_path / "small.svm").write_text("3 1:1 11:1 12:1.5 # 4:1\n\n-2 7:0.5 8:1\n3\n")
+    load_script("bench_peers").to_vw(tmp_path / "small.svm", tmp_path / "small.vw", 3.0)
+    lines = (tmp_path / "small.vw").read_text().splitlines()
+    assert [line.rstrip() for line in lines] == ["1 |f 1 11 12:1.5", "-1 |f 7:0.5 8", "1 |f"]
+
+
+@pytest.mark.parametrize(("ratio", "share"), [(1.0, 0.0), (0.5, 1.0), (0.75, 0.5), (1.2, 0.0)])
+def test_parallel_share_follows_from_two_times(ratio: float, share: float) -> None:
+    assert load_script("bench_training").parallel_share(ratio) == pytest.approx(share)
+
+
+def test_without_matplotlib_a_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = load_script("bench_plot")
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    assert not plot.draw({"benchmark": "scaling"}, tmp_path / "none.png")
+    assert "matplotlib is not installed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("labels", ["+1 -1", "-1 1"])
 def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> None:
     head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature 2\nbias -1\n"
     (tmp_path / "peer.model").write_text(f"{head}w\n0.5 \n-0.25 \n")
-    ids, weights, positive = load_script("bench")._read_liblinear_model(tmp_path / "peer.model")
-    assert ids.tolist() == [1, 2]
-    assert weights.tolist() == [0.5, -0.25]
-    assert positive == float(labels.split()[0])
+    model = load_script("bench_peers").read_liblinear_model(tmp_path / "peer.model")
+    assert model.ids.tolist() == [1, 2]
+    assert model.weights.tolist() == [0.5, -0.25]
+    assert model.positive == float(labels.split()[0])
 
 
 @pytest.mark.parametrize(
@@ -115,6 +252,8 @@ def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> N
     [
         (["parse", "--data", "nowhere.svm"], 1, "nowhere.svm: no such file"),
         (["parse", "--runs", "0"], 2, "--runs must be at least 1"),
+        (["one-pass", "--data", __file__, "--test", "nowhere"], 1, "nowhere: no such file"),
+        (["cache", "--cache-frac", "0.5,many"], 2, "invalid list of"),
         (["nothing"], 2, "invalid choice"),
     ],
 )

@@ -1,0 +1,180 @@
+"""Our side of the benchmarks: the commands, and a store held in memory."""
+
+import argparse
+import functools
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.bench_data import first_bytes
+from scripts.bench_tools import Finished, run_process, sbm_command, tell
+
+__all__ = [
+    "BUDGET",
+    "Held",
+    "accuracy_of",
+    "hold",
+    "passes_of",
+    "remove",
+    "split",
+    "train",
+    "train_throttled",
+    "training_options",
+    "warm_up",
+]
+
+BUDGET = (0, 3)  # exit codes of a training that may use up its passes
+
+# Arguments: store, model, settings and rate, both as JSON. Prints the report.
+THROTTLED_CHILD = """\
+import json, sys
+import sbm
+store, model, settings, rate = sys.argv[1:]
+settings = sbm.Settings(**json.loads(settings))
+print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1]))
+"""
+
+
+def remove(*paths: Path) -> None:
+    """Remove files and folders, where they are there."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    """``cache_frac=0.5`` as ``--cache-frac 0.5``."""
+    words = []
+    for name, value in options.items():
+        words += [f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def split(text: Path, store: Path, **options: Any) -> Finished:
+    """Run ``sbm split`` to a fresh store; its report is on stdout."""
+    remove(store)
+    return run_process(sbm_command("split", text, "-o", store, *_words(options), "--json"))
+
+
+def train(
+    store: Path, model: Path, *flags: str, codes: tuple[int, ...] = (0,), **options: Any
+) -> Finished:
+    """Run ``sbm train`` from scratch; its report is on stdout."""
+    _remove_model(model)
+    words = (*_words(options), *flags)
+    return run_process(sbm_command("train", store, "-o", model, *words, "--json"), codes=codes)
+
+
+def train_throttled(
+    store: Path, model: Path, read_rate: float | None, **options: Any
+) -> dict[str, Any]:
+    """Train from scratch, reading `read_rate` bytes a second at most; return the report."""
+    _remove_model(model)
+    arguments = (str(store), str(model), json.dumps(options), json.dumps(read_rate))
+    return run_process([sys.executable, "-c", THROTTLED_CHILD, *arguments]).json()
+
+
+def _remove_model(model: Path) -> None:
+    remove(model, model.with_name(model.name + ".run"))
+
+
+def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
+    """The options of ``sbm train`` among the arguments, some of them replaced."""
+    names = ("C", "cache_frac", "mem", "rounds", "tol", "max_passes")
+    return {name: getattr(args, name) for name in names} | changes
+
+
+def accuracy_of(model: Path, test: Path) -> float:
+    """Share of right labels, by ``sbm predict``."""
+    report = run_process(sbm_command("predict", model, test, "--json")).json()
+    return float(report["accuracy"])
+
+
+def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:
+    """Compile split and train, with rows of the data, so that no timed process has to."""
+    tell("warming up")
+    part = first_bytes(text or args.data, 200_000, args.folder / "warm.svm")
+    store, model = args.folder / "warm.sbm", args.folder / "warm.model"
+    split(part, store)
+    train(store, model, codes=BUDGET, max_passes=1)
+
+
+def passes_of(model: Path) -> list[dict[str, float]]:
+    """Seconds of each pass of the training that made a model, from its log.
+
+    ``wall`` is the time between two rows of the log less the certificate, which is a pass of its
+    own; the first one includes opening the store.
+    """
+    log = model.with_name(model.name + ".run") / "log.jsonl"
+    passes, before = [], 0.0
+    for line in log.read_text("utf-8").splitlines():
+        event = json.loads(line)
+        if event["event"] != "pass":
+            continue
+        parts = {name: event["seconds"][name] for name in ("load", "solve", "wait", "write")}
+        wall = event["elapsed"] - before - event["seconds"]["certify"]
+        passes.append({"wall": wall, **parts})
+        before = event["elapsed"]
+    return passes
+
+
+@dataclass
+class Held:
+    """A whole data set in memory, as training sees a block.
+
+    Attributes
+    ----------
+    rows : Rows
+    problem : Problem
+    ids : ndarray of int64
+        Feature ids, by index.
+    """
+
+    rows: Any
+    problem: Any
+    ids: npt.NDArray[np.int64]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.ids)
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzeros."""
+        return int(self.rows.nnz)
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, Any]:
+        """Values as stored, and explicit ones where none are stored."""
+        values = self.rows.values
+        if values is not None:
+            return {str(values.dtype): values}
+        return {"implicit ones": None, "float32": np.ones(self.nnz, np.float32)}
+
+
+def hold(text: Path, folder: Path, C: float) -> Held:
+    """Load a text through a store of one block: rows dealt at random, as training sees them."""
+    import sbm
+    from sbm.jobs.problem import make_problem
+    from sbm.rows import Arena, Rows
+    from sbm.store.blocks import BlockStore
+
+    sbm.split([text], folder / "held.sbm", blocks=1, force=True)
+    store = BlockStore(folder / "held.sbm")
+    n = store.n_rows
+    arena = Arena.of(store.nnz, store.value_type)
+    into = Rows(
+        np.empty(n, np.int64), np.empty(n, np.int32), arena.indices, arena.values,
+        np.empty(n, np.int32),
+    )  # fmt: skip
+    rows = store.read(store.chunks[0], into, 0)
+    return Held(rows, make_problem(sbm.Settings(C=C), store), store.read_feature_ids())

@@ -1,0 +1,113 @@
+"""Pictures of the benchmarks, drawn from their reports.
+
+    python scripts/bench_plot.py results/text-to-gap.json
+
+Needs matplotlib, which is in the extra bench; draws without a screen.
+"""
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from scripts.bench_tools import tell
+
+__all__ = ["PICTURES", "draw"]
+
+COLOURS = {"sbm": "#0072b2", "LIBLINEAR": "#d55e00", "VW": "#009e73"}
+MARKERS = {"sbm": "o", "LIBLINEAR": "s", "VW": "^"}
+
+
+def _text_to_gap(report: dict[str, Any], panels: Any) -> None:
+    """Objective above the bound, and test accuracy, over the wall time from text."""
+    shown = {"above_bound": panels[0], "test_accuracy": panels[1]}
+    for quantity, panel in shown.items():
+        for method, colour in COLOURS.items():
+            points = [
+                (row["seconds"], row[quantity])
+                for row in report["tables"]["curves"]
+                if row["method"] == method and row[quantity] is not None
+            ]
+            if points:
+                marks = {"color": colour, "marker": MARKERS[method], "label": method}
+                panel.plot(*zip(*points, strict=True), **marks)
+        panel.set_xlabel("seconds from text")
+        panel.legend()
+    panels[0].set_yscale("log")
+    panels[0].set_ylabel("relative objective above the best certified dual")
+    panels[1].set_ylabel("test accuracy")
+
+
+def _scaling(report: dict[str, Any], panels: Any) -> None:
+    """Time for a row, and peak memory, over the number of rows."""
+    shown = [("us_per_row", ("split", "pass")), ("peak_MB", ("split", "train"))]
+    for panel, (quantity, kinds) in zip(panels, shown, strict=True):
+        rows = report["rows"]
+        for kind, marker in zip(kinds, "os", strict=True):
+            heights = [row[f"{kind}_{quantity}"] for row in rows]
+            panel.plot([row["rows"] for row in rows], heights, marker=marker, label=kind)
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel("rows")
+        panel.legend()
+    panels[0].set_ylabel("microseconds a row")
+    panels[1].set_ylabel("peak memory, MB")
+
+
+PICTURES: dict[str, Callable[[dict[str, Any], Any], None]] = {
+    "text-to-gap": _text_to_gap,
+    "scaling": _scaling,
+}
+
+
+def draw(report: dict[str, Any], out: Path) -> bool:
+    """Draw the picture of a report, if its benchmark has one and matplotlib is there.
+
+    Parameters
+    ----------
+    report : dict
+        As in the JSON file.
+    out : Path
+        A PNG file.
+
+    Returns
+    -------
+    bool
+        Whether it was drawn.
+    """
+    fill = PICTURES.get(report["benchmark"])
+    if fill is None:
+        return False
+    if importlib.util.find_spec("matplotlib") is None:
+        tell("matplotlib is not installed (it is in the extra bench), so no picture is made")
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    fill(report, figure.subplots(1, 2))
+    figure.suptitle(f"{report['title']} ({report['data'].get('name', '')})", fontsize=10)
+    figure.savefig(out, dpi=120)
+    return True
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Draw again from a JSON file; exit code 0 drawn, 1 not, 2 usage."""
+    parser = argparse.ArgumentParser(prog="bench_plot.py", description="Draw a benchmark again.")
+    parser.add_argument("report", type=Path, metavar="REPORT.json")
+    path = parser.parse_args(argv).report
+    try:
+        drawn = draw(json.loads(path.read_text("utf-8")), path.with_suffix(".png"))
+    except (OSError, ValueError) as error:
+        print(f"bench_plot.py: {error}", file=sys.stderr)
+        return 1
+    return 0 if drawn else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
