@@ -251,7 +251,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "one-pass": Benchmark(
         bench_one_pass,
         "the model after a single pass",
-        (_training, _rounds, _cache, _liblinear),
+        (_training, _rounds, _cache),
         {"tol": 1e-4},
         QUICK_TRAINING,
         needs_test=True,
@@ -261,7 +261,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         "time per row and memory when the data grows",
         (_training, _rounds, _cache, _scaling_options),
         {"mem": "300MB"},
-        {"runs": 1},
+        {"runs": 1, "parts": [4, 1]},
         rows=4_000_000,
     ),
     "overlap": Benchmark(

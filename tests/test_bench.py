@@ -18,7 +18,7 @@ RATIOS = {
     "split": {
         "MB_of_text_per_second",
         "of_liblinear_one_iteration_process",
-        "of_liblinear_reading_estimated",
+        "of_liblinear_reading_alone",
         "of_scikit-learn_loader",
         "100_blocks_of_1_block",
         "2_threads_of_1",
