@@ -90,12 +90,13 @@ def _cost(parser: argparse.ArgumentParser) -> None:
 
 def _splitting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=12, metavar="M")
-    parser.add_argument("--mem", default="400MB", metavar="SIZE", help="of sbm split and sbm train")
+    parser.add_argument("--mem", default="400MB", metavar="SIZE", help="of each of our processes")
 
 
 def _training(parser: argparse.ArgumentParser) -> None:
     _cost(parser)
     _splitting(parser)
+    parser.add_argument("--split-mem", metavar="SIZE", help="of sbm split alone; default: --mem")
     parser.add_argument("--tol", type=float, default=1e-3)
     parser.add_argument("--max-passes", type=int, default=500, metavar="N")
 

@@ -52,7 +52,7 @@ def bench_kernel(args: argparse.Namespace, report: Report) -> None:
     report.notes = [
         (
             "LIBLINEAR's iteration: (call with more iterations - call with fewer) / difference of "
-            "their numbers, problem already built, output collected"
+            "their numbers, neighbouring runs, problem already built, output collected"
         ),
         "one thread each; the same rows in the same order; LIBLINEAR's features in order of id",
         (
@@ -89,7 +89,13 @@ class _Comparison:
         """Measure, and add to the report."""
         few, many, e = self._peer.find_iterations(self._args.more_iterations)
         times = alternate(self._tasks(many, e), self._args.runs)
-        iteration = (median(times["later"]) - median(times["first"])) / (many - few)
+        pairs = zip(times["later"], times["first"], strict=True)
+        iteration = median([later - first for later, first in pairs]) / (many - few)
+        if iteration <= 0:
+            raise BenchError(
+                f"{self._name}: LIBLINEAR's iterations are too short to be timed on these rows; "
+                "give more rows, or a larger --more-iterations"
+            )
         self._fill_times(report, times, iteration, (few, many))
         self._fill_gaps(report)
         report.data[self._name] = (

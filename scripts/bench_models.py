@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from scripts.bench_ours import BUDGET, accuracy_of, split, train, training_options, warm_up
+from scripts.bench_ours import (
+    BUDGET,
+    accuracy_of,
+    split,
+    splitting_options,
+    train,
+    training_options,
+    warm_up,
+)
 from scripts.bench_peers import (
     Liblinear,
     VowpalWabbit,
@@ -80,7 +88,7 @@ class _Contest:
     def run_ours(self, **changes: Any) -> _Run:
         """Split and train."""
         args = self._args
-        first = split(args.data, self.store, blocks=args.blocks, mem=args.mem)
+        first = split(args.data, self.store, **splitting_options(args))
         then = self.train(**changes)
         facts = then.json()
         inside = {k: facts["seconds"][k] for k in ("solve", "wait", "certify")}

@@ -23,6 +23,7 @@ __all__ = [
     "passes_of",
     "remove",
     "split",
+    "splitting_options",
     "train",
     "train_throttled",
     "training_options",
@@ -84,6 +85,11 @@ def train_throttled(
 
 def _remove_model(model: Path) -> None:
     remove(model, model.with_name(model.name + ".run"))
+
+
+def splitting_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
+    """The options of ``sbm split`` among the arguments, some of them replaced."""
+    return {"blocks": args.blocks, "mem": args.split_mem or args.mem} | changes
 
 
 def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from scripts.bench_ours import (
     BUDGET,
     passes_of,
     split,
+    splitting_options,
     train,
     train_throttled,
     training_options,
@@ -28,7 +29,7 @@ def _store(args: argparse.Namespace, text: Path | None = None, **changes: Any) -
     """Split a text to a store that stays for all runs."""
     tell("splitting")
     store: Path = args.folder / "store.sbm"
-    split(text or args.data, store, **{"blocks": args.blocks, "mem": args.mem} | changes)
+    split(text or args.data, store, **splitting_options(args, **changes))
     return store
 
 
@@ -73,7 +74,7 @@ def bench_scaling(args: argparse.Namespace, report: Report) -> None:
 
 def _measure_size(args: argparse.Namespace, text: Path) -> dict[str, float]:
     store, model = args.folder / "part.sbm", args.folder / "part.model"
-    made = split(text, store, blocks=args.blocks, mem=args.mem)
+    made = split(text, store, **splitting_options(args))
     options = training_options(args, tol=NEVER, max_passes=SCALING_PASSES)
     done = train(store, model, codes=BUDGET, **options)
     walls = [seconds["wall"] for seconds in passes_of(model)]
@@ -252,8 +253,7 @@ def bench_threads(args: argparse.Namespace, report: Report) -> None:
     """
     warm_up(args)
     store, model = _store(args), args.folder / "threads.model"
-    options = {"blocks": args.blocks, "mem": args.mem}
-    tasks = {}
+    options, tasks = splitting_options(args), {}
     for threads in (1, 2):
         copy = args.folder / "threads.sbm"
         tasks[f"split, {threads}"] = partial(split, args.data, copy, **options, threads=threads)
