@@ -160,11 +160,11 @@ class Held:
 
     @functools.cached_property
     def kinds(self) -> dict[str, Any]:
-        """Values as stored, and explicit ones where none are stored."""
+        """Values as stored, and explicit ones where none are; as long as the rows' indices."""
         values = self.rows.values
         if values is not None:
             return {str(values.dtype): values}
-        return {"implicit ones": None, "float32": np.ones(self.nnz, np.float32)}
+        return {"implicit ones": None, "float32": np.ones(len(self.rows.indices), np.float32)}
 
 
 def hold(text: Path, folder: Path, C: float) -> Held:

@@ -138,10 +138,11 @@ class LiblinearLibrary:
         rows = held.rows
         rank = np.empty(held.n_features, np.int32)
         rank[np.argsort(held.ids)] = np.arange(held.n_features, dtype=np.int32)
-        values = np.ones(held.nnz) if rows.values is None else rows.values.astype(np.float64)
-        indptr = np.append(rows.starts, held.nnz)
+        nnz = held.nnz  # there is spare room behind them
+        values = np.ones(nnz) if rows.values is None else rows.values[:nnz].astype(np.float64)
+        indptr = np.append(rows.starts, nnz)
         shape = (len(rows), held.n_features)
-        self._X = scipy.sparse.csr_matrix((values, rank[rows.indices], indptr), shape=shape)
+        self._X = scipy.sparse.csr_matrix((values, rank[rows.indices[:nnz]], indptr), shape=shape)
         self._X.sort_indices()
         self._signs = np.where(rows.y == held.problem.positive, 1.0, -1.0)
         self._peer, self._C, self._print_function = peer, C, library.PRINT_STRING_FUN
