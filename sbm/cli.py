@@ -204,9 +204,15 @@ def split(
     help="What a row costs, see the README.  [default: hinge]",
 )
 @click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
-@click.option("--cache-frac", type=float, help="Share of the working set cached.  [default: 0.5]")
+@click.option(
+    "--cache-frac", metavar="F", help="Share of the working set cached, or auto.  [default: 0.5]"
+)
 @click.option("--mem", metavar="SIZE", help="Bound of the process's memory.  [default: 2GB]")
-@click.option("--rounds", type=int, help="Most sweeps over a working set.  [default: 3]")
+@click.option(
+    "--rounds",
+    metavar="N",
+    help="Most sweeps over a working set, 2,2,5 by pass, or auto (default).",
+)
 @click.option("--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]")
 @click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]")
 @click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h.")
@@ -220,6 +226,7 @@ def split(
     "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
 )
 @click.option("--seed", type=int, help="Of every random choice.  [default: 0]")
+@click.option("--threads", type=int, metavar="N", help="Default: all cores.")
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
 @click.option(
     "--config", type=click.Path(path_type=Path), help="TOML file; its keys are these options."

@@ -54,8 +54,9 @@ class Rows:
 class Arena:
     """One pair of arrays that holds the nonzeros of several sets of rows.
 
-    The cache lives at the front and the block buffers `SPARE` behind it, so that kernels see one
-    pair of arrays and no nonzero is copied to merge a block with the cache (SBM 2011, section 5.1).
+    In training the cache lives at the front and the block buffers `SPARE` behind it, with `SPARE`
+    more at the end, so that kernels see one pair of arrays and no nonzero is copied to merge a
+    block with the cache (SBM 2011, section 5.1).
 
     Attributes
     ----------
@@ -68,13 +69,9 @@ class Arena:
 
     @classmethod
     def of(cls, capacity: int, value_type: str) -> "Arena":
-        """Return an arena for `capacity` nonzeros of ``ones``, ``float32`` or ``float64``.
-
-        There is room for `SPARE` more behind the cache, and for as many at the end.
-        """
-        room = capacity + 2 * SPARE
-        values = None if value_type == "ones" else np.empty(room, value_type)
-        return cls(np.empty(room, np.int32), values)
+        """Return an arena for `capacity` nonzeros of ``ones``, ``float32`` or ``float64``."""
+        values = None if value_type == "ones" else np.empty(capacity, value_type)
+        return cls(np.empty(capacity, np.int32), values)
 
     def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32") -> Rows:
         """Return room for `n_rows` rows whose nonzeros lie in this arena, nothing filled in."""

@@ -105,12 +105,15 @@ class Settings:
         A key of ``sbm.solver.losses.LOSSES``.
     C : float
         Cost of a row's loss against ½|w|².
-    cache_frac : float
-        Share of the working set (cache and block together) that is cache, in [0, 1).
+    cache_frac : float or "auto"
+        Share of the working set (cache and block together) that is cache, in [0, 1); ``auto``
+        chooses it pass by pass, from how many alphas are free.
     mem : int or str
         Bound of the process's peak resident memory; bytes, or text such as ``"2GB"``.
-    rounds : int
-        Most sweeps over the working set before the next block is loaded.
+    rounds : int or str
+        Most sweeps over the working set before the next block is loaded; ``"2,2,5"`` gives a number
+        for each pass, the last one for all that follow; ``"auto"`` chooses it by the number of
+        blocks, and more where they load slowly.
     tol : float
         Relative duality gap at which training ends.
     max_passes : int
@@ -125,6 +128,9 @@ class Settings:
         Label to factor of C.
     seed : int
         Of every random choice.
+    threads : int, optional
+        For reading, decoding and screening beside the solver; no result depends on it. Default: the
+        cores this process may use.
 
     Raises
     ------
@@ -134,9 +140,9 @@ class Settings:
 
     loss: str = "hinge"
     C: float = 1.0
-    cache_frac: float = 0.5
+    cache_frac: float | str = 0.5
     mem: int | str = 2_000_000_000
-    rounds: int = 3
+    rounds: int | str = "auto"
     tol: float = 1e-3
     max_passes: int = 50
     time_limit: float | str | None = None
@@ -144,6 +150,7 @@ class Settings:
     bias: float = 0.0
     class_weight: Mapping[float, float] = field(default_factory=dict)
     seed: int = 0
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mem", parse_size(self.mem))
@@ -154,22 +161,30 @@ class Settings:
         for name in ("loss", "policy"):
             if not isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; a name is expected")
+        object.__setattr__(self, "rounds", _read_rounds(self.rounds))
+        object.__setattr__(self, "cache_frac", _read_frac(self.cache_frac))
         for name in ("C", "cache_frac", "tol", "bias"):
             value = getattr(self, name)
+            if (name, value) == ("cache_frac", "auto"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise SettingsError(f"{name} is {value!r}; a number is expected")
             object.__setattr__(self, name, _to_float(value))
-        for name in ("rounds", "max_passes", "seed"):
+        for name in ("max_passes", "seed", "threads"):
             value = getattr(self, name)
+            if (name, value) == ("threads", None):
+                continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise SettingsError(f"{name} is {value!r}; a whole number is expected")
         self._require("C", self.C > 0 and math.isfinite(self.C), "a finite number above 0")
-        self._require("cache_frac", 0 <= self.cache_frac < 1, "at least 0 and below 1")
+        if not isinstance(self.cache_frac, str):
+            self._require("cache_frac", 0 <= self.cache_frac < 1, "at least 0 and below 1, or auto")
         self._require("tol", self.tol > 0 and math.isfinite(self.tol), "a finite number above 0")
         self._require("bias", self.bias >= 0 and math.isfinite(self.bias), "0 or a positive number")
-        for name in ("rounds", "max_passes"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-            self._require(name, getattr(self, name) < 2**63, "below 2^63")
+        for name in ("max_passes", "threads"):
+            value = getattr(self, name)
+            self._require(name, value is None or value >= 1, "at least 1")
+            self._require(name, value is None or value < 2**63, "below 2^63")
         self._require("seed", 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
         for label, weight in weights.items():
             if not (weight >= 0 and math.isfinite(weight)):
@@ -227,6 +242,34 @@ class Settings:
         values = dataclasses.asdict(self)
         values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
         return values
+
+
+def _read_rounds(value: Any) -> int | str:
+    """Check a number of rounds, or a list of them in words; a plain number becomes an int."""
+    if value == "auto":
+        return "auto"
+    parts = [part.strip() for part in str(value).split(",")]
+    known = isinstance(value, int | str) and not isinstance(value, bool)
+    if not known or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
+        raise SettingsError(
+            f"rounds is {value!r}; a whole number, a list such as 2,2,5, or auto is expected"
+        )
+    numbers = [int(part) for part in parts]
+    for number in numbers:
+        if not 1 <= number < 2**63:
+            bound = "at least 1" if number < 1 else "below 2^63"
+            raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
+    return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
+
+
+def _read_frac(value: Any) -> Any:
+    """Turn the text of a number into the number; ``auto`` stays."""
+    if not isinstance(value, str) or value == "auto":
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise SettingsError(f"cache_frac is {value!r}; a number or auto is expected") from None
 
 
 def _read_weights(value: Any, where: str) -> dict[float, float]:

@@ -202,7 +202,7 @@ class _Epochs:
         for k in range(1, max(counts) + 1):
             epoch()
             if k in counts:
-                certifier = Certifier(self.held.problem, W)
+                certifier = Certifier(self.held.problem, W, np.empty_like(W))
                 certifier.add(self.held.rows, alpha)
                 gaps[k] = certifier.finish().relative_gap
         return gaps

@@ -107,10 +107,10 @@ def test_plans_keep_the_bound_and_the_least_one_is_the_least(
 def test_the_refusal_names_the_least_size_in_a_form_that_is_accepted() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, 100_000_000, 0.5, 1000)
+        plan_training(store, 60_000_000, 0.5, 1000)
     found = re.fullmatch(
-        r"--mem 100 MB is too little to train on x\.sbm, which needs interpreter 180 MB, "
-        r"weights 16 kB, feature ids 8 kB, decoding .+, overhead .+, blocks .+; "
+        r"--mem 60 MB is too little to train on x\.sbm, which needs interpreter 92 MB, "
+        r"weights 16 kB, decoding .+, overhead .+, blocks .+; "
         r"the least that works is --mem (\d+MB)",
         str(caught.value),
     )

@@ -89,9 +89,18 @@ def test_the_nearest_known_word_is_suggested():
 
 def test_defaults_are_those_of_the_issue():
     s = Settings()
-    assert (s.loss, s.C, s.cache_frac, s.mem_bytes, s.rounds) == ("hinge", 1, 0.5, 2 * 10**9, 3)
+    assert (s.loss, s.C, s.cache_frac, s.mem_bytes, s.rounds) == (
+        "hinge",
+        1,
+        0.5,
+        2 * 10**9,
+        "auto",
+    )
     assert (s.tol, s.max_passes, s.time_limit, s.policy) == (1e-3, 50, None, "gradient")
     assert (s.bias, s.class_weight, s.seed) == (0, {}, 0)
+
+
+ROUNDS = "a whole number, a list such as 2,2,5, or auto is expected"
 
 
 @pytest.mark.parametrize(
@@ -104,18 +113,22 @@ def test_defaults_are_those_of_the_issue():
         ("C", "1", "C is '1'; a number is expected"),
         ("C", True, "C is True; a number is expected"),
         ("C", None, "C is None; a number is expected"),
-        ("cache_frac", 1, "cache_frac is 1; it must be at least 0 and below 1"),
-        ("cache_frac", -0.1, "cache_frac is -0.1; it must be at least 0 and below 1"),
-        ("cache_frac", math.nan, "cache_frac is nan; it must be at least 0 and below 1"),
-        ("cache_frac", "half", "cache_frac is 'half'; a number is expected"),
+        ("cache_frac", 1, "cache_frac is 1; it must be at least 0 and below 1, or auto"),
+        ("cache_frac", -0.1, "cache_frac is -0.1; it must be at least 0 and below 1, or auto"),
+        ("cache_frac", math.nan, "cache_frac is nan; it must be at least 0 and below 1, or auto"),
+        ("cache_frac", "half", "cache_frac is 'half'; a number or auto is expected"),
         ("tol", 0, "tol is 0; it must be a finite number above 0"),
         ("tol", -1e-3, "tol is -0.001; it must be a finite number above 0"),
         ("tol", math.inf, "tol is inf; it must be a finite number above 0"),
         ("bias", -1, "bias is -1; it must be 0 or a positive number"),
         ("bias", math.inf, "bias is inf; it must be 0 or a positive number"),
         ("rounds", 0, "rounds is 0; it must be at least 1"),
-        ("rounds", 1.5, "rounds is 1.5; a whole number is expected"),
-        ("rounds", True, "rounds is True; a whole number is expected"),
+        ("rounds", 1.5, f"rounds is 1.5; {ROUNDS}"),
+        ("rounds", True, f"rounds is True; {ROUNDS}"),
+        ("rounds", "2,x", f"rounds is '2,x'; {ROUNDS}"),
+        ("rounds", "2,0", "rounds is 0; it must be at least 1"),
+        ("threads", 0, "threads is 0; it must be at least 1"),
+        ("threads", 1.5, "threads is 1.5; a whole number is expected"),
         ("max_passes", 0, "max_passes is 0; it must be at least 1"),
         ("max_passes", "9", "max_passes is '9'; a whole number is expected"),
         ("seed", -1, "seed is -1; it must be from 0 to 2^63 - 1"),
@@ -255,3 +268,11 @@ def test_a_toml_file_that_cannot_be_read_is_named(tmp_path):
         Settings.read_toml(missing)
     with pytest.raises(SbmError, match=f"^cannot read {tmp_path}: Is a directory$"):
         Settings.read_toml(tmp_path)
+
+
+def test_rounds_and_cache_frac_come_in_words_too():
+    assert Settings(rounds="3").rounds == 3
+    assert Settings(rounds=" 2, 2 ,5").rounds == "2,2,5"
+    assert Settings(rounds="auto").rounds == "auto"
+    assert Settings(cache_frac="0.25").cache_frac == 0.25
+    assert Settings(cache_frac="auto").cache_frac == "auto"

@@ -40,7 +40,8 @@ class Simulation:
         self.block_rows = max(len(b) for b in blocks)
         self.block_nnz = self.block_rows * X.shape[1]
         self.offset = cache_nnz + SPARE
-        arena = Arena.of(cache_nnz + self.block_nnz, "float32" if values else "ones")
+        nonzeros = cache_nnz + self.block_nnz + 2 * SPARE
+        arena = Arena.of(nonzeros, "float32" if values else "ones")
         self.working = WorkingSet(arena, cache_rows, cache_nnz, self.block_rows)
         W = np.zeros((X.shape[1] + (problem.bias > 0), 1))
         self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sbm.errors import MemoryPlanError
+from sbm.jobs.pace import BASE_FRAC, MOST_FRAC
 from sbm.settings import format_size
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
 __all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
 
-# Python, numpy, numba and the kernels, loaded from disk.
-INTERPRETER = 180_000_000
+# Python, numpy, llvmlite and the kernels, loaded from disk.
+INTERPRETER = 92_000_000
 # Buffers of files, progress and the like.
 OVERHEAD = 12_000_000
 # Alphas on their way to the disk: of rows that left the cache, and encoded.
@@ -68,6 +69,11 @@ class MemoryPlan:
     part_nnz: int
     items: dict[str, int]
 
+    def decoders(self, threads: int, mem: int) -> int:
+        """How many chunks can be decoded at a time with so many threads, one of them solving."""
+        spare = max(0, mem - self.total) // self.items["decoding"]
+        return max(1, min(threads - 1, 1 + spare))
+
     @property
     def total(self) -> int:
         """Bytes in all."""
@@ -79,7 +85,7 @@ class MemoryPlan:
 
 
 def plan_training(
-    store: BlockStore, mem: int, cache_frac: float, n_weights: int, n_outputs: int = 1
+    store: BlockStore, mem: int, cache_frac: float | str, n_weights: int, n_outputs: int = 1
 ) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
@@ -92,8 +98,8 @@ def plan_training(
     store : BlockStore
     mem : int
         Bytes of the whole process.
-    cache_frac : float
-        In [0, 1).
+    cache_frac : float or "auto"
+        In [0, 1); ``auto`` makes room for `BASE_FRAC`, and up to `MOST_FRAC` in what is left then.
     n_weights, n_outputs : int
         Shape of W.
 
@@ -107,20 +113,24 @@ def plan_training(
         Not even single chunks fit; says what would.
     """
     facts = _Facts(store, n_weights, n_outputs)
+    base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     room = mem - sum(facts.fixed.values())
     most_cuts = max(len(chunks) for chunks in store.chunks)
     cuts = 1
     while True:
         parts = [part for chunks in store.chunks for part in _cut_block(chunks, cuts)]
         blocks = facts.block_bytes(parts)
-        rows, nnz, wanted = facts.cache(parts, cache_frac)
+        rows, nnz, wanted = facts.cache(parts, base)
         if blocks + wanted <= room:
             break
         if cuts == most_cuts:
             if blocks <= room:
                 break
-            raise _too_little(store, mem, facts.fixed | {"blocks": blocks})
+            raise _too_little(store, mem, facts, blocks)
         cuts = min(most_cuts, max(cuts + 1, cuts * 9 // 8))
+    if facts.ids > room:
+        raise _too_little(store, mem, facts, blocks)
+    rows, nnz, wanted = facts.cache(parts, most)
     granted = min(wanted, room - blocks)
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
@@ -144,10 +154,10 @@ class _Facts:
         self.cache_row = self.work_row + 16 + more  # with the room to leave
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
+        self.ids = 8 * n_weights  # to write the model, when blocks and cache are gone
         self.fixed = {
             "interpreter": INTERPRETER,
             "weights": 8 * n_weights * n_outputs * 2,  # W, and its rebuilt copy to certify
-            "feature ids": 8 * n_weights,  # to write the model
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
             "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES,
         }
@@ -166,7 +176,9 @@ class _Facts:
         return rows, nnz, rows * self.cache_row + nnz * self.nonzero
 
 
-def _too_little(store: BlockStore, mem: int, items: dict[str, int]) -> MemoryPlanError:
+def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> MemoryPlanError:
+    last = {"blocks": blocks} if blocks >= facts.ids else {"feature ids": facts.ids}
+    items = facts.fixed | last
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     least = sum(items.values())
     return MemoryPlanError(

@@ -76,6 +76,8 @@ def make_model(
         labels = [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
     proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
     n = store.n_features
+    chosen = settings.to_dict()
+    del chosen["threads"]  # no result depends on it
     return Model(
         ids=store.read_feature_ids(),
         W=W[:n],
@@ -85,7 +87,8 @@ def make_model(
         info={
             "loss": settings.loss,
             "C": settings.C,
-            "settings": settings.to_dict(),
+            "settings": chosen,
+            "rounds": report["rounds"],
             "certificate": {name: report[name] for name in proven},
             "converged": report["converged"],
             "passes": report["passes"],

@@ -28,9 +28,10 @@ class BlockReader:
         Its parts are the blocks, by number.
     arena : Arena
         Nonzeros of the cache first, then those of the two buffers.
-    threads : int
-        1 reads in the thread that asks, when it asks; 2 reads ahead in a second one; with more,
-        chunks are decoded in parallel. What is read is the same.
+    ahead : bool
+        Read in a second thread, while the block before is in use.
+    decoders : int
+        Chunks that are decoded at a time. What is read is the same.
     rate : float, optional
         Read no more bytes a second than this, as a slow disk would.
 
@@ -45,7 +46,8 @@ class BlockReader:
         store: BlockStore,
         plan: MemoryPlan,
         arena: Arena,
-        threads: int = 2,
+        ahead: bool = True,
+        decoders: int = 1,
         rate: float | None = None,
     ) -> None:
         self._store = store
@@ -53,9 +55,16 @@ class BlockReader:
         first = plan.cache_nnz + SPARE
         self._offsets = (first, first + plan.part_nnz)
         self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
-        self._threads = threads
+        self._ahead = ahead
+        self._decoders = decoders
         self._rate = rate
         self.bytes_read = 0
+        self._slept = 0.0
+
+    @property
+    def disk_seconds(self) -> float:
+        """Time spent so far waiting for the disk."""
+        return self._store.read_seconds + self._slept
 
     def read(
         self,
@@ -74,8 +83,8 @@ class BlockReader:
             ``look(coming, first, rows)`` sees every chunk as soon as it is decoded, in the thread
             that decoded it: what `prepare` returned, number of its first row, its rows.
         """
-        with ThreadPoolExecutor(max(1, self._threads - 1), "sbm-decode") as pool:
-            spread = pool.map if self._threads > 2 else map
+        with ThreadPoolExecutor(self._decoders, "sbm-decode") as pool:
+            spread = pool.map if self._decoders > 1 else map
 
             def load(j: int, slot: int, coming: Coming) -> Rows:
                 begin = time.perf_counter()
@@ -97,8 +106,10 @@ class BlockReader:
                 size = sum(c.size for c in part.chunks)
                 self.bytes_read += size
                 if self._rate is not None:
-                    time.sleep(max(0.0, size / self._rate - (time.perf_counter() - begin)))
+                    late = max(0.0, size / self._rate - (time.perf_counter() - begin))
+                    time.sleep(late)
+                    self._slept += late
                 return into.part(0, rows)
 
             items = [int(j) for j in order]
-            yield from prefetched(items, prepare, load, ahead=self._threads > 1)
+            yield from prefetched(items, prepare, load, ahead=self._ahead)

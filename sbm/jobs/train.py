@@ -5,6 +5,7 @@ with the cache, solve, select the next cache, put the other alphas back on disk.
 running estimate of the gap says so, a pass of its own certifies the model at fixed W.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +18,13 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
+from sbm.jobs.pace import BASE_FRAC, choose_cache_rows, choose_rounds
 from sbm.jobs.problem import make_model, make_problem
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
 from sbm.jobs.warm import prepare
-from sbm.rows import Arena, Rows
+from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch
@@ -67,7 +69,8 @@ def train(
         The certified one, as written.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
-        ``visits``, ``updates``, ``seconds`` (total, load, wait, solve, certify, write),
+        ``rounds`` (of each pass),
+        ``visits``, ``updates``, ``seconds`` (total, disk, load, wait, solve, certify, write),
         ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``.
 
     Raises
@@ -99,7 +102,7 @@ def train(
         blocks.in_use(),
         Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run,
     ):
-        training = _Training(blocks, settings, problem, plan, run, progress, begin, 2, read_rate)
+        training = _Training(blocks, settings, problem, plan, run, progress, begin, read_rate)
         certificate, converged = training.run_passes()
         report = training.report(certificate, converged)
         W = training.solver.W
@@ -142,6 +145,7 @@ def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
 class _Seconds:
     """Where the time went. Loading overlaps with solving; waiting does not."""
 
+    disk: float = 0.0
     load: float = 0.0
     wait: float = 0.0
     solve: float = 0.0
@@ -188,7 +192,6 @@ class _Training:
     run: Run
     progress: Progress
     begin: float
-    threads: int
     read_rate: float | None
     seconds: _Seconds = field(default_factory=_Seconds)
     totals: Totals = field(default_factory=Totals)
@@ -196,16 +199,26 @@ class _Training:
 
     def __post_init__(self) -> None:
         plan, settings = self.plan, self.settings
-        arena = Arena.of(plan.cache_nnz + 2 * plan.part_nnz, self.store.value_type)
+        nonzeros = plan.cache_nnz + 2 * plan.part_nnz + 2 * SPARE
+        arena = Arena.of(nonzeros, self.store.value_type)
         working = WorkingSet(arena, plan.cache_rows, plan.cache_nnz, plan.part_rows)
         n_weights = self.store.n_features + (settings.bias > 0)
         self.solver = Solver(
             self.problem, np.zeros((n_weights, 1)), working,
-            rounds=settings.rounds, policy=settings.policy, seed=settings.seed,
+            rounds=1, policy=settings.policy, seed=settings.seed,
         )  # fmt: skip
-        self.reader = BlockReader(self.store, plan, arena, self.threads, self.read_rate)
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        decoders = plan.decoders(threads, settings.mem_bytes)
+        self.reader = BlockReader(self.store, plan, arena, threads > 1, decoders, self.read_rate)
+        self.rounds: list[int] = []
+        self._pass_bytes = sum(c.size for part in plan.parts for c in part.chunks)
+        self._free_rows = self.store.n_rows
+        if settings.cache_frac == "auto":
+            share = BASE_FRAC / (1 - BASE_FRAC)
+            working.cache_rows = min(plan.cache_rows, int(share * plan.part_rows))
         self._alphas = [np.empty((plan.part_rows, 1)) for _ in range(2)]
         self._committed = self.begin
+        self._mark = asdict(self.seconds)
 
     def run_passes(self) -> tuple[Certificate, bool]:
         """Pass after pass until the certified gap is small enough or a budget is used up."""
@@ -233,14 +246,17 @@ class _Training:
     def _pass(self) -> tuple[Totals, bool]:
         """Outer iteration t of Algorithm 1; also tells whether it ended within the time limit."""
         done = Totals()
+        self._choose()
         self.passes += 1
         self._mark = asdict(self.seconds)
+        free_rows = 0
         order = np.random.default_rng([self.settings.seed, 3, self.passes])
         self.progress.start(f"pass {self.passes}", len(self.plan.parts), "blocks")
         blocks = self.reader.read(order.permutation(len(self.plan.parts)), self._prepare, _look)
         evicted: Evicted | None = None
         for k, loaded in enumerate(blocks):
             block, coming = loaded.item, loaded.coming
+            self.seconds.disk = self.reader.disk_seconds
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
             if evicted is not None:
@@ -248,7 +264,7 @@ class _Training:
             with self.seconds.measure("solve"):
                 step = self.solver.step(block, loaded.result, coming.alpha, coming.screen.moving)
             with self.seconds.measure("write"):
-                self.run.store(block, step.alpha)
+                free_rows += self.run.store(block, step.alpha)
                 evicted = step.evicted
                 self.run.add_strays(evicted.home, evicted.row, evicted.alpha)
             done.add(step.totals)
@@ -256,8 +272,24 @@ class _Training:
             if self._is_late():
                 break
         self.progress.finish()
+        self._free_rows = free_rows + self.solver.count_free()
         self.totals.add(done)
         return done, not self._is_late()
+
+    def _choose(self) -> None:
+        """Set rounds and cache size of the next pass."""
+        spent = {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
+        rounds = choose_rounds(
+            self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
+            spent["disk"], spent["load"], spent["solve"],
+        )  # fmt: skip
+        self.rounds.append(rounds)
+        self.solver.rounds = rounds
+        if self.settings.cache_frac == "auto" and self.passes:
+            plan = self.plan
+            self.solver.working.cache_rows = choose_cache_rows(
+                self._free_rows, plan.part_rows, plan.cache_rows
+            )
 
     def _prepare(self, block: int, slot: int) -> "_Coming":
         """Note alphas and weights as they are now, for the screening of the next block."""
@@ -296,6 +328,7 @@ class _Training:
         dual = self.solver.dual
         record = {
             "pass": self.passes,
+            "rounds": self.rounds[-1],
             "elapsed": time.perf_counter() - self.begin,
             "seconds": seconds,
             "rows_per_second": done.visits / busy,
@@ -306,6 +339,8 @@ class _Training:
             "estimated_relative_gap": done.gap / max(abs(dual), 1e-300) if complete else None,
             "visits": done.visits,
             "updates": done.updates,
+            "free_rows": self._free_rows,
+            "cache_rows": self.solver.working.cache_rows,
             "cached_rows": self.solver.working.n_cached,
             "cached_free": self.solver.count_free(),
             "cache_hits": done.cached,
@@ -323,6 +358,7 @@ class _Training:
             "store": str(self.store.folder),
             "store_rows": self.store.n_rows,
             "passes": self.passes,
+            "rounds": self.rounds,
             "certificate": certificate.to_dict() if certificate else None,
             "totals": asdict(self.totals),
         }
@@ -339,6 +375,7 @@ class _Training:
             "relative_gap": certificate.relative_gap,
             "converged": converged,
             "passes": self.passes,
+            "rounds": self.rounds,
             "updates": self.totals.updates,
             "visits": self.totals.visits,
             "seconds": {"total": time.perf_counter() - self.begin, **asdict(self.seconds)},

@@ -125,14 +125,16 @@ class GapWatch:
     tol: float
     previous: float = float("inf")
     ratio: float = 0.0
-    since: int = 1  # passes since the last certificate: at most every second one is certified
+    since: int = 1  # passes since the last certificate
 
     def is_due(self, gap: float, dual: float) -> bool:
         """Whether the gap may be below the tolerance, given a pass's estimate and dual value."""
         relative = gap / max(abs(dual), 1e-300) if gap > 0 else 0.0
         ratio = self.ratio or min(1.0, max(0.1, (relative / self.previous) ** 0.5))
         self.previous, self.since = relative, self.since + 1
-        return (relative * ratio <= self.tol or relative == 0.0) and self.since > 1
+        # Right behind a certificate that fell short, only when there is no doubt.
+        limit = self.tol if self.since > 1 else 0.5 * self.tol
+        return relative * ratio <= limit
 
     def learn(self, certified: float) -> None:
         """Note what the certificate said of the last estimate."""

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -299,6 +300,8 @@ class BlockStore:
     manifest : dict
     chunks : list of list of Chunk
         The chunks of each block, in file order.
+    read_seconds : float
+        Time spent so far waiting for the bytes of chunks, decoding left out.
 
     Raises
     ------
@@ -310,6 +313,7 @@ class BlockStore:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.chunks = self._read_index()
+        self.read_seconds = 0.0
 
     def _read_index(self) -> list[list[Chunk]]:
         blocks = self.manifest["blocks"]
@@ -447,12 +451,14 @@ class BlockStore:
     def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
+        begin = time.perf_counter()
         try:
             with open(path, "rb") as file:
                 file.seek(chunk.offset)
                 data = file.read(chunk.size)
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        self.read_seconds += time.perf_counter() - begin
         if len(data) != chunk.size:
             raise StoreError(f"{path} is shorter than the index says; split the data again")
         return data, where

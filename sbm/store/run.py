@@ -184,8 +184,13 @@ class Run:
         ):
             raise StoreError(f"{self.folder / name} does not belong to its block; train again")
 
-    def store(self, block: int, alpha: Alpha) -> None:
+    def store(self, block: int, alpha: Alpha) -> int:
         """Replace the alphas of a block; strays of the block are in `alpha` already.
+
+        Returns
+        -------
+        int
+            How many of them are not at a resting value.
 
         Raises
         ------
@@ -211,6 +216,7 @@ class Run:
         self._unwritten[block] = b"".join(buffers)
         if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
             self._write()
+        return int(n_free)
 
     def _write(self) -> None:
         """Write the encoded alphas that are still in memory; the next commit makes them durable."""

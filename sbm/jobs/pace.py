@@ -1,0 +1,75 @@
+"""What is chosen while training runs: rounds, by the disk; the cache, by the free alphas.
+
+Rounds. The rows of the cache are visited in every round of every block, and about `VISITS` times a
+pass is best, whether by 2 rounds over each of 12 blocks or by 1 over 24. More would polish what the
+next block undoes. Where the disk does not keep up, a pass does as many rounds as took the time of
+loading in the pass before it, so that the solver need not wait (the aim of the dual cached loops of
+StreamSVM, Matsushima et al. 2012, in whole rounds). Only there the clock has a say; the choice is
+in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly.
+
+Cache. Rows whose alpha lies inside its bounds are visited again and again until the end; the others
+come to rest. So with `auto` the cache of the next pass holds `ROOM` times as many rows as alphas
+were free in the last one, no more than `MOST_FRAC` of the working set and no more than fits the
+memory. This uses counts only.
+"""
+
+from collections.abc import Sequence
+
+__all__ = ["BASE_FRAC", "MOST_FRAC", "choose_cache_rows", "choose_rounds"]
+
+VISITS = 24
+MOST_ROUNDS = 10
+LEAST_BYTES = 10_000_000  # of a pass for the clock to have a say; less lies in memory anyway
+BASE_FRAC = 0.5  # of the first pass
+MOST_FRAC = 0.75
+LEAST_FRAC = 0.25
+ROOM = 1.5
+
+
+def choose_rounds(
+    setting: str | int,
+    blocks: int,
+    before: Sequence[int] = (),
+    size: int = 0,
+    disk: float = 0.0,
+    load: float = 0.0,
+    solve: float = 0.0,
+) -> int:
+    """Return the rounds of the next pass.
+
+    Parameters
+    ----------
+    setting : str or int
+        A number; numbers of the passes, ``"2,2,5"``, the last one for all that follow; ``"auto"``.
+    blocks : int
+        Steps of a pass.
+    before : sequence of int
+        Rounds of the passes so far.
+    size : int
+        Bytes read in the last pass.
+    disk, load, solve : float
+        Seconds of the last pass: waiting for the disk, loading in all, solving.
+    """
+    if setting != "auto":
+        numbers = [int(number) for number in str(setting).split(",")]
+        return numbers[min(len(before), len(numbers) - 1)]
+    rounds = max(1, round(VISITS / blocks))
+    if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
+        rounds = max(rounds, int(load / (solve / before[-1])))
+    return min(rounds, MOST_ROUNDS)
+
+
+def choose_cache_rows(free_rows: int, part_rows: int, capacity: int) -> int:
+    """Return how many rows the cache of the next pass may hold with ``--cache-frac auto``.
+
+    Parameters
+    ----------
+    free_rows : int
+        Rows of the whole data whose alphas are inside their bounds.
+    part_rows : int
+        Rows of the largest block.
+    capacity : int
+        Rows that there is memory for.
+    """
+    least = int(part_rows * LEAST_FRAC / (1 - LEAST_FRAC))
+    return min(capacity, max(least, int(ROOM * free_rows)))

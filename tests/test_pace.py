@@ -1,0 +1,43 @@
+"""Rounds and cache size chosen while training runs."""
+
+import pytest
+
+from sbm.jobs.pace import LEAST_BYTES, MOST_ROUNDS, choose_cache_rows, choose_rounds
+
+MUCH = 10 * LEAST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rounds"), [(1, 10), (2, 10), (4, 6), (12, 2), (13, 2), (24, 1), (100, 1)]
+)
+def test_cached_rows_are_visited_about_as_often_whatever_the_number_of_blocks(blocks, rounds):
+    assert choose_rounds("auto", blocks) == rounds
+    assert choose_rounds("auto", blocks, [rounds], MUCH, 0.0, 9.0, 1.0) == rounds
+
+
+@pytest.mark.parametrize(
+    ("disk", "load", "solve", "rounds"),
+    [
+        (2.0, 2.4, 1.0, 4),  # two rounds took 1 s: four take about as long as loading
+        (0.6, 1.0, 1.0, 2),  # as it is, the solver takes as long
+        (0.4, 1.0, 0.1, 2),  # decoding takes the time, not the disk
+        (50.0, 50.0, 1.0, MOST_ROUNDS),
+        (50.0, 50.0, 0.0, 2),
+    ],
+)
+def test_behind_a_slow_disk_rounds_fill_the_time_of_loading(disk, load, solve, rounds):
+    assert choose_rounds("auto", 12, [2], MUCH, disk, load, solve) == rounds
+    assert choose_rounds("auto", 12, [2], LEAST_BYTES - 1, disk, load, solve) == 2
+
+
+def test_a_list_gives_a_number_for_each_pass_and_the_last_one_for_the_rest():
+    chosen = [choose_rounds("2,3,5", 12, [0] * k, MUCH, 9.0, 9.0, 0.1) for k in range(6)]
+    assert chosen == [2, 3, 5, 5, 5, 5]
+    assert choose_rounds(7, 12, [7] * 3, MUCH, 9.0, 9.0, 0.1) == 7
+
+
+def test_the_cache_holds_half_as_many_rows_again_as_are_free_within_its_limits():
+    assert choose_cache_rows(1000, 1500, 9999) == 1500
+    assert choose_cache_rows(1000, 1500, 1200) == 1200
+    assert choose_cache_rows(10, 1500, 9999) == 500  # a quarter of the working set
+    assert choose_cache_rows(10, 1500, 100) == 100
