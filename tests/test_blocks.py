@@ -298,11 +298,11 @@ def test_names_that_could_lead_outside_the_store_are_refused(
 
 def test_another_version_and_another_format_are_refused(tmp_path: Path) -> None:
     folder = small_store(tmp_path)
-    forge(folder, lambda m: {**m, "version": 2})
+    forge(folder, lambda m: {**m, "version": 3})
     with pytest.raises(StoreError) as caught:
         BlockStore(folder)
     assert str(caught.value) == (
-        f"{folder} has store version 2, this program reads version 1; "
+        f"{folder} has store version 3, this program reads versions 1 and 2; "
         "use the program that wrote it, or a newer one"
     )
     (folder / "manifest.json").unlink()

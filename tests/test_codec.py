@@ -1,6 +1,6 @@
 """Rows as byte planes, ids as codes: against plain Python, and against damage."""
 
-import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbm.store.codec import decode_rows, encode_rows, join_planes, split_planes
-from sbm.store.idtable import DIRECT_LIMIT, IdTable, sort_rows
+from sbm.store.codec import decode_rows, encode_rows, kernels
+from sbm.store.idtable import DIRECT_LIMIT, IdTable
+from sbm.store.planes import join_planes
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
 GUARD = 64
@@ -19,7 +20,17 @@ INDEX_LIMIT = 2**31 - 1
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-# ---------------------------------------------------------------------------------------- planes
+# --------------------------------------------------------------------------- planes of version 1
+
+
+def planes_of(numbers: list[int], width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Write numbers as version 1 did: planes of bytes, and exceptions behind the escape."""
+    escape = 256**width - 1
+    fitting = np.array([min(x, escape) for x in numbers], np.int64)
+    planes = np.array([(fitting >> 8 * b) & 255 for b in range(width)], np.uint8)
+    exceptions = [x for x in numbers if x >= escape]
+    return planes.reshape(width, len(numbers)), np.array(exceptions, np.uint32)
+
 
 NUMBERS = st.one_of(
     st.integers(0, 300),
@@ -29,38 +40,50 @@ NUMBERS = st.one_of(
 
 
 @QUICK
-@given(st.lists(NUMBERS, max_size=60), st.integers(1, 6))
+@given(st.lists(NUMBERS, max_size=60), st.integers(1, 4))
 @example([], 1)
 @example([2**32 - 1] * 5, 1)
-@example([2**32 - 2] * 5, 1)
-def test_planes_give_the_numbers_back(numbers: list[int], times: int) -> None:
-    given_numbers = np.array(numbers * times, np.uint32)
-    planes, exceptions = split_planes(given_numbers)
-    out = np.full(len(given_numbers), 7, np.uint32)
-    join_planes(planes, exceptions, out)
-    assert out.tolist() == given_numbers.tolist()
-
-
-@pytest.mark.parametrize(("largest", "width"), [(254, 1), (65534, 2), (2**24 - 2, 3), (2**31, 4)])
-def test_every_width_is_used_where_it_pays(largest: int, width: int) -> None:
-    numbers = np.full(1000, largest, np.uint32)
-    planes, exceptions = split_planes(numbers)
-    assert planes.shape == (width, 1000)
-    assert len(exceptions) == 0
-    numbers[1:] = 3
-    planes, exceptions = split_planes(numbers)
-    assert planes.shape == (1, 1000)
-    assert exceptions.tolist() == ([] if width == 1 else [largest])
+@example([2**32 - 1] * 5, 4)
+def test_planes_of_version_1_give_the_numbers_back(numbers: list[int], width: int) -> None:
+    out = np.full(len(numbers), 7, np.uint32)
+    join_planes(*planes_of(numbers, width), out)
+    assert out.tolist() == numbers
 
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_exceptions_that_do_not_match_are_refused(change: int) -> None:
-    numbers = np.array([1, 1000, 3, 2000, *[4] * 50], np.uint32)
-    planes, exceptions = split_planes(numbers)
+    planes, exceptions = planes_of([1, 1000, 3, 2000, *[4] * 50], 1)
     assert len(exceptions) == 2
     wrong = exceptions[:1] if change < 0 else np.append(exceptions, np.uint32(9))
     with pytest.raises(ValueError, match="the exceptions of the byte planes do not match"):
-        join_planes(planes, wrong, np.empty(len(numbers), np.uint32))
+        join_planes(planes, wrong, np.empty(54, np.uint32))
+
+
+# ------------------------------------------------------------------------------ symbols and bits
+
+
+@QUICK
+@given(st.lists(NUMBERS.filter(lambda x: x < 2**31), max_size=60))
+@example([])
+@example([2**31 - 1] * 5)
+@example([127, 128, 129, 159, 160, 255, 256])
+@example(list(range(1000)))
+@example([2**k + d for k in range(2, 31) for d in (-1, 0, 1)])
+def test_symbols_and_bits_give_the_numbers_back(numbers: list[int]) -> None:
+    plain = np.array(numbers, np.int32)
+    symbols = np.empty(len(plain), np.uint8)
+    bits = np.empty(4 * len(plain) + 16, np.uint8)
+    bits = bits[: kernels.encode_numbers(plain, symbols, bits)]
+    assert (symbols[plain < 128] == plain[plain < 128]).all()
+    n_bits = sum(x.bit_length() - 3 for x in numbers if x >= 128)
+    assert len(bits) == -(-n_bits // 8) + 8
+    out = np.full(len(plain), 7, np.int32)
+    limit = max(numbers, default=0) + 1
+    assert kernels.decode_numbers(symbols, bits, limit, out)
+    assert out.tolist() == numbers
+    if numbers:
+        assert not kernels.decode_numbers(symbols, bits, limit - 1, out)
+    assert not kernels.decode_numbers(symbols, np.append(bits, np.uint8(0)), limit, out)
 
 
 # ------------------------------------------------------------------------------------------ rows
@@ -156,83 +179,148 @@ def test_values_that_are_all_one_take_no_array_and_come_back_as_ones() -> None:
     assert decode(arrays, 2, 3, 6, "float32")[2].tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
 
+ENCODED = [[0, 3, 9], [], [5, 70000], list(range(40))]
+
+
 def encoded() -> Arrays:
-    starts, lengths, indices = arrays_of([[0, 3, 9], [], [5, 70000], list(range(40))])
+    starts, lengths, indices = arrays_of(ENCODED)
     values = np.arange(len(indices), dtype=np.float32)
     return encode_rows(starts, lengths, indices, values, np.arange(4))
 
 
-def test_the_example_of_the_damage_tests_is_sound() -> None:
-    assert decode(encoded(), 4, 45, 70001, "float32")[0].tolist() == [3, 0, 2, 40]
+def encoded_1() -> Arrays:
+    """The same rows as version 1 wrote them."""
+    gaps = [x - y - 1 for row in ENCODED for x, y in zip(row, [-1, *row], strict=False)]
+    arrays: Arrays = {"values": encoded()["values"]}
+    arrays["lengths"], arrays["lengths_more"] = planes_of([len(row) for row in ENCODED], 1)
+    arrays["gaps"], arrays["gaps_more"] = planes_of(gaps, 1)
+    return arrays
 
 
-def test_an_index_that_is_no_feature_is_refused() -> None:
+EXAMPLES = {1: encoded_1, 2: encoded}
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+@VERSIONS
+def test_the_example_of_the_damage_tests_is_sound(version: int) -> None:
+    lengths, indices, values = decode(EXAMPLES[version](), 4, 45, 70001, "float32")
+    assert lengths.tolist() == [3, 0, 2, 40]
+    assert indices.tolist() == [i for row in ENCODED for i in row]
+    assert values is not None
+    assert values[:5].tolist() == [1, 2, 3, 6, 7]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_planes_of_any_width_are_read(width: int) -> None:
+    arrays = encoded_1()
+    gaps = [*arrays["gaps"][0].tolist()]
+    gaps[gaps.index(255)] = int(arrays["gaps_more"][0])
+    arrays["gaps"], arrays["gaps_more"] = planes_of(gaps, width)
+    indices = decode(arrays, 4, 45, 70001, "float32")[1]
+    assert indices.tolist() == [i for row in ENCODED for i in row]
+
+
+@VERSIONS
+def test_an_index_that_is_no_feature_is_refused(version: int) -> None:
     with pytest.raises(ValueError, match="the gaps do not make rows of known features"):
-        decode(encoded(), 4, 45, 70000, "float32")
+        decode(EXAMPLES[version](), 4, 45, 70000, "float32")
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        pytest.param("lengths", lambda a: a[:, :-1], id="lengths-short"),
-        pytest.param("lengths", lambda a: np.hstack([a, a]), id="lengths-twice"),
-        pytest.param("lengths", lambda a: a + np.uint8(1), id="lengths-plus"),
-        pytest.param("lengths", lambda a: a - np.uint8(1), id="lengths-minus"),
-        pytest.param("lengths", lambda a: np.full_like(a, 254), id="lengths-254"),
-        pytest.param("lengths", lambda a: np.full_like(a, 255), id="lengths-255"),
-        pytest.param("lengths", lambda a: a[:0], id="lengths-no-plane"),
-        pytest.param("lengths", lambda a: a[0], id="lengths-flat"),
-        pytest.param("lengths", lambda a: np.zeros_like(a), id="lengths-zero"),
-        pytest.param("lengths_more", lambda a: np.array([5], np.uint32), id="lengths-more"),
-        pytest.param("gaps", lambda a: a[:, :-1], id="gaps-short"),
-        pytest.param("gaps", lambda a: np.hstack([a, a]), id="gaps-twice"),
-        pytest.param("gaps", lambda a: np.full_like(a, 255), id="gaps-255"),
-        pytest.param("gaps", lambda a: np.vstack([a, a, a, a, a]), id="gaps-5-planes"),
-        pytest.param("gaps", lambda a: np.vstack([a] * 9), id="gaps-9-planes"),
-        pytest.param("gaps", lambda a: a[:0], id="gaps-no-plane"),
-        pytest.param("gaps", lambda a: a[0], id="gaps-flat"),
-        pytest.param("gaps_more", lambda a: a[:0], id="more-missing"),
-        pytest.param("gaps_more", lambda a: np.append(a, np.uint32(1)), id="more-extra"),
-        pytest.param("gaps_more", lambda a: a + np.uint32(2**31), id="more-large"),
-        pytest.param("gaps_more", lambda a: np.full_like(a, 2**32 - 1), id="more-largest"),
-        pytest.param("values", lambda a: a[:-1], id="values-short"),
-        pytest.param("values", lambda a: np.append(a, a), id="values-twice"),
-        pytest.param("values", lambda a: a[:1], id="values-one"),
-        pytest.param("values", lambda a: a[:0], id="values-none"),
-        pytest.param("values", lambda a: a.reshape(-1, 1), id="values-column"),
-        pytest.param("values", lambda a: a.reshape(1, -1), id="values-row"),
+DAMAGE: list[tuple[int, str, Callable[[Any], Any]]] = [
+    *[
+        (version, name, change)
+        for version in (1, 2)
+        for name in ("lengths", "gaps")
+        for change in (
+            lambda a: a[..., :-1],
+            lambda a: np.concatenate([a, a], axis=-1),
+            lambda a: a + np.uint8(1),
+            lambda a: a - np.uint8(1),
+            lambda a: np.full_like(a, 127),
+            lambda a: np.full_like(a, 254),
+            lambda a: np.full_like(a, 255),
+            lambda a: np.zeros_like(a),
+            lambda a: a[:0],
+            lambda a: a.reshape(-1, 1),
+            lambda a: a[0],
+            lambda a: np.vstack([a] * 5),
+            lambda a: np.vstack([a] * 9),
+        )
     ],
-)
-def test_arrays_that_contradict_each_other_are_refused(name: str, change: Any) -> None:
-    arrays = encoded()
+    (1, "lengths_more", lambda a: np.array([5], np.uint32)),
+    (1, "gaps_more", lambda a: a[:0]),
+    (1, "gaps_more", lambda a: np.append(a, np.uint32(1))),
+    (1, "gaps_more", lambda a: a + np.uint32(2**31)),
+    (1, "gaps_more", lambda a: np.full_like(a, 2**32 - 1)),
+    *[
+        (2, name, change)
+        for name in ("lengths_bits", "gaps_bits")
+        for change in (
+            lambda a: a[:-1],
+            lambda a: a[:7],
+            lambda a: a[:0],
+            lambda a: np.append(a, np.uint8(0)),
+            lambda a: np.append(a, a),
+            lambda a: a.reshape(1, -1),
+            lambda a: a.reshape(-1, 1),
+        )
+    ],
+    (2, "gaps_bits", lambda a: np.full_like(a, 255)),
+    *[
+        (version, "values", change)
+        for version in (1, 2)
+        for change in (
+            lambda a: a[:-1],
+            lambda a: np.append(a, a),
+            lambda a: a[:1],
+            lambda a: a[:0],
+            lambda a: a.reshape(-1, 1),
+            lambda a: a.reshape(1, -1),
+        )
+    ],
+]
+
+
+@pytest.mark.parametrize(("version", "name", "change"), DAMAGE)
+def test_arrays_that_contradict_each_other_are_refused(
+    version: int, name: str, change: Callable[[Any], Any]
+) -> None:
+    arrays = EXAMPLES[version]()
     arrays[name] = np.ascontiguousarray(change(arrays[name]))
     with pytest.raises((ValueError, IndexError)):
         decode(arrays, 4, 45, 70001, "float32")
 
 
-@pytest.mark.parametrize("name", ["lengths", "lengths_more", "gaps", "gaps_more", "values"])
+NAMES = [(v, name) for v in (1, 2) for name in EXAMPLES[v]()]
+
+
+@pytest.mark.parametrize(("version", "name"), NAMES)
 @pytest.mark.parametrize("dtype", ["float64", "bool", "int64"])
-def test_arrays_of_another_type_are_refused(name: str, dtype: str) -> None:
-    arrays = encoded()
+def test_arrays_of_another_type_are_refused(version: int, name: str, dtype: str) -> None:
+    arrays = EXAMPLES[version]()
     arrays[name] = arrays[name].astype(dtype)
     with pytest.raises((ValueError, IndexError)):
         decode(arrays, 4, 45, 70001, "float32")
 
 
-@pytest.mark.parametrize("name", ["lengths", "lengths_more", "gaps", "gaps_more"])
-def test_missing_arrays_are_refused(name: str) -> None:
-    arrays = encoded()
+@pytest.mark.parametrize(("version", "name"), [n for n in NAMES if n[1] != "values"])
+def test_missing_arrays_are_refused(version: int, name: str) -> None:
+    arrays = EXAMPLES[version]()
     del arrays[name]
     with pytest.raises(KeyError):
         decode(arrays, 4, 45, 70001, "float32")
 
 
-def test_random_damage_is_refused_or_decodes_to_valid_rows() -> None:
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [(1, ["lengths", "gaps", "gaps_more"]), (2, ["lengths", "gaps", "gaps_bits", "lengths_bits"])],
+)
+def test_random_damage_is_refused_or_decodes_to_valid_rows(version: int, names: list[str]) -> None:
     r = np.random.default_rng(4)
     refused = 0
     for _ in range(2000):
-        arrays = encoded()
-        name = r.choice(["lengths", "gaps", "gaps_more"])
+        arrays = EXAMPLES[version]()
+        name = r.choice(names)
         flat = arrays[name] = arrays[name].copy()
         flat.reshape(-1)[r.integers(flat.size)] = r.integers(256)
         try:
@@ -302,30 +390,21 @@ def test_the_id_table_grows_over_many_keys_of_any_size(shift: int) -> None:
 # ---------------------------------------------------------------------------------------- sorting
 
 
+@pytest.mark.parametrize("order", ["random", "increasing", "decreasing"])
 @pytest.mark.parametrize("values", [None, "float32", "float64"])
-def test_rows_are_sorted_as_numpy_sorts_them(values: str | None) -> None:
+def test_rows_in_any_order_are_sorted_with_their_values(values: str | None, order: str) -> None:
     r = np.random.default_rng(2)
-    lengths = [0, 1, 2, 3, 63, 64, 65, 66, 128, 1000, 0, 5000, *r.integers(0, 200, 100)]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    keys = np.concatenate([r.permutation(5 * n)[:n] for n in lengths]).astype(np.int32)
-    numbers = None if values is None else r.standard_normal(len(keys)).astype(values)
-    expected_keys = keys.copy()
-    expected_numbers = None if numbers is None else numbers.copy()
-    for low, high in itertools.pairwise(indptr):
-        order = low + np.argsort(keys[low:high])
-        expected_keys[low:high] = keys[order]
-        if expected_numbers is not None and numbers is not None:
-            expected_numbers[low:high] = numbers[order]
-    sort_rows(indptr, keys, numbers)
-    assert np.array_equal(keys, expected_keys)
-    if numbers is not None:
-        assert np.array_equal(numbers, expected_numbers)
-
-
-@pytest.mark.parametrize("n", [64, 65, 3000])
-def test_rows_that_are_sorted_or_reversed_already_come_out_sorted(n: int) -> None:
-    keys = np.concatenate([np.arange(n), np.arange(n)[::-1]]).astype(np.int32)
-    values = keys * 2.0
-    sort_rows(np.array([0, n, 2 * n]), keys, values)
-    assert np.array_equal(keys, np.tile(np.arange(n), 2))
-    assert np.array_equal(values, keys * 2.0)
+    lengths = [*range(70), 128, 1000, 0, 5000, 65, 17, 15, 1]
+    rows = [np.sort(r.permutation(5 * n)[:n]) for n in lengths]
+    change = {"random": r.permutation, "increasing": np.copy, "decreasing": np.flip}[order]
+    # Nothing stands behind the last row: no kernel may look there.
+    indices = np.concatenate([change(row) for row in rows]).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    numbers = None if values is None else (indices * 0.25 - 3).astype(values)
+    arrays = encode_rows(
+        starts, np.array(lengths, np.int32), indices, numbers, np.arange(len(rows))
+    )
+    got = decode(arrays, len(rows), len(indices), 25_000, values)
+    assert np.array_equal(got[1], np.concatenate(rows))
+    if got[2] is not None:
+        assert np.array_equal(got[2], got[1] * 0.25 - 3)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -29,7 +30,8 @@ from sbm.store import files as file_module
 from sbm.store.blocks import BlockStore, read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
-FROZEN = Path(__file__).resolve().parent / "frozen" / "v1"
+FROZEN = Path(__file__).resolve().parent / "frozen"
+FROZEN_TEXT = FROZEN / "v1"
 
 
 def random_text(seed: int, n: int, values: str = "mixed", labels: int = 3) -> bytes:
@@ -712,16 +714,19 @@ def test_several_inputs_of_all_kinds_make_one_store(
 
 # ----------------------------------------------------------------------------------- frozen stores
 
-# Made on 2026-11-21 in the top folder, format version 1, zstd 1.5.7, by
+# Version 1 was made on 2026-11-21 in the top folder by commit 3f6819d, version 2 on the same day
+# when it became the format, both with zstd 1.5.7, by
 #   python -c "
 #   from sbm.jobs.split import split
-#   f = 'tests/frozen/v1/'; both = [f + 'sample.svm', f + 'odd.svm']
-#   split(both, f + 'single.sbm', blocks=3, seed=5, threads=1)
-#   split(both, f + 'double.sbm', blocks=2, dtype='float64', shuffle=False, level=19, threads=1)
-#   split([f + 'ones.svm'], f + 'ones.sbm', blocks=2, threads=1)
-#   split([f + 'more.svm'], f + 'ones.sbm', blocks=1, seed=1, append=True, threads=1)"
+#   f, v = 'tests/frozen/v1/', 'tests/frozen/v1/'  # or v2 for the second
+#   both = [f + 'sample.svm', f + 'odd.svm']
+#   split(both, v + 'single.sbm', blocks=3, seed=5, threads=1)
+#   split(both, v + 'double.sbm', blocks=2, dtype='float64', shuffle=False, level=19, threads=1)
+#   split([f + 'ones.svm'], v + 'ones.sbm', blocks=2, threads=1)
+#   split([f + 'more.svm'], v + 'ones.sbm', blocks=1, seed=1, append=True, threads=1)"
 # Never make them anew: a change of the format gets a folder of its own.
 FROZEN_ZSTD = (1, 5, 7)
+FROZEN_STORES = ("single.sbm", "double.sbm", "ones.sbm")
 ODD_ROWS: list[Row] = [
     (2.5, ((0, 1.0), (7, -0.125), (9223372036854775807, 3.0))),
     (-1.0, ()),
@@ -747,42 +752,47 @@ def rounded(rows: list[Row]) -> list[Row]:
 
 def frozen_splits(target: Path) -> None:
     """Do today what made the frozen stores."""
-    both = [FROZEN / "sample.svm", FROZEN / "odd.svm"]
+    both = [FROZEN_TEXT / "sample.svm", FROZEN_TEXT / "odd.svm"]
     split(both, target / "single.sbm", blocks=3, seed=5, threads=1)
     split(
         both, target / "double.sbm", blocks=2, dtype="float64", shuffle=False, level=19, threads=1
     )
-    split([FROZEN / "ones.svm"], target / "ones.sbm", blocks=2, threads=1)
-    split([FROZEN / "more.svm"], target / "ones.sbm", blocks=1, seed=1, append=True, threads=1)
+    split([FROZEN_TEXT / "ones.svm"], target / "ones.sbm", blocks=2, threads=1)
+    split([FROZEN_TEXT / "more.svm"], target / "ones.sbm", blocks=1, seed=1, append=True, threads=1)
 
 
-def test_frozen_stores_of_version_1_hold_the_rows_that_were_put_in() -> None:
-    sample = slow_parse((FROZEN / "sample.svm").read_bytes(), "float64")[0]
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_frozen_stores_hold_the_rows_that_were_put_in(version: str) -> None:
+    frozen = FROZEN / version
+    sample = slow_parse((FROZEN_TEXT / "sample.svm").read_bytes(), "float64")[0]
     assert len(sample) == 40
     assert sample[0] == FIRST_SAMPLE_ROW
-    assert slow_parse((FROZEN / "odd.svm").read_bytes(), "float64")[0] == ODD_ROWS
-    single = store_rows(FROZEN / "single.sbm")
+    assert slow_parse((FROZEN_TEXT / "odd.svm").read_bytes(), "float64")[0] == ODD_ROWS
+    single = store_rows(frozen / "single.sbm")
     assert sorted(map(len, single)) == [14, 15, 15]
     assert multiset(single) == multiset(rounded(sample + ODD_ROWS))
     everything = sample + ODD_ROWS
-    assert store_rows(FROZEN / "double.sbm") == [everything[0::2], everything[1::2]]
-    ones = store_rows(FROZEN / "ones.sbm")
+    assert store_rows(frozen / "double.sbm") == [everything[0::2], everything[1::2]]
+    ones = store_rows(frozen / "ones.sbm")
     assert multiset(ones[:2]) == multiset(ONES_ROWS)
     assert multiset(ones[2:]) == multiset(MORE_ROWS)
 
 
-@pytest.mark.parametrize("name", ["single.sbm", "double.sbm", "ones.sbm"])
-def test_frozen_stores_are_sound_and_small(name: str) -> None:
-    report = check(FROZEN / name)
-    assert report["rows"] == (6 if name == "ones.sbm" else 44)
-    assert sum(p.stat().st_size for p in FROZEN.rglob("*") if p.is_file()) < 40_000
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_frozen_stores_are_sound_and_small(version: str) -> None:
+    for name in FROZEN_STORES:
+        report = check(FROZEN / version / name)
+        assert report["rows"] == (6 if name == "ones.sbm" else 44)
+    files = [p for p in (FROZEN / version).rglob("*") if p.is_file()]
+    assert sum(p.stat().st_size for p in files) < 40_000
 
 
 def test_today_writes_what_is_frozen(tmp_path: Path) -> None:
     frozen_splits(tmp_path)
-    for name in ("single.sbm", "double.sbm", "ones.sbm"):
-        assert store_rows(tmp_path / name) == store_rows(FROZEN / name)
-        today, then = files_of(tmp_path / name), files_of(FROZEN / name)
+    for name in FROZEN_STORES:
+        old_rows, frozen = store_rows(FROZEN / "v1" / name), FROZEN / "v2" / name
+        assert store_rows(tmp_path / name) == store_rows(frozen) == old_rows
+        today, then = files_of(tmp_path / name), files_of(frozen)
         assert set(today) | {"lock"} == set(then) | {"lock"}
         if zstandard.ZSTD_VERSION == FROZEN_ZSTD:
             assert {k: v for k, v in today.items() if k.startswith("block")} == {
@@ -793,3 +803,15 @@ def test_today_writes_what_is_frozen(tmp_path: Path) -> None:
             for block in changing["blocks"]:
                 del block["bytes"]  # another zstd compresses differently
         assert manifest == old
+
+
+def test_a_store_of_version_1_is_appended_to_and_becomes_one_of_version_2(tmp_path: Path) -> None:
+    store = tmp_path / "ones.sbm"
+    shutil.copytree(FROZEN / "v1" / "ones.sbm", store)
+    before = store_rows(store)
+    split([FROZEN_TEXT / "odd.svm"], store, blocks=1, append=True)
+    assert read_manifest(store)["version"] == 2
+    after = store_rows(store)
+    assert after[:3] == before
+    assert multiset(after[3:]) == multiset(rounded(ODD_ROWS))
+    check(store)

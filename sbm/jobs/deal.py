@@ -15,7 +15,7 @@ from sbm.jobs.memory import INTERPRETER
 from sbm.rows import Rows
 from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
-from sbm.store.idtable import IdTable, sort_rows
+from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
@@ -188,7 +188,6 @@ class Dealer:
     def add(self, parsed: ParsedText, text_share: float) -> None:
         """Take a piece of text; `text_share` is the part of the whole input read so far."""
         indices = self.ids.intern(parsed.ids)
-        sort_rows(parsed.indptr, indices, parsed.values)
         if self.ids.nbytes > self._room:
             raise MemoryPlanError(
                 f"{len(self.ids)} distinct features need {format_size(self.ids.nbytes)} for their "

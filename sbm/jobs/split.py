@@ -271,6 +271,7 @@ def _fill_store(
         "options": {"seed": options.seed, "shuffle": options.shuffle, "level": options.level},
         "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
+    manifest["version"] = store_files.VERSION  # what was appended is of today's
     manifest["blocks"] += new_blocks
     manifest["rows"] += dealer.n_rows
     manifest["nnz"] += dealer.nnz

@@ -16,7 +16,7 @@ Blocks, alphas, checkpoints and models are all such containers. There is no pick
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def encode(
     meta: Mapping[str, Any] | None = None,
     *,
     level: int | None = 1,
+    raw: Collection[str] = (),
 ) -> list[bytes | memoryview]:
     """Turn arrays into the buffers of a container.
 
@@ -87,6 +88,8 @@ def encode(
         Anything JSON can hold.
     level : int or None
         Level of zstd; None stores the bytes as they are, without a copy.
+    raw : collection of str
+        Arrays to store as they are at any level.
 
     Returns
     -------
@@ -96,7 +99,9 @@ def encode(
     payload: list[bytes | memoryview] = []
     described = []
     for name, array in arrays.items():
-        codec = "raw" if level is None else "zstd" if array.dtype.itemsize == 1 else "shuffle"
+        codec = "zstd" if array.dtype.itemsize == 1 else "shuffle"
+        if level is None or name in raw:
+            codec = "raw"
         data = _encode_array(array, codec, level or 1)
         payload.append(data)
         described.append({

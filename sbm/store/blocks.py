@@ -31,13 +31,13 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.rows import Rows
 from sbm.store import arrays as container
-from sbm.store.codec import decode_rows, encode_rows
+from sbm.store.codec import RAW, decode_rows, encode_rows
 from sbm.store.files import lock, sync_folder, write_atomically, write_error
 
 __all__ = ["BlockStore", "BlockWriter", "Chunk", "read_manifest", "write_manifest"]
 
 FORMAT = "sbm-store"
-VERSION = 1
+VERSION = 2  # written; 1 kept rows as planes of bytes, and is read for ever
 MANIFEST = "manifest.json"
 # Bytes of a nonzero in memory, index included.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
@@ -100,10 +100,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{path} is damaged; split the data again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise StoreError(f"{path} is not the manifest of a store")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in (1, VERSION):
         raise StoreError(
-            f"{folder} has store version {manifest.get('version')}, this program reads version "
-            f"{VERSION}; use the program that wrote it, or a newer one"
+            f"{folder} has store version {manifest.get('version')}, this program reads versions "
+            f"1 and {VERSION}; use the program that wrote it, or a newer one"
         )
     if not _is_sound(manifest):
         raise StoreError(f"{path} contradicts itself; split the data again")
@@ -176,6 +176,7 @@ class BlockWriter:
         Parameters
         ----------
         rows : Rows
+            Indices within a row in any order.
         deal : sequence of ndarray of int64, one for each block
             Which rows go to the block, in which order.
         """
@@ -269,8 +270,8 @@ def encode_chunk(
     else:
         wide = int(y.max(initial=0)) > 255
         arrays["codes"] = y.astype(np.uint16 if wide else np.uint8)
-    nnz = int(arrays["gaps"].shape[1])
-    return container.encode("chunk", arrays, level=level), nnz
+    nnz = len(arrays["gaps"])
+    return container.encode("chunk", arrays, level=level, raw=RAW), nnz
 
 
 # ---------------------------------------------------------------------------------- reading

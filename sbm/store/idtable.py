@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["DIRECT_LIMIT", "IdTable", "sort_rows"]
+__all__ = ["DIRECT_LIMIT", "IdTable"]
 
 DIRECT_LIMIT = 1 << 24  # 64 MB of codes at most
 
@@ -105,19 +105,3 @@ class IdTable:
                 self._direct = direct
         elif 2 * self._n >= len(self._slots):
             self._resize_hash(4 * self._n)
-
-
-def sort_rows(
-    indptr: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.int32],
-    values: npt.NDArray[np.floating] | None,
-) -> None:
-    """Sort the keys of each row in place, values along with them.
-
-    Parameters
-    ----------
-    indptr : ndarray, shape (n_rows + 1,), int64
-    keys : ndarray, shape (nnz,), int32
-    values : ndarray, shape (nnz,), float32 or float64, or None
-    """
-    kernels.sort_rows(indptr, keys, values)

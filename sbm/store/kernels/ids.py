@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-__all__ = ["intern", "rehash", "sort_rows"]
+__all__ = ["intern", "rehash"]
 
 DIRECT_LIMIT = 1 << 24
 
@@ -69,62 +69,3 @@ def rehash(seen, n_seen, slots, slot_keys, shift):
             s = (s + 1) & mask
         slots[s] = code + 1
         slot_keys[s] = key
-
-
-@njit(nogil=True, error_model="numpy")
-def _sift(keys, values, low, size, root):
-    while True:
-        child = 2 * root + 1
-        if child >= size:
-            return
-        if child + 1 < size and keys[low + child] < keys[low + child + 1]:
-            child += 1
-        if keys[low + root] >= keys[low + child]:
-            return
-        a, b = low + root, low + child
-        keys[a], keys[b] = keys[b], keys[a]
-        if values is not None:
-            values[a], values[b] = values[b], values[a]
-        root = child
-
-
-@njit(nogil=True, error_model="numpy")
-def sort_rows(indptr, keys, values):
-    """Sort the keys of each row in place, values along with them.
-
-    Parameters
-    ----------
-    indptr : ndarray, shape (n_rows + 1,), int64
-    keys : ndarray, shape (nnz,), int32
-    values : ndarray, shape (nnz,), float, or None
-
-    Short rows by insertion, which is fastest on them, long ones by heap, whose worst case is fine.
-    """
-    for i in range(len(indptr) - 1):
-        low, high = indptr[i], indptr[i + 1]
-        if high - low <= 64:
-            for p in range(low + 1, high):
-                key = keys[p]
-                q = p
-                if values is not None:
-                    value = values[p]
-                    while q > low and keys[q - 1] > key:
-                        keys[q] = keys[q - 1]
-                        values[q] = values[q - 1]
-                        q -= 1
-                    values[q] = value
-                else:
-                    while q > low and keys[q - 1] > key:
-                        keys[q] = keys[q - 1]
-                        q -= 1
-                keys[q] = key
-            continue
-        size = high - low
-        for root in range(size // 2 - 1, -1, -1):
-            _sift(keys, values, low, size, root)
-        for end in range(size - 1, 0, -1):
-            a, b = low, low + end
-            keys[a], keys[b] = keys[b], keys[a]
-            if values is not None:
-                values[a], values[b] = values[b], values[a]
-            _sift(keys, values, low, end, 0)

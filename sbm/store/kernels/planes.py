@@ -1,66 +1,9 @@
-"""Compiled loops of the codec: rows to gaps to byte planes, and back."""
+"""Compiled reading of byte planes, the codec of version 1: planes to gaps to indices."""
 
 import numpy as np
 from numba import njit
 
-__all__ = ["count_wide", "fill_planes", "gather", "gather_values", "join", "ungap", "ungap_2"]
-
-
-@njit(nogil=True, error_model="numpy")
-def gather(starts, lengths, indices, rows, out_lengths, out_gaps):
-    """Write the lengths and the gaps of the chosen rows, in the order of `rows`."""
-    k = 0
-    for i in range(len(rows)):
-        row = rows[i]
-        begin = starts[row]
-        out_lengths[i] = lengths[row]
-        previous = -1
-        for p in range(begin, begin + lengths[row]):
-            index = indices[p]
-            out_gaps[k] = index - previous - 1
-            previous = index
-            k += 1
-
-
-@njit(nogil=True, error_model="numpy")
-def gather_values(starts, lengths, values, rows, out):
-    """Copy the values of the chosen rows; return whether all of them are 1."""
-    k = 0
-    ones = True
-    for i in range(len(rows)):
-        begin = starts[rows[i]]
-        for p in range(begin, begin + lengths[rows[i]]):
-            out[k] = values[p]
-            ones = ones and values[p] == 1
-            k += 1
-    return ones
-
-
-@njit(nogil=True, error_model="numpy")
-def count_wide(numbers):
-    """How many numbers do not fit in 1, 2 or 3 bytes (all ones is the escape)."""
-    c1 = c2 = c3 = 0
-    for x in numbers:
-        c1 += x >= 0xFF
-        c2 += x >= 0xFFFF
-        c3 += x >= 0xFFFFFF
-    return c1, c2, c3
-
-
-@njit(nogil=True, error_model="numpy")
-def fill_planes(numbers, planes, exceptions):
-    """Spread numbers over planes of bytes; those that do not fit go to `exceptions`."""
-    width = planes.shape[0]
-    escape = np.uint32((1 << (8 * width)) - 1)
-    e = 0
-    for i in range(len(numbers)):
-        x = np.uint32(numbers[i])
-        if x >= escape:
-            exceptions[e] = x
-            e += 1
-            x = escape
-        for b in range(width):
-            planes[b, i] = (x >> np.uint32(8 * b)) & np.uint32(0xFF)
+__all__ = ["join", "ungap", "ungap_2"]
 
 
 @njit(nogil=True, error_model="numpy")
