@@ -370,6 +370,19 @@ def test_the_id_table_does_what_a_dictionary_does(
     assert again.keys.tolist() == list(known)
 
 
+@QUICK
+@given(st.lists(KEYS, max_size=60), st.lists(KEYS, max_size=60))
+def test_a_look_up_finds_small_keys_and_says_where_it_found_nothing(
+    known: list[int], questions: list[int]
+) -> None:
+    table = IdTable()
+    codes = dict(zip(known, table.intern(np.array(known, np.int64)).tolist(), strict=True))
+    got, unknown = table.look_up(np.array([*questions, *known], np.int64))
+    small = [k if 0 <= k < DIRECT_LIMIT else None for k in [*questions, *known]]
+    assert got.tolist() == [-1 if k is None else codes.get(k, -1) for k in small]
+    assert unknown.tolist() == np.flatnonzero(got == -1).tolist()
+
+
 @pytest.mark.parametrize("shift", [0, 40])
 def test_the_id_table_grows_over_many_keys_of_any_size(shift: int) -> None:
     r = np.random.default_rng(1)

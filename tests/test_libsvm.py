@@ -14,7 +14,7 @@ from helpers import LARGEST, Row, as_rows, slow_parse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbm.store.libsvm import ParsedText, parse_text
+from sbm.store.libsvm import SPARE, ParsedText, Room, parse_text
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
@@ -22,7 +22,7 @@ QUICK = settings(deadline=None, derandomize=True, max_examples=150)
 
 def parse(text: bytes, dtype: str = "float32", skip: bool = False, **options: int) -> ParsedText:
     """Parse text that lies between bytes which must not be read as part of it."""
-    buffer = np.full(len(text) + 2, ord("7"), np.uint8)
+    buffer = np.full(len(text) + SPARE, ord("7"), np.uint8)
     buffer[: len(text)] = np.frombuffer(text, np.uint8)
     return parse_text(buffer, len(text), dtype=dtype, skip=skip, **options)
 
@@ -179,6 +179,42 @@ def test_the_value_type_is_the_one_asked_for() -> None:
         assert values is not None
         assert values.dtype == dtype
         assert values[0] == np.dtype(dtype).type(0.1)
+
+
+@pytest.mark.parametrize("end", [" ", "\t", "\r", "  ", " \r", "#", " # 1:1", "\v", ""])
+@pytest.mark.parametrize(
+    "value", ["1", "1.0", "01", "1.", ".5", "-1", "+1", "0.25", "-0", "1e0", "11", "1234567",
+              "12345678", "123456789", "1234567.7654321", "1.12345678", "12345678.5"],
+)  # fmt: skip
+def test_ids_and_values_of_any_length_are_read_before_any_end(value: str, end: str) -> None:
+    # Eight bytes are read at a time: every length, and everything that may follow.
+    ids = ["1234567890123456789"[:n] for n in range(1, 20)]
+    rows = [f"{value} {i}:{value}{end}" for i in ids]
+    rows.append("+1 " + " ".join(f"{i}:1" for i in ids) + f" 9{ids[-1][:-1]}:{value}{end}")
+    text = "\n".join([*rows, *reversed(rows)]).encode()
+    expected, refused = slow_parse(text)
+    assert refused == []
+    assert same_floats(rows_of(parse(text)), expected)
+
+
+@pytest.mark.parametrize("text", ["1 5:1x", "1 5:1:1", "1 5:12x", "1 1234567:1 2:1.5x", "1 :1"])
+def test_what_only_begins_like_a_short_number_is_refused(text: str) -> None:
+    parsed = parse(text.encode(), skip=True)
+    assert [(e.line, e.message) for e in parsed.errors] == slow_parse(text.encode())[1]
+    assert parsed.n_errors == 1
+
+
+def test_a_room_is_used_again_where_it_is_large_enough() -> None:
+    room = Room(100, "float32")
+    texts = [b"1 1:0.5 2:2\n-1 3:3\n", b"2 7:1\n", b"3 1:0.1" + b" 9:9" * 40, b"", b"4 2:2"]
+    for text in texts:
+        buffer = np.frombuffer(text + bytes(SPARE), np.uint8).copy()
+        parsed = parse_text(buffer, len(text), room=room, skip=True)
+        assert rows_of(parsed) == rows_of(parse(text, skip=True))
+        assert np.shares_memory(parsed.labels, room.labels) == (0 < len(text) < 100)
+        kept = parsed.copy()
+        assert not np.shares_memory(kept.ids, room.ids)
+        assert rows_of(kept) == rows_of(parsed)
 
 
 def test_ids_reach_from_0_to_two_to_the_63_minus_1() -> None:

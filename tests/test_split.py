@@ -134,6 +134,31 @@ def test_any_rows_come_back(
         assert got == [expected[b::blocks] for b in range(len(got))]
 
 
+@pytest.mark.parametrize("piece", [1 << 10, 1 << 14])
+def test_ids_that_workers_do_not_know_yet_get_codes_in_the_order_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    r = random.Random(7)
+    lines = []
+    for k in range(3000):  # new ids in every piece, small and large, old ones between them
+        new = [k * 5 + j for j in range(3)] + [2**24 - 1500 + k, 2**40 + k]
+        old = r.sample(range(max(k * 5, 1)), min(k, 4))
+        ids = list(dict.fromkeys(r.sample(new + old, len(new + old))))
+        lines.append(" ".join([r.choice("12"), *(f"{i}:{r.choice(['1', '.5'])}" for i in ids)]))
+    text = "\n".join(lines).encode()
+    source = written(tmp_path, "a.svm", text)
+    split([source], tmp_path / "whole", blocks=3, threads=1)
+    monkeypatch.setattr("sbm.store.text.PIECE", piece)
+    for threads in (1, 3):
+        split([source], tmp_path / "a.sbm", blocks=3, threads=threads, force=True)
+        assert files_of(tmp_path / "a.sbm") == files_of(tmp_path / "whole")
+    expected = slow_parse(text)[0]
+    assert multiset(store_rows(tmp_path / "a.sbm")) == multiset(expected)
+    # Within a row the parser sorts by id.
+    order = dict.fromkeys(i for _, features in expected for i, _ in features)
+    assert BlockStore(tmp_path / "a.sbm").read_feature_ids().tolist() == list(order)
+
+
 def test_threads_change_no_byte_and_the_seed_changes_the_dealing(tmp_path: Path) -> None:
     source = written(tmp_path, "a.svm", random_text(2, 2000))
     for name, options in {

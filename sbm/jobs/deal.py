@@ -19,7 +19,7 @@ from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
-__all__ = ["Dealer", "Labels", "SplitOptions", "limit_threads"]
+__all__ = ["CodedText", "Dealer", "Labels", "SplitOptions", "limit_threads"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -79,6 +79,45 @@ class _Batch:
     def clear(self) -> None:
         self.n = self.nnz = 0
         self.has_values = False
+
+
+@dataclass(frozen=True)
+class CodedText:
+    """The rows of a piece of text, with codes for the ids that were known.
+
+    Attributes
+    ----------
+    labels : ndarray, shape (n_rows,), float64
+    indptr : ndarray, shape (n_rows + 1,), int64
+    indices : ndarray, shape (nnz,), int32
+    values : ndarray, shape (nnz,), float32 or float64, or None
+        None when every value is 1.
+    unknown : ndarray, shape (n_unknown,), int32
+        Where `indices` lacks a code, in order.
+    unknown_ids : ndarray, shape (n_unknown,), int64
+    """
+
+    labels: npt.NDArray[np.float64]
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.floating] | None
+    unknown: npt.NDArray[np.int32]
+    unknown_ids: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parsed: ParsedText, ids: IdTable) -> "CodedText":
+        """Look ids up, in any thread; nothing of `parsed` is kept."""
+        indices, unknown = ids.look_up(parsed.ids)
+        values = None if parsed.values is None else parsed.values.copy()
+        return cls(
+            parsed.labels.copy(), parsed.indptr.copy(), indices, values, unknown,
+            parsed.ids[unknown],
+        )  # fmt: skip
+
+    def complete(self, ids: IdTable) -> None:
+        """Give codes to the ids that had none, piece after piece in the order of the text."""
+        if len(self.unknown):
+            self.indices[self.unknown] = ids.intern(self.unknown_ids)
 
 
 class Labels:
@@ -185,9 +224,9 @@ class Dealer:
         self.nnz = 0
         self.has_values = False
 
-    def add(self, parsed: ParsedText, text_share: float) -> None:
+    def add(self, text: CodedText, text_share: float) -> None:
         """Take a piece of text; `text_share` is the part of the whole input read so far."""
-        indices = self.ids.intern(parsed.ids)
+        text.complete(self.ids)
         if self.ids.nbytes > self._room:
             raise MemoryPlanError(
                 f"{len(self.ids)} distinct features need {format_size(self.ids.nbytes)} for their "
@@ -195,20 +234,20 @@ class Dealer:
                 f"{format_size(self._room)}; raise --mem",
                 self._options.mem + self.ids.nbytes,
             )
-        self.n_rows += len(parsed.labels)
-        self.nnz += len(indices)
-        self.has_values |= parsed.values is not None
+        self.n_rows += len(text.labels)
+        self.nnz += len(text.indices)
+        self.has_values |= text.values is not None
         if self._writer is None:
             self._open(text_share)
-        self._gather(parsed, indices)
+        self._gather(text)
 
     def _new_batch(self) -> _Batch:
         return _Batch.of(self._row_capacity, self._capacity, self._dtype)
 
-    def _gather(self, parsed: ParsedText, indices: npt.NDArray[np.int32]) -> None:
+    def _gather(self, text: CodedText) -> None:
         """Append rows, dealing whenever the batch is full."""
-        row, indptr = 0, parsed.indptr
-        while row < len(parsed.labels):
+        row, indptr = 0, text.indptr
+        while row < len(text.labels):
             batch = self._batches[0]
             room = indptr[row] + len(batch.rows.indices) - batch.nnz
             last = int(np.searchsorted(indptr, room, side="right")) - 1
@@ -221,8 +260,8 @@ class Dealer:
                     self._batches[0] = _Batch.of(1, length, self._dtype)
                 continue
             part = slice(indptr[row], indptr[last])
-            values = None if parsed.values is None else parsed.values[part]
-            batch.append(parsed.labels[row:last], indptr[row : last + 1], indices[part], values)
+            values = None if text.values is None else text.values[part]
+            batch.append(text.labels[row:last], indptr[row : last + 1], text.indices[part], values)
             row = last
 
     def _open(self, text_share: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.deal import Dealer, Labels, SplitOptions, limit_threads
+from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, limit_threads
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
@@ -28,7 +28,7 @@ from sbm.store import arrays as container
 from sbm.store import blocks as store_files
 from sbm.store.files import lock, write_error
 from sbm.store.idtable import IdTable
-from sbm.store.text import PIECE, Source, expand_inputs, parse_sources
+from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
 
 __all__ = ["default_store", "split"]
 
@@ -314,14 +314,15 @@ def _read(
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
     progress.start("split", total if known else None)
-    pieces = parse_sources(
-        sources, pool, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
+    pieces = convert_sources(
+        sources, pool, lambda parsed: CodedText.of(parsed, dealer.ids),
+        ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip
-    for _, parsed in pieces:
+    for _, text in pieces:
         done = sum(s.parsed for s in sources)
-        if len(parsed.labels):
-            dealer.add(parsed, done / total if known else 0.0)
+        if len(text.labels):
+            dealer.add(text, done / total if known else 0.0)
         progress.advance(done, rows=dealer.n_rows)
     progress.finish()
 

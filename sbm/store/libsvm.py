@@ -10,14 +10,14 @@ numbers, rounded correctly to float64; ``inf`` and ``nan`` are refused. Ids are 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["LARGEST_VALUE", "ParsedText", "TextError", "parse_text"]
+__all__ = ["LARGEST_VALUE", "SPARE", "ParsedText", "Room", "TextError", "parse_text"]
 
 kernels = load("sbm.store.kernels.text")
 
@@ -43,6 +43,8 @@ LARGEST_VALUE = {
     "float32": math.nextafter(math.ldexp(2 - 2**-24, 127), 0),
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
+
+SPARE = 10  # bytes behind the text: two newlines, and eight that are read but mean nothing
 
 _LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
 
@@ -99,6 +101,34 @@ class ParsedText:
     errors: list[TextError]
     n_errors: int
 
+    def copy(self) -> "ParsedText":
+        """The same in arrays of its own."""
+        values = None if self.values is None else self.values.copy()
+        return replace(
+            self, labels=self.labels.copy(), indptr=self.indptr.copy(), ids=self.ids.copy(),
+            values=values,
+        )  # fmt: skip
+
+
+class Room:
+    """Arrays for all that a text of some size can hold; most of them are never touched.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of text.
+    dtype : {"float32", "float64"}
+        Type of the values.
+    """
+
+    def __init__(self, size: int, dtype: str) -> None:
+        self.size, self.dtype = size, dtype
+        # A row takes at least "1\n", a feature at least " 1:1".
+        self.labels = np.empty(size // 2 + 1)
+        self.indptr = np.zeros(size // 2 + 2, np.int64)
+        self.ids = np.empty(size // 4 + 1, np.int64)
+        self.values = np.empty(size // 4 + 1, dtype)
+
 
 def parse_text(
     text: npt.NDArray[np.uint8],
@@ -107,37 +137,39 @@ def parse_text(
     dtype: str = "float32",
     skip: bool = False,
     max_errors: int = 20,
+    room: Room | None = None,
 ) -> ParsedText:
     """Parse whole lines of LIBSVM text.
 
     Parameters
     ----------
-    text : ndarray, shape (at least size + 1,), uint8
+    text : ndarray, shape (at least size + SPARE,), uint8
         The bytes; changed in place (a missing last newline and the one behind it are added,
         ``qid:`` tokens are blanked out).
     size : int
-        Bytes of text, at most len(text) - 2.
+        Bytes of text.
     dtype : {"float32", "float64"}
         Type of the values returned; parsing itself is exact float64.
     skip : bool
         Leave refused lines out instead of stopping at the first one.
     max_errors : int
         How many refused lines to describe.
+    room : Room, optional
+        Where to put the rows, if it is large enough and of this type.
 
     Returns
     -------
     ParsedText
-        With `skip` false and an error, holds only the rows before the refused line.
+        Views of `room`, good until it is used again. With `skip` false and an error, holds only
+        the rows before the refused line.
     """
     if size and text[size - 1] != 10:
         text[size] = 10
         size += 1
     text[size] = 10
-    # A row takes at least "1\n", a feature at least " 1:1".
-    labels = np.empty(size // 2 + 1)
-    indptr = np.zeros(size // 2 + 2, np.int64)
-    ids = np.empty(size // 4 + 1, np.int64)
-    values = np.empty(size // 4 + 1, dtype)
+    if room is None or room.size < size or room.dtype != dtype:
+        room = Room(size, dtype)
+    labels, indptr, ids, values = room.labels, room.indptr, room.ids, room.values
     errors = np.empty((max_errors, 3), np.int64)
     hard = np.empty((1024, 4), np.int64)
     bits = np.empty(1, np.uint64)

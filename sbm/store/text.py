@@ -8,24 +8,27 @@ import io
 import lzma
 import os
 import sys
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import zstandard
 
 from sbm.errors import DataError
-from sbm.store.libsvm import ParsedText, parse_text
+from sbm.store.libsvm import SPARE, ParsedText, Room, parse_text
 
-__all__ = ["PIECE", "Source", "expand_inputs", "parse_sources"]
+__all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "parse_sources"]
 
 PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
-_SPARE = 2  # room for a newline at the end and one behind it
+
+T = TypeVar("T")
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class _Readable(Protocol):
@@ -166,19 +169,36 @@ _OPENERS: dict[str, Callable[[Any], _Readable]] = {
 @dataclass
 class _Piece:
     source: Source
-    text: np.ndarray[Any, np.dtype[np.uint8]]
+    text: Bytes
     size: int
     read: int  # bytes on disk read when the piece was complete
 
 
-def _read_pieces(source: Source, largest_line: int) -> Iterator[_Piece]:
+class _Buffers:
+    """Arrays for pieces of text, used again because the system's zeroing of new ones takes time."""
+
+    def __init__(self) -> None:
+        self._free: deque[Bytes] = deque()
+
+    def take(self, capacity: int) -> Bytes:
+        """An array with room for `capacity` bytes of text."""
+        if capacity != PIECE or not self._free:
+            return np.empty(capacity + SPARE, np.uint8)
+        return self._free.pop()
+
+    def give_back(self, text: Bytes) -> None:
+        if len(text) == PIECE + SPARE:
+            self._free.append(text)
+
+
+def _read_pieces(source: Source, buffers: _Buffers, largest_line: int) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines."""
     raw: Any = sys.stdin.buffer if source.name == "-" else open(source.name, "rb", buffering=0)  # noqa: SIM115  closed below, stdin must stay open
     try:
         digested = _Digested(raw, source)
         opener = _OPENERS.get(Path(source.name).suffix.lower())
         stream: _Readable = opener(digested) if opener else digested
-        for piece in _cut(source, stream, largest_line):
+        for piece in _cut(source, stream, buffers, largest_line):
             if source.text == 0 and opener is None:
                 _refuse_compressed(piece)
             yield piece
@@ -202,9 +222,11 @@ def _refuse_compressed(piece: _Piece) -> None:
             )
 
 
-def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piece]:
+def _cut(
+    source: Source, stream: _Readable, buffers: _Buffers, largest_line: int
+) -> Iterator[_Piece]:
     capacity = PIECE
-    text = np.empty(capacity + _SPARE, np.uint8)
+    text = buffers.take(capacity)
     size = 0
     while True:
         n = _fill(source, stream, memoryview(text)[size:capacity])
@@ -223,14 +245,14 @@ def _cut(source: Source, stream: _Readable, largest_line: int) -> Iterator[_Piec
                     f"{source.name}:{source.lines + 1} or later: found a line longer than "
                     f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
                 )
-            longer = np.empty(capacity + _SPARE, np.uint8)
+            longer = buffers.take(capacity)
             longer[:size] = text[:size]
             text = longer
             continue
         capacity = PIECE
         while capacity <= size - end:
             capacity *= 2
-        rest = np.empty(capacity + _SPARE, np.uint8)
+        rest = buffers.take(capacity)
         rest[: size - end] = text[end:size]
         yield _Piece(source, text, end, source.read)
         text, size = rest, size - end
@@ -246,7 +268,7 @@ def _fill(source: Source, stream: _Readable, room: memoryview) -> int:
         ) from error
 
 
-def _last_newline(text: np.ndarray[Any, np.dtype[np.uint8]], size: int) -> int:
+def _last_newline(text: Bytes, size: int) -> int:
     """Position behind the last newline, 0 where there is none."""
     step = 1 << 16
     for end in range(size, 0, -step):
@@ -257,16 +279,37 @@ def _last_newline(text: np.ndarray[Any, np.dtype[np.uint8]], size: int) -> int:
     return 0
 
 
-def parse_sources(
+class _Parser(Generic[T]):
+    """Parses pieces of text in threads, each of which has its own room."""
+
+    def __init__(
+        self, buffers: _Buffers, convert: Callable[[ParsedText], T], dtype: str, skip: bool
+    ) -> None:
+        self._buffers, self._convert, self._dtype, self._skip = buffers, convert, dtype, skip
+        self._local = threading.local()
+
+    def __call__(self, piece: _Piece) -> tuple[ParsedText, T]:
+        """Return what was parsed, good for its counts and errors only, and what became of it."""
+        room = getattr(self._local, "room", None)
+        if room is None:
+            room = self._local.room = Room(PIECE + 1, self._dtype)
+        parsed = parse_text(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
+        converted = self._convert(parsed)
+        self._buffers.give_back(piece.text)
+        return parsed, converted
+
+
+def convert_sources(
     sources: Sequence[Source],
     pool: ThreadPoolExecutor,
+    convert: Callable[[ParsedText], T],
     *,
     ahead: int,
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
-) -> Iterator[tuple[Source, ParsedText]]:
-    """Parse sources in threads and yield the pieces in order.
+) -> Iterator[tuple[Source, T]]:
+    """Parse sources in threads, convert the pieces there, and yield them in order.
 
     Parameters
     ----------
@@ -274,6 +317,8 @@ def parse_sources(
         Their counters are kept up to date as pieces are yielded.
     pool : ThreadPoolExecutor
         Runs the parsing.
+    convert : function
+        Makes of a piece what is yielded; the arrays of the piece are good until it returns.
     ahead : int
         Pieces in flight.
     dtype : {"float32", "float64"}
@@ -288,19 +333,20 @@ def parse_sources(
     DataError
         The first refused line, as ``file:line: found, expected``.
     """
-    flight: deque[tuple[_Piece, Future[ParsedText]]] = deque()
+    buffers = _Buffers()
+    parse = _Parser(buffers, convert, dtype, skip)
+    flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
     for source in sources:
-        for piece in _read_pieces(source, largest_line):
-            task = pool.submit(parse_text, piece.text, piece.size, dtype=dtype, skip=skip)
-            flight.append((piece, task))
+        for piece in _read_pieces(source, buffers, largest_line):
+            flight.append((piece, pool.submit(parse, piece)))
             if len(flight) > ahead:
                 yield _take(*flight.popleft(), skip)
         while flight:  # a source's counters are complete before the next one begins
             yield _take(*flight.popleft(), skip)
 
 
-def _take(piece: _Piece, task: "Future[ParsedText]", skip: bool) -> tuple[Source, ParsedText]:
-    source, parsed = piece.source, task.result()
+def _take(piece: _Piece, task: "Future[tuple[ParsedText, T]]", skip: bool) -> tuple[Source, T]:
+    source, (parsed, converted) = piece.source, task.result()
     for error in parsed.errors:
         place = f"{source.name}:{source.lines + error.line}: {error.message}"
         if not skip:
@@ -312,4 +358,11 @@ def _take(piece: _Piece, task: "Future[ParsedText]", skip: bool) -> tuple[Source
     source.skipped += parsed.n_errors
     source.text += piece.size
     source.parsed = piece.read
-    return source, parsed
+    return source, converted
+
+
+def parse_sources(
+    sources: Sequence[Source], pool: ThreadPoolExecutor, *, ahead: int, **options: Any
+) -> Iterator[tuple[Source, ParsedText]]:
+    """Yield the pieces as they were parsed; see `convert_sources`."""
+    return convert_sources(sources, pool, ParsedText.copy, ahead=ahead, **options)

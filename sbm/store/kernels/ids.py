@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-__all__ = ["intern", "rehash"]
+__all__ = ["intern", "look_up", "rehash"]
 
 DIRECT_LIMIT = 1 << 24
 
@@ -54,6 +54,24 @@ def intern(keys, begin, direct, slots, slot_keys, shift, seen, n_seen, insert, o
             slot_keys[s] = key
         out[k] = slots[s] - 1
     return len(keys), n_seen
+
+
+@njit(nogil=True, error_model="numpy")
+def look_up(keys, direct, out, unknown):
+    """Write the codes of keys to `out`, -1 for those that the plain array does not know.
+
+    Returns how many those are; their positions go to `unknown`, as long as `keys`. Without a
+    branch on what is found, so that many accesses are under way at a time.
+    """
+    size = len(direct)
+    n_unknown = 0
+    for k in range(len(keys)):
+        key = keys[k]
+        code = direct[key] if 0 <= key < size else np.int32(0)
+        out[k] = code - 1
+        unknown[n_unknown] = k
+        n_unknown += code == 0
+    return n_unknown
 
 
 @njit(nogil=True, error_model="numpy")

@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 __all__ = ["parse"]
 
@@ -46,8 +48,11 @@ def _powers_of_five():
 _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 _TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
 
+SPARE = 8  # bytes behind the text that may be read, whatever they are
+
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
+_U2 = np.uint64(2)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
 _U32 = np.uint64(32)
@@ -55,6 +60,10 @@ _U63 = np.uint64(63)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _LOW32 = np.uint64(0xFFFFFFFF)
 _LOW9 = np.uint64(0x1FF)
+_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
+_LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_9 = np.uint64(0x7676767676767676)  # added to ten or more, sets the top bit
+_TOPS = np.uint64(0x8080808080808080)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
 
@@ -110,6 +119,82 @@ def _nearest_double(w, q):
     if exponent >= 2047:
         return np.uint64(0x7FF0000000000000), True
     return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52)), True
+
+
+@intrinsic
+def _load_word(typing_context, array, position):
+    """Eight bytes of an array of bytes, from any position on, as a number."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(array, types.intp), generate
+
+
+@intrinsic
+def _trailing_zeros(typing_context, number):
+    """How many of 64 bits stand behind the last one; 64 for 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@njit(nogil=True, error_model="numpy")
+def _short_integer(text, p):
+    """Return (number, digits) of the digits at text[p:], of the first eight at most.
+
+    Eight bytes are taken as one word. A byte is no digit if its upper bit is set in `others`; the
+    digits move to the end of the word, so that zeros stand before them, and are added up as pairs,
+    fours and eight (Lemire and Mula describe it; simdjson does the same).
+    """
+    word = _load_word(text, p) ^ _ZEROS
+    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
+    n = _trailing_zeros(others) >> np.uint64(3)
+    if n == _U0:
+        return _U0, np.int64(0)
+    word <<= np.uint64(64) - (n << np.uint64(3))
+    word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
+    word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
+    return (word * np.uint64(42949672960001)) >> _U32, np.int64(n)
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_blank(c):
+    return c == 32 or (9 <= c <= 13 and c != 10)
+
+
+@njit(nogil=True, error_model="numpy")
+def _ends_token(c):
+    return c <= 32 or c == 35
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_short_number(text, p):
+    """Return (number, position behind it) where it is written as most are, else (0.0, p).
+
+    Digits, perhaps a point and digits, fewer than eight each, and the end of the token: exact in
+    integers, so that one division rounds it as it should be.
+    """
+    negative = text[p] == 45
+    q = p + (negative | (text[p] == 43))
+    w, n = _short_integer(text, q)
+    q += n
+    if n < 8 and text[q] == 46:
+        fraction, decimals = _short_integer(text, q + 1)
+        if decimals == 8:
+            return 0.0, p
+        q += 1 + decimals
+        n += decimals
+        x = (np.float64(w) * _TEN[decimals] + np.float64(fraction)) / _TEN[decimals]
+    else:
+        x = np.float64(w)
+    if n == 0 or not _ends_token(text[q]):
+        return 0.0, p
+    return (-x if negative else x), q
 
 
 @njit(nogil=True, error_model="numpy")
@@ -192,13 +277,26 @@ def _parse_number(text, p, bits, limit):
 
 
 @njit(nogil=True, error_model="numpy")
-def _is_blank(c):
-    return c == 32 or (9 <= c <= 13 and c != 10)
+def _parse_plain(text, p, previous, ids, nnz):
+    """Read features of the commonest form, a space, a short id above the last one and ``:1``.
 
-
-@njit(nogil=True, error_model="numpy")
-def _ends_token(c):
-    return c <= 32 or c == 35
+    Returns (position behind the last of them, nnz, its id or `previous`). Everything else, and
+    every mistake, is left to the caller.
+    """
+    while text[p] == 32:
+        identity, n = _short_integer(text, p + 1)
+        q = np.uint64(p + 1 + n)  # unsigned: numba lets negative indices count from the end
+        key = np.int64(identity)
+        if (
+            n == 8 or text[q] != 58 or text[q + _U1] != 49 or not _ends_token(text[q + _U2])
+            or key <= previous or n == 0
+        ):  # fmt: skip
+            break
+        ids[np.uint64(nnz)] = key
+        previous = key
+        nnz += 1
+        p = np.int64(q) + 2
+    return p, nnz, previous
 
 
 @njit(nogil=True, error_model="numpy")
@@ -252,7 +350,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
 
     Parameters
     ----------
-    text : (at least size + 1,) uint8
+    text : (at least size + SPARE,) uint8
         text[size - 1] is a newline and so is text[size]: every inner loop ends at a newline, which
         is why none of them looks at `size`.
     limit : float
@@ -296,7 +394,10 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         start = nnz
         hard_start = n_hard
         ones_before = ones
-        x, p, code = _parse_number(text, p, bits, LARGEST_LABEL)
+        code = OK
+        x, p = _parse_short_number(text, p)
+        if p == begin:
+            x, p, code = _parse_number(text, p, bits, LARGEST_LABEL)
         if code == HARD:
             if n_hard < hard.shape[0]:
                 hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
@@ -309,18 +410,22 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         previous = np.int64(-1)
         ascending = True
         while code == OK:
+            before = nnz
+            p, nnz, previous = _parse_plain(text, p, previous, ids, nnz)
+            if not ones:
+                for k in range(before, nnz):
+                    values[k] = 1.0
             while _is_blank(text[p]):
                 p += 1
             c = text[p]
             if c == 10 or c == 35:
                 break
             begin = p
-            d = np.uint64(c) - np.uint64(48)
-            identity = np.uint64(0)
-            while d <= _U9:
-                identity = identity * _U10 + d
+            identity, n = _short_integer(text, p)
+            p += n
+            while n >= 8 and 48 <= text[p] <= 57:
+                identity = identity * _U10 + np.uint64(text[p] - 48)
                 p += 1
-                d = np.uint64(text[p]) - np.uint64(48)
             if p - begin > 18 and _too_large(text, begin, p):
                 code = ID_TOO_LARGE
                 break
@@ -331,11 +436,9 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                 code = BAD_ID
                 break
             p += 1
-            if text[p] == 49 and _ends_token(text[p + 1]):  # the value 1, by far the commonest
-                x = 1.0
-                p += 1
-            else:
-                begin = p
+            begin = p
+            x, p = _parse_short_number(text, p)
+            if p == begin:
                 x, p, code = _parse_number(text, p, bits, limit)
                 if code == HARD:
                     if n_hard < hard.shape[0]:
