@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sbm.store.buffers import Buffers
 from sbm.store.codec import decode_rows, encode_rows, kernels
 from sbm.store.idtable import DIRECT_LIMIT, IdTable
 from sbm.store.planes import join_planes
@@ -16,6 +17,7 @@ from sbm.store.planes import join_planes
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
 GUARD = 64
 INDEX_LIMIT = 2**31 - 1
+BUFFERS = Buffers(1 << 12)  # some arrays are larger, and none is given back
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -156,7 +158,7 @@ def test_rows_come_back_in_the_order_chosen(rows: list[list[int]], data: Any) ->
     n_features = max(flat, default=0) + 1
     for dtype in (None, "float32", "float64"):
         values = None if dtype is None else (np.arange(len(indices)) * 0.1 - 3).astype(dtype)
-        arrays = encode_rows(starts, lengths, indices, values, np.array(order, np.int64))
+        arrays = encode_rows(starts, lengths, indices, values, np.array(order, np.int64), BUFFERS)
         got_lengths, got_indices, got_values = decode(
             arrays, len(order), len(flat), n_features, dtype
         )
@@ -174,7 +176,7 @@ def test_values_that_are_all_one_take_no_array_and_come_back_as_ones() -> None:
     starts, lengths, indices = arrays_of([[1, 5], [2]])
     values = np.full(len(indices), 1, np.float32)
     values[0] = 8  # belongs to no row
-    arrays = encode_rows(starts, lengths, indices, values, np.arange(2))
+    arrays = encode_rows(starts, lengths, indices, values, np.arange(2), BUFFERS)
     assert "values" not in arrays
     assert decode(arrays, 2, 3, 6, "float32")[2].tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
@@ -185,7 +187,7 @@ ENCODED = [[0, 3, 9], [], [5, 70000], list(range(40))]
 def encoded() -> Arrays:
     starts, lengths, indices = arrays_of(ENCODED)
     values = np.arange(len(indices), dtype=np.float32)
-    return encode_rows(starts, lengths, indices, values, np.arange(4))
+    return encode_rows(starts, lengths, indices, values, np.arange(4), BUFFERS)
 
 
 def encoded_1() -> Arrays:
@@ -377,7 +379,8 @@ def test_a_look_up_finds_small_keys_and_says_where_it_found_nothing(
 ) -> None:
     table = IdTable()
     codes = dict(zip(known, table.intern(np.array(known, np.int64)).tolist(), strict=True))
-    got, unknown = table.look_up(np.array([*questions, *known], np.int64))
+    got = np.empty(len(questions) + len(known), np.int32)
+    unknown = table.look_up(np.array([*questions, *known], np.int64), got)
     small = [k if 0 <= k < DIRECT_LIMIT else None for k in [*questions, *known]]
     assert got.tolist() == [-1 if k is None else codes.get(k, -1) for k in small]
     assert unknown.tolist() == np.flatnonzero(got == -1).tolist()
@@ -415,7 +418,7 @@ def test_rows_in_any_order_are_sorted_with_their_values(values: str | None, orde
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     numbers = None if values is None else (indices * 0.25 - 3).astype(values)
     arrays = encode_rows(
-        starts, np.array(lengths, np.int32), indices, numbers, np.arange(len(rows))
+        starts, np.array(lengths, np.int32), indices, numbers, np.arange(len(rows)), BUFFERS
     )
     got = decode(arrays, len(rows), len(indices), 25_000, values)
     assert np.array_equal(got[1], np.concatenate(rows))

@@ -15,6 +15,7 @@ from sbm.jobs.memory import INTERPRETER
 from sbm.rows import Rows
 from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
+from sbm.store.buffers import Buffers
 from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
@@ -105,14 +106,24 @@ class CodedText:
     unknown_ids: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, parsed: ParsedText, ids: IdTable) -> "CodedText":
+    def of(cls, parsed: ParsedText, ids: IdTable, buffers: Buffers) -> "CodedText":
         """Look ids up, in any thread; nothing of `parsed` is kept."""
-        indices, unknown = ids.look_up(parsed.ids)
-        values = None if parsed.values is None else parsed.values.copy()
+
+        def kept(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            copy = buffers.take(len(array), array.dtype)
+            copy[:] = array
+            return copy
+
+        indices = buffers.take(len(parsed.ids), np.int32)
+        unknown = ids.look_up(parsed.ids, indices)
+        values = None if parsed.values is None else kept(parsed.values)
         return cls(
-            parsed.labels.copy(), parsed.indptr.copy(), indices, values, unknown,
-            parsed.ids[unknown],
-        )  # fmt: skip
+            kept(parsed.labels), kept(parsed.indptr), indices, values, unknown, parsed.ids[unknown]
+        )
+
+    def give_back(self, buffers: Buffers) -> None:
+        """Let the arrays be used again."""
+        buffers.give_back(self.labels, self.indptr, self.indices, self.values)
 
     def complete(self, ids: IdTable) -> None:
         """Give codes to the ids that had none, piece after piece in the order of the text."""

@@ -26,6 +26,7 @@ from sbm.jobs.warm import prepare
 from sbm.settings import parse_size
 from sbm.store import arrays as container
 from sbm.store import blocks as store_files
+from sbm.store.buffers import Buffers
 from sbm.store.files import lock, write_error
 from sbm.store.idtable import IdTable
 from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
@@ -256,8 +257,13 @@ def _fill_store(
         None if labels is None else labels["values"], [] if labels is None else labels["counts"]
     )
     first = 1 + max((_number(b["file"]) for b in manifest["blocks"]), default=-1)
-    with ThreadPoolExecutor(options.threads, "sbm-split") as pool:
-        dealer = Dealer(folder, first, options, ids, table, pool)
+    # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and the
+    # main thread for them.
+    with (
+        ThreadPoolExecutor(options.threads, "sbm-parse") as pool,
+        ThreadPoolExecutor(options.threads, "sbm-write") as writers,
+    ):
+        dealer = Dealer(folder, first, options, ids, table, writers)
         _read(sources, dealer, options, pool, progress)
         _refuse_known_sources(sources, manifest, target, force)
         new_blocks, index = dealer.finish()
@@ -314,8 +320,9 @@ def _read(
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
     progress.start("split", total if known else None)
+    buffers = Buffers(PIECE)
     pieces = convert_sources(
-        sources, pool, lambda parsed: CodedText.of(parsed, dealer.ids),
+        sources, pool, lambda parsed: CodedText.of(parsed, dealer.ids, buffers),
         ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip
@@ -323,6 +330,7 @@ def _read(
         done = sum(s.parsed for s in sources)
         if len(text.labels):
             dealer.add(text, done / total if known else 0.0)
+        text.give_back(buffers)
         progress.advance(done, rows=dealer.n_rows)
     progress.finish()
 

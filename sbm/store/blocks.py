@@ -31,6 +31,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.rows import Rows
 from sbm.store import arrays as container
+from sbm.store.buffers import Buffers
 from sbm.store.codec import RAW, decode_rows, encode_rows
 from sbm.store.files import lock, sync_folder, write_atomically, write_error
 
@@ -43,6 +44,7 @@ MANIFEST = "manifest.json"
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
+_BUFFER = 8 * CHUNK_NNZ + 64  # bytes; what is not touched takes no memory
 
 
 def block_name(block: int) -> str:
@@ -164,6 +166,7 @@ class BlockWriter:
         self._chunks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(n_blocks)]
         self._sizes = [0] * n_blocks
         self._pending: list[Future[None]] = []
+        self._buffers = Buffers(_BUFFER)
 
     @property
     def n_blocks(self) -> int:
@@ -196,17 +199,23 @@ class BlockWriter:
         for block in blocks:
             if len(deal[block]) == 0:
                 continue
-            path = self._folder / block_name(self._first + block)
             for chosen in _cut(deal[block], rows.lengths):
-                buffers, nnz = encode_chunk(rows, chosen, self._level)
-                try:
-                    # A file that is there already was left behind by a process that was killed.
-                    with open(path, "ab" if self._chunks[block] else "wb") as file:
-                        size = sum(file.write(buffer) for buffer in buffers)
-                except OSError as error:
-                    raise write_error(path, error) from error
+                arrays = _arrays_of(rows, chosen, self._buffers)
+                data = container.encode("chunk", arrays, level=self._level, raw=RAW)
+                size = self._append(block, data)
+                nnz = len(arrays["gaps"])
                 self._chunks[block].append((self._sizes[block], size, len(chosen), nnz))
                 self._sizes[block] += size
+                self._buffers.give_back(*arrays.values())
+
+    def _append(self, block: int, data: Sequence[bytes | memoryview]) -> int:
+        path = self._folder / block_name(self._first + block)
+        try:
+            # A file that is there already was left behind by a process that was killed.
+            with open(path, "ab" if self._chunks[block] else "wb") as file:
+                return sum(map(file.write, data))
+        except OSError as error:
+            raise write_error(path, error) from error
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
         """Make the block files durable; return their manifest entries and the chunk index.
@@ -259,19 +268,18 @@ def _cut(
         begin = end
 
 
-def encode_chunk(
-    rows: Rows, chosen: npt.NDArray[np.int64], level: int
-) -> tuple[list[bytes | memoryview], int]:
-    """Encode some rows as one container; return its buffers and their nonzeros."""
-    arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen)
+def _arrays_of(
+    rows: Rows, chosen: npt.NDArray[np.int64], buffers: Buffers
+) -> dict[str, npt.NDArray[Any]]:
+    """What a chunk holds of some rows."""
+    arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen, buffers)
     y = rows.y[chosen]
     if y.dtype == np.float64:
         arrays["labels"] = y
     else:
         wide = int(y.max(initial=0)) > 255
         arrays["codes"] = y.astype(np.uint16 if wide else np.uint8)
-    nnz = len(arrays["gaps"])
-    return container.encode("chunk", arrays, level=level, raw=RAW), nnz
+    return arrays
 
 
 # ---------------------------------------------------------------------------------- reading

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.store import planes
+from sbm.store.buffers import Buffers
 
 __all__ = ["RAW", "decode_rows", "encode_rows"]
 
@@ -21,9 +22,9 @@ _SHORTEST = 8  # bytes of an empty stream of bits
 Bytes = npt.NDArray[np.uint8]
 
 
-def _room(n: int) -> tuple[Bytes, Bytes]:
+def _room(n: int, buffers: Buffers) -> tuple[Bytes, Bytes]:
     """Room for the symbols and the bits of n numbers."""
-    return np.empty(n, np.uint8), np.empty(4 * n + 2 * _SHORTEST, np.uint8)
+    return buffers.take(n, np.uint8), buffers.take(4 * n + 2 * _SHORTEST, np.uint8)
 
 
 def encode_rows(
@@ -32,6 +33,7 @@ def encode_rows(
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
     rows: npt.NDArray[np.int64],
+    buffers: Buffers,
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Encode the chosen rows, in the order given, each sorted by index.
 
@@ -43,6 +45,8 @@ def encode_rows(
     values : ndarray, float32 or float64, or None
         None when all are 1.
     rows : ndarray, shape (n_chosen,), int64
+    buffers : Buffers
+        Where the arrays come from.
 
     Returns
     -------
@@ -52,12 +56,12 @@ def encode_rows(
     """
     row_lengths = lengths[rows]
     nnz = int(row_lengths.sum(dtype=np.int64))
-    symbols, bits = _room(len(rows))
+    symbols, bits = _room(len(rows), buffers)
     used = kernels.encode_numbers(row_lengths, symbols, bits)
     arrays: dict[str, npt.NDArray[np.generic]] = {"lengths": symbols, "lengths_bits": bits[:used]}
     ordered = np.empty(int(row_lengths.max(initial=0)), np.int32)
-    chosen = None if values is None else np.empty(nnz, values.dtype)
-    symbols, bits = _room(nnz)
+    chosen = None if values is None else buffers.take(nnz, values.dtype)
+    symbols, bits = _room(nnz, buffers)
     used = kernels.encode_rows(
         starts, lengths, indices, values, rows, ordered, symbols, bits, chosen
     )

@@ -91,24 +91,28 @@ class IdTable:
         return out
 
     def look_up(
-        self, keys: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        self, keys: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
         """Find what can be found while another thread interns.
 
         Each entry of the plain array changes once, from free to its code, and an array that grew is
         a copy of the old one: what is found is right, and what is not found may be known all the
         same. The hash table is left alone, its parts change together.
 
+        Parameters
+        ----------
+        keys : ndarray, shape (n,), int64
+        codes : ndarray, shape (n,), int32, filled in place
+            -1 for a key that was not found.
+
         Returns
         -------
-        codes : ndarray, shape (n,), int32
-            -1 for a key that was not found.
-        unknown : ndarray, shape (n_unknown,), int32
-            Positions of these keys, in order.
+        ndarray, shape (n_unknown,), int32
+            Positions of the keys that were not found, in order.
         """
-        codes, unknown = np.empty(len(keys), np.int32), np.empty(len(keys), np.int32)
+        unknown = np.empty(len(keys), np.int32)
         n_unknown = kernels.look_up(keys, self._direct, codes, unknown)
-        return codes, unknown[:n_unknown].copy()
+        return unknown[:n_unknown].copy()
 
     def _grow(self, key: int) -> None:
         """Make room for the key that the kernel stopped at."""

@@ -21,6 +21,7 @@ import numpy as np
 import zstandard
 
 from sbm.errors import DataError
+from sbm.store.buffers import Buffers
 from sbm.store.libsvm import SPARE, ParsedText, Room, parse_text
 
 __all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "parse_sources"]
@@ -174,24 +175,7 @@ class _Piece:
     read: int  # bytes on disk read when the piece was complete
 
 
-class _Buffers:
-    """Arrays for pieces of text, used again because the system's zeroing of new ones takes time."""
-
-    def __init__(self) -> None:
-        self._free: deque[Bytes] = deque()
-
-    def take(self, capacity: int) -> Bytes:
-        """An array with room for `capacity` bytes of text."""
-        if capacity != PIECE or not self._free:
-            return np.empty(capacity + SPARE, np.uint8)
-        return self._free.pop()
-
-    def give_back(self, text: Bytes) -> None:
-        if len(text) == PIECE + SPARE:
-            self._free.append(text)
-
-
-def _read_pieces(source: Source, buffers: _Buffers, largest_line: int) -> Iterator[_Piece]:
+def _read_pieces(source: Source, buffers: Buffers, largest_line: int) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines."""
     raw: Any = sys.stdin.buffer if source.name == "-" else open(source.name, "rb", buffering=0)  # noqa: SIM115  closed below, stdin must stay open
     try:
@@ -223,10 +207,10 @@ def _refuse_compressed(piece: _Piece) -> None:
 
 
 def _cut(
-    source: Source, stream: _Readable, buffers: _Buffers, largest_line: int
+    source: Source, stream: _Readable, buffers: Buffers, largest_line: int
 ) -> Iterator[_Piece]:
     capacity = PIECE
-    text = buffers.take(capacity)
+    text = buffers.take(capacity + SPARE, np.uint8)
     size = 0
     while True:
         n = _fill(source, stream, memoryview(text)[size:capacity])
@@ -245,14 +229,14 @@ def _cut(
                     f"{source.name}:{source.lines + 1} or later: found a line longer than "
                     f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
                 )
-            longer = buffers.take(capacity)
+            longer = buffers.take(capacity + SPARE, np.uint8)
             longer[:size] = text[:size]
             text = longer
             continue
         capacity = PIECE
         while capacity <= size - end:
             capacity *= 2
-        rest = buffers.take(capacity)
+        rest = buffers.take(capacity + SPARE, np.uint8)
         rest[: size - end] = text[end:size]
         yield _Piece(source, text, end, source.read)
         text, size = rest, size - end
@@ -283,7 +267,7 @@ class _Parser(Generic[T]):
     """Parses pieces of text in threads, each of which has its own room."""
 
     def __init__(
-        self, buffers: _Buffers, convert: Callable[[ParsedText], T], dtype: str, skip: bool
+        self, buffers: Buffers, convert: Callable[[ParsedText], T], dtype: str, skip: bool
     ) -> None:
         self._buffers, self._convert, self._dtype, self._skip = buffers, convert, dtype, skip
         self._local = threading.local()
@@ -333,7 +317,7 @@ def convert_sources(
     DataError
         The first refused line, as ``file:line: found, expected``.
     """
-    buffers = _Buffers()
+    buffers = Buffers(PIECE + SPARE)
     parse = _Parser(buffers, convert, dtype, skip)
     flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
     for source in sources:
