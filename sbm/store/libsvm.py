@@ -44,7 +44,7 @@ LARGEST_VALUE = {
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
 
-SPARE = 10  # bytes behind the text: two newlines, and eight that are read but mean nothing
+SPARE = 66  # bytes behind the text: two newlines, and 64 that are read but mean nothing
 
 _LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
 

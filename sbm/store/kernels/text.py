@@ -48,11 +48,10 @@ def _powers_of_five():
 _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 _TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
 
-SPARE = 8  # bytes behind the text that may be read, whatever they are
+SPARE = 64  # bytes behind the text that may be read, whatever they are
 
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
-_U2 = np.uint64(2)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
 _U32 = np.uint64(32)
@@ -143,6 +142,20 @@ def _trailing_zeros(typing_context, number):
     return types.uint64(types.uint64), generate
 
 
+@intrinsic
+def _find_ends(typing_context, array, position):
+    """Which of 64 bytes, from a position on, are blanks or ends of lines: a bit for each."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector = ir.VectorType(ir.IntType(8), 64)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        small = builder.icmp_unsigned("<=", builder.load(address, align=1), vector([32] * 64))
+        return builder.bitcast(small, ir.IntType(64))
+
+    return types.uint64(array, types.intp), generate
+
+
 @njit(nogil=True, error_model="numpy")
 def _short_integer(text, p):
     """Return (number, digits) of the digits at text[p:], of the first eight at most.
@@ -174,7 +187,7 @@ def _ends_token(c):
 
 @njit(nogil=True, error_model="numpy")
 def _parse_short_number(text, p):
-    """Return (number, position behind it) where it is written as most are, else (0.0, p).
+    """Return (number, position behind it) where it is written as most are, else (0.0, 0).
 
     Digits, perhaps a point and digits, fewer than eight each, and the end of the token: exact in
     integers, so that one division rounds it as it should be.
@@ -186,14 +199,14 @@ def _parse_short_number(text, p):
     if n < 8 and text[q] == 46:
         fraction, decimals = _short_integer(text, q + 1)
         if decimals == 8:
-            return 0.0, p
+            return 0.0, 0
         q += 1 + decimals
         n += decimals
         x = (np.float64(w) * _TEN[decimals] + np.float64(fraction)) / _TEN[decimals]
     else:
         x = np.float64(w)
     if n == 0 or not _ends_token(text[q]):
-        return 0.0, p
+        return 0.0, 0
     return (-x if negative else x), q
 
 
@@ -277,26 +290,59 @@ def _parse_number(text, p, bits, limit):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_plain(text, p, previous, ids, nnz):
-    """Read features of the commonest form, a space, a short id above the last one and ``:1``.
+def _token_end(text, p, window, ends):
+    """Where the token at p ends: the first byte that is no larger than a space.
 
-    Returns (position behind the last of them, nnz, its id or `previous`). Everything else, and
-    every mistake, is left to the caller.
+    `ends` marks such bytes among the 64 from `window` on; both are kept from token to token. So the
+    processor knows where the next token begins before it has read this one.
+    """
+    if p - window < 64:
+        ends &= _ALL << np.uint64(p - window)
+    else:
+        window, ends = p, _find_ends(text, p)
+    while ends == _U0:
+        window += 64
+        ends = _find_ends(text, window)
+    return window + np.int64(_trailing_zeros(ends)), window, ends
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
+    """Read features of the common form: a space, a short id above the last one, a short number.
+
+    Returns (position behind the last of them, its id or `previous`, nnz, ones, window, ends).
+    Everything else, and every mistake, is left to the caller.
     """
     while text[p] == 32:
+        end, window, ends = _token_end(text, p + 1, window, ends)
         identity, n = _short_integer(text, p + 1)
-        q = np.uint64(p + 1 + n)  # unsigned: numba lets negative indices count from the end
+        q = p + 1 + n
         key = np.int64(identity)
-        if (
-            n == 8 or text[q] != 58 or text[q + _U1] != 49 or not _ends_token(text[q + _U2])
-            or key <= previous or n == 0
-        ):  # fmt: skip
+        if n == 0 or n == 8 or text[q] != 58 or key <= previous:
             break
-        ids[np.uint64(nnz)] = key
+        x, behind = 1.0, q + 2
+        if text[q + 1] != 49 or behind != end:
+            x, behind = _parse_short_number(text, q + 1)
+            if behind != end:
+                break
+            ones = _keep_ones(ones, x, values, nnz)
+        ids[nnz] = key
+        if not ones:
+            values[nnz] = x
         previous = key
         nnz += 1
-        p = np.int64(q) + 2
-    return p, nnz, previous
+        p = end
+    return p, previous, nnz, ones, window, ends
+
+
+@njit(nogil=True, error_model="numpy")
+def _keep_ones(ones, x, values, nnz):
+    """Whether all values are 1 still; at the first other one, write down those before it."""
+    if ones and x != 1.0:
+        for k in range(nnz):
+            values[k] = 1.0
+        return False
+    return ones
 
 
 @njit(nogil=True, error_model="numpy")
@@ -377,6 +423,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
     n_hard = np.int64(0)
     ones = True
     p = np.int64(0)
+    window, ends = np.int64(-64), _U0
     while p < size:
         line += 1
         while _is_blank(text[p]):
@@ -395,9 +442,9 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         hard_start = n_hard
         ones_before = ones
         code = OK
-        x, p = _parse_short_number(text, p)
-        if p == begin:
-            x, p, code = _parse_number(text, p, bits, LARGEST_LABEL)
+        x, p = _parse_short_number(text, begin)
+        if p == 0:
+            x, p, code = _parse_number(text, begin, bits, LARGEST_LABEL)
         if code == HARD:
             if n_hard < hard.shape[0]:
                 hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
@@ -410,22 +457,21 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         previous = np.int64(-1)
         ascending = True
         while code == OK:
-            before = nnz
-            p, nnz, previous = _parse_plain(text, p, previous, ids, nnz)
-            if not ones:
-                for k in range(before, nnz):
-                    values[k] = 1.0
+            p, previous, nnz, ones, window, ends = _parse_plain(
+                text, p, previous, ids, values, nnz, ones, window, ends
+            )
             while _is_blank(text[p]):
                 p += 1
             c = text[p]
             if c == 10 or c == 35:
                 break
             begin = p
-            identity, n = _short_integer(text, p)
-            p += n
-            while n >= 8 and 48 <= text[p] <= 57:
-                identity = identity * _U10 + np.uint64(text[p] - 48)
+            d = np.uint64(c) - np.uint64(48)
+            identity = np.uint64(0)
+            while d <= _U9:
+                identity = identity * _U10 + d
                 p += 1
+                d = np.uint64(text[p]) - np.uint64(48)
             if p - begin > 18 and _too_large(text, begin, p):
                 code = ID_TOO_LARGE
                 break
@@ -437,31 +483,26 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                 break
             p += 1
             begin = p
-            x, p = _parse_short_number(text, p)
-            if p == begin:
-                x, p, code = _parse_number(text, p, bits, limit)
-                if code == HARD:
-                    if n_hard < hard.shape[0]:
-                        hard[n_hard, 0], hard[n_hard, 1] = rows, np.int64(identity)
-                        hard[n_hard, 2], hard[n_hard, 3] = begin, p
-                    n_hard += 1
-                    code = OK
-                    if ones:  # its last bit is not known yet
-                        ones = False
-                        for k in range(nnz):
-                            values[k] = 1.0
-                elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
-                    code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_VALUE
-                    break
-                elif code != OK:
-                    break
+            x, p, code = _parse_number(text, p, bits, limit)
+            if code == HARD:
+                if n_hard < hard.shape[0]:
+                    hard[n_hard, 0], hard[n_hard, 1] = rows, np.int64(identity)
+                    hard[n_hard, 2], hard[n_hard, 3] = begin, p
+                n_hard += 1
+                code = OK
+                if ones:  # its last bit is not known yet
+                    ones = False
+                    for k in range(nnz):
+                        values[k] = 1.0
+            elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
+                code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_VALUE
+                break
+            elif code != OK:
+                break
             key = np.int64(identity)
             ascending = ascending and key > previous
             previous = key
-            if ones and x != 1.0:
-                ones = False
-                for k in range(nnz):
-                    values[k] = 1.0
+            ones = _keep_ones(ones, x, values, nnz)
             ids[nnz] = key
             if not ones:
                 values[nnz] = x
