@@ -63,13 +63,13 @@ def look_up(keys, direct, out, unknown):
     Returns how many those are; their positions go to `unknown`, as long as `keys`. Without a
     branch on what is found, so that many accesses are under way at a time.
     """
-    size = len(direct)
+    size = np.uint64(len(direct))
     n_unknown = 0
     for k in range(len(keys)):
-        key = keys[k]
-        code = direct[key] if 0 <= key < size else np.int32(0)
+        key = np.uint64(keys[k])  # a negative key is a large one
+        code = direct[key] if key < size else np.int32(0)
         out[k] = code - 1
-        unknown[n_unknown] = k
+        unknown[np.uint64(n_unknown)] = k
         n_unknown += code == 0
     return n_unknown
 

@@ -9,6 +9,9 @@ are. Symbols below 128 are the number itself. Above, with e the position of the 
 so that a symbol holds the number's magnitude and its two bits behind the leading one, 128 to 227
 for numbers up to 2^32 - 1. Bits of all numbers follow one another, lowest first, in one stream,
 which ends with `SPARE` bytes of zeros because it is read eight bytes at a time.
+
+Positions in the inner loops are unsigned: numba lets negative ones count from the end, and the
+comparison that takes is a quarter of the time of decoding.
 """
 
 import numpy as np
@@ -256,14 +259,16 @@ def _sort_into(indices, values, begin, length, ordered, out_values):
                 out_values[j] = values[begin + j]
         _heap_sort(ordered[:length], out_values)
         return
+    first = (np.int64(1) << min(length, _LANES)) - 1
     for j in range(begin, begin + length):
-        rank = np.int64(0)
-        for lanes in range(0, length, _LANES):
+        index = indices[np.uint64(j)]
+        rank = _count_ones(_are_below(indices, begin, index) & first)
+        for lanes in range(_LANES, length, _LANES):
             own = (np.int64(1) << min(length - lanes, _LANES)) - 1
-            rank += _count_ones(_are_below(indices, begin + lanes, indices[j]) & own)
-        ordered[rank] = indices[j]
+            rank += _count_ones(_are_below(indices, begin + lanes, index) & own)
+        ordered[np.uint64(rank)] = index
         if values is not None:
-            out_values[rank] = values[j]
+            out_values[np.uint64(rank)] = values[np.uint64(j)]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -304,9 +309,11 @@ def encode_rows(starts, lengths, indices, values, rows, ordered, symbols, bits, 
         _sort_into(indices, values, begin, length, ordered, sorted_values)
         previous = np.int64(-1)
         for j in range(length):
-            gap = np.int64(ordered[j]) - previous - 1
-            previous = np.int64(ordered[j])
-            symbols[k], n = _symbol_of(gap)
+            index = np.int64(ordered[np.uint64(j)])
+            gap = index - previous - 1
+            previous = index
+            symbol, n = _symbol_of(gap)
+            symbols[np.uint64(k)] = symbol
             at, kept, fill = _put(bits, at, kept, fill, gap, n)
             k += 1
     return _close(bits, at, kept, fill)
@@ -333,10 +340,11 @@ def decode_rows(symbols, bits, lengths, n_features, out):
         if end > len(symbols) or lengths[i] < 0:
             return False
         while k < end:
-            n = _N_BITS[symbols[k]]
-            index += 1 + _LEAST[symbols[k]] + _get(bits, position, last, n)
+            symbol = symbols[np.uint64(k)]
+            n = _N_BITS[symbol]
+            index += 1 + _LEAST[symbol] + _get(bits, position, last, n)
             position += n
-            out[k] = index
+            out[np.uint64(k)] = index
             k += 1
         if index >= n_features:
             return False
