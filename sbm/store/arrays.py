@@ -15,6 +15,7 @@ Blocks, alphas, checkpoints and models are all such containers. There is no pick
 
 import json
 import math
+import threading
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,17 @@ class Container:
     meta: dict[str, Any]
 
 
+_mine = threading.local()  # contexts of zstd, which serve one thread at a time
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    """Return this thread's compressor of a level; a new one for each small array takes longer."""
+    made: dict[int, zstandard.ZstdCompressor] = _mine.__dict__.setdefault("compressors", {})
+    if level not in made:
+        made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    return made[level]
+
+
 def _encode_array(array: Array, codec: str, level: int) -> bytes | memoryview:
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -65,7 +77,7 @@ def _encode_array(array: Array, codec: str, level: int) -> bytes | memoryview:
         return memoryview(flat)
     if codec == "shuffle":
         flat = np.ascontiguousarray(flat.reshape(-1, array.dtype.itemsize).T)
-    return zstandard.ZstdCompressor(level=level, write_checksum=False).compress(memoryview(flat))
+    return _compressor(level).compress(memoryview(flat))
 
 
 def encode(
