@@ -1,6 +1,7 @@
 """The command line: each command parses, calls one function and prints what it returns."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -221,6 +222,11 @@ def split(
     type=click.Choice(list(POLICIES)),
     help="How the cache is chosen.  [default: gradient]",
 )
+@click.option(
+    "--screen/--no-screen",
+    default=None,
+    help="Leave out rows that are at rest before their visit.  [default: screen]",
+)
 @click.option("--bias", type=float, help="Value of an extra feature in every row.  [default: 0]")
 @click.option(
     "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
@@ -426,6 +432,8 @@ def _on_sigterm(number: int, frame: object) -> NoReturn:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 ok, 1 error, 2 usage, 3 budget reached, 130 stopped."""
     signal.signal(signal.SIGTERM, _on_sigterm)
+    # numpy's library of dense algebra is hardly used, and would start by spinning its threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
     except click.exceptions.Abort:

@@ -30,6 +30,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
+from sbm.errors import SbmError
+
 __all__ = ["COMPILE_HERE", "Kernel", "KernelError", "fingerprint", "folder", "load"]
 
 # Set in the environment of a process that may compile; others start a child for it, because
@@ -50,7 +52,7 @@ _UNREACHED = (
 Kinds = tuple[str, ...]
 
 
-class KernelError(Exception):
+class KernelError(SbmError):
     """A kernel that cannot be compiled or linked; a mistake of ours or of the set-up."""
 
 

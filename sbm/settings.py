@@ -122,6 +122,8 @@ class Settings:
         Most seconds, looked at after each block.
     policy : str
         How the cache is chosen, a key of ``sbm.solver.cache.POLICIES``.
+    screen : bool
+        Leave out rows that were at rest at the weights of one step ago (but every 8th pass).
     bias : float
         Value of an extra feature in every row; 0 for none.
     class_weight : mapping of float to float
@@ -147,6 +149,7 @@ class Settings:
     max_passes: int = 50
     time_limit: float | str | None = None
     policy: str = "gradient"
+    screen: bool = True
     bias: float = 0.0
     class_weight: Mapping[float, float] = field(default_factory=dict)
     seed: int = 0
@@ -161,6 +164,8 @@ class Settings:
         for name in ("loss", "policy"):
             if not isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; a name is expected")
+        if not isinstance(self.screen, bool):
+            raise SettingsError(f"screen is {self.screen!r}; true or false is expected")
         object.__setattr__(self, "rounds", _read_rounds(self.rounds))
         object.__setattr__(self, "cache_frac", _read_frac(self.cache_frac))
         for name in ("C", "cache_frac", "tol", "bias"):

@@ -15,6 +15,7 @@
                cache good for at equal memory?
 `rounds`       how often should a working set be swept, on a fast and on a slow disk?
 `cache`        how large should the cache be?
+`screening`    what do rows that need no visit save, and what could safe rules save?
 `threads`      what do two threads give, and what would eight?
 
 Every number is a median over ``--runs`` runs, in which the contestants take turns; ratios are
@@ -49,6 +50,7 @@ from scripts.bench_training import (
     bench_overlap,
     bench_rounds,
     bench_scaling,
+    bench_screening,
     bench_threads,
 )
 
@@ -191,6 +193,13 @@ def _cache_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _screening_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gaps", type=_list_of(float), default=[1e-2, 1e-3, 1e-4, 1e-5, 1e-6], metavar="G,G,...",
+        help="relative gaps at which safe rows are counted",
+    )  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------------- table
 
 
@@ -282,6 +291,12 @@ BENCHMARKS: dict[str, Benchmark] = {
         "size of the cache",
         (_training, _rounds, _cache_options),
         quick={**QUICK_TRAINING, "cache_frac": [0.0, 0.5, "auto"]},
+    ),
+    "screening": Benchmark(
+        bench_screening,
+        "rows that need no visit",
+        (_training, _rounds, _cache, _screening_options),
+        quick={**QUICK_TRAINING, "gaps": [1e-2]},
     ),
     "threads": Benchmark(
         bench_threads, "one thread and two", (_training, _rounds, _cache), quick=QUICK_TRAINING

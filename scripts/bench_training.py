@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scripts.bench_data import cut, end_of_line
 from scripts.bench_ours import (
     BUDGET,
@@ -18,7 +20,14 @@ from scripts.bench_ours import (
 )
 from scripts.bench_tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
 
-__all__ = ["bench_cache", "bench_overlap", "bench_rounds", "bench_scaling", "bench_threads"]
+__all__ = [
+    "bench_cache",
+    "bench_overlap",
+    "bench_rounds",
+    "bench_scaling",
+    "bench_screening",
+    "bench_threads",
+]
 
 SCALING_PASSES = 3
 NEVER = 1e-15  # a tolerance that is not reached
@@ -302,3 +311,73 @@ def _extrapolate(report: Report, what: str, one: list[Finished], two: list[Finis
 def parallel_share(ratio: float) -> float:
     """Share of the work that two threads divide, from their time over that of one."""
     return min(1.0, max(0.0, 2 * (1 - ratio)))
+
+
+# ------------------------------------------------------------------------------------- screening
+
+
+def bench_screening(args: argparse.Namespace, report: Report) -> None:
+    """What screening saves, and what rules that are safe for good could save.
+
+    A training with and one without the screening of the next block take turns. Then models are
+    trained to ever smaller gaps, and for each the rows are counted whose alpha the gap proves to be
+    0 or C in every optimum: the optimal weights lie within sqrt(2 gap) of the model's, so a row is
+    fixed when its margin differs from 1 by more than that times its norm. A chunk of the store need
+    not be decoded any more when all of its rows are fixed.
+    """
+    warm_up(args)
+    store, model = _store(args), args.folder / "screening.model"
+    flags = {"screened": (), "all rows visited": ("--no-screen",)}
+    options = training_options(args)
+    tasks = {name: partial(train, store, model, *words, **options) for name, words in flags.items()}
+    runs = alternate(tasks, args.runs)
+    for name, found in runs.items():
+        facts = [run.json() for run in found]
+        report.rows.append({
+            "what": name,
+            "passes": facts[0]["passes"],
+            "visits_1e6": facts[0]["visits"] / 1e6,
+            "updates_1e6": facts[0]["updates"] / 1e6,
+            "seconds": median([run.seconds for run in found]),
+            "solve_seconds": median([f["seconds"]["solve"] for f in facts]),
+        })  # fmt: skip
+    screened, plain = report.rows
+    report.ratios = {
+        "visits: screened_of_all": screened["visits_1e6"] / plain["visits_1e6"],
+        "seconds: screened_of_all": median_ratio(
+            *([run.seconds for run in runs[name]] for name in flags)
+        ),
+    }
+    for tol in args.gaps:
+        train(store, model, **training_options(args, tol=tol))
+        rows, chunks = _safe_shares(store, model)
+        report.notes.append(
+            f"relative gap {tol:g}: gap-safe rules fix {rows:.1%} of the rows for good, and all "
+            f"rows of {chunks:.1%} of the chunks"
+        )
+
+
+def _safe_shares(store: Path, model: Path) -> tuple[float, float]:
+    """Share of rows whose alpha the gap fixes, and of chunks where it fixes all of them."""
+    from sbm import Model
+    from sbm.rows import Arena
+    from sbm.store.blocks import BlockStore
+
+    blocks, trained = BlockStore(store), Model.load(model)
+    positive = list(blocks.labels or []).index(trained.labels[1])
+    radius = (2 * trained.info["certificate"]["gap"]) ** 0.5
+    rows = full = 0
+    chunks = [chunk for block in blocks.chunks for chunk in block]
+    for chunk in chunks:
+        arena = Arena.of(chunk.nnz, blocks.value_type)
+        held = blocks.read([chunk], arena.room(chunk.rows), 0)
+        values = np.ones(chunk.nnz) if held.values is None else held.values.astype(np.float64)
+        sign = np.where(held.y == positive, 1.0, -1.0)
+        products = np.array([values * trained.W[held.indices, 0], values * values])
+        filled = held.lengths > 0
+        margin, square = np.zeros((2, chunk.rows))
+        margin[filled], square[filled] = np.add.reduceat(products, held.starts[filled], axis=1)
+        fixed = np.abs(sign * margin - 1) > radius * np.sqrt(square)
+        rows += int(np.count_nonzero(fixed))
+        full += bool(fixed.all())
+    return rows / blocks.n_rows, full / len(chunks)

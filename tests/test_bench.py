@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
 
-from sbm import Settings
-
 RATIOS = {
     "parse": {"MB_per_second", "times_scikit-learn", "times_liblinear_python_reader"},
     "split": {
@@ -68,6 +66,7 @@ RATIOS = {
         "data.svm: auto_of_best_fixed_seconds",
         "data.svm: auto_of_best_fixed_passes",
     },
+    "screening": {"visits: screened_of_all", "seconds: screened_of_all"},
     "threads": {
         "split: 2_threads_of_1",
         "split: 8_threads_of_1, extrapolated",
@@ -84,7 +83,6 @@ PEERS = {
     "one-pass": {"vowpalwabbit": "vowpalwabbit"},
 }
 PICTURES = {"text-to-gap", "scaling"}
-NEEDS_THREADS_AND_AUTO = {"rounds", "cache", "threads"}
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +139,6 @@ def test_benchmark_runs_at_toy_size(name: str, data: Path, tmp_path: Path) -> No
     for module, package in PEERS.get(name, {}).items():
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{package} is not installed")
-    if name in NEEDS_THREADS_AND_AUTO and "threads" not in Settings().to_dict():
-        pytest.skip("needs Settings.threads, rounds and cache_frac 'auto', sbm.train(read_rate=)")
     prefix = tmp_path / "folder" / "report"
     command = [sys.executable, str(SCRIPTS / "bench.py"), name, "--quick", "-o", str(prefix)]
     command += [] if name in ("start", "parse") else ["--data", str(data)]

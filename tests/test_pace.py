@@ -11,7 +11,7 @@ MUCH = 10 * LEAST_BYTES
     ("blocks", "rounds"), [(1, 10), (2, 10), (4, 6), (12, 2), (13, 2), (24, 1), (100, 1)]
 )
 def test_cached_rows_are_visited_about_as_often_whatever_the_number_of_blocks(blocks, rounds):
-    assert choose_rounds("auto", blocks) == rounds
+    assert choose_rounds("auto", blocks) == min(rounds + 1, MOST_ROUNDS)
     assert choose_rounds("auto", blocks, [rounds], MUCH, 0.0, 9.0, 1.0) == rounds
 
 

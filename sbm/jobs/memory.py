@@ -19,11 +19,11 @@ STRAY_BYTES = 4_000_000
 UNWRITTEN_BYTES = 4_000_000
 
 # Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
-# number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alpha
-# of the block, its codes, the rows that leave.
+# number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alphas
+# and moving marks of this block and the next, codes, the rows that leave.
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
 _BUFFER_ROW = 8 + 4 + 4
-_SPILL_ROW = 8 + 1 + 9 + 16
+_SPILL_ROW = 2 * (8 + 1) + 9 + 16
 # Decoding holds the compressed bytes and the byte planes of one chunk.
 _DECODE_NONZERO = 12
 
@@ -150,7 +150,7 @@ class _Facts:
     def __init__(self, store: BlockStore, n_weights: int, n_outputs: int) -> None:
         self.nonzero = NONZERO_BYTES[store.value_type]
         more = 8 * (n_outputs - 1)
-        self.work_row, self.spill_row = _WORK_ROW + more, _SPILL_ROW + 2 * more
+        self.work_row, self.spill_row = _WORK_ROW + more, _SPILL_ROW + 3 * more
         self.cache_row = self.work_row + 16 + more  # with the room to leave
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store

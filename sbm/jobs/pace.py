@@ -2,10 +2,11 @@
 
 Rounds. The rows of the cache are visited in every round of every block, and about `VISITS` times a
 pass is best, whether by 2 rounds over each of 12 blocks or by 1 over 24. More would polish what the
-next block undoes. Where the disk does not keep up, a pass does as many rounds as took the time of
-loading in the pass before it, so that the solver need not wait (the aim of the dual cached loops of
-StreamSVM, Matsushima et al. 2012, in whole rounds). Only there the clock has a say; the choice is
-in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly.
+next block undoes. The first pass does one more: there every row is new, and a row that it brings to
+rest is not visited again. Where the disk does not keep up, a pass does as many rounds as took the
+time of loading in the pass before it, so that the solver need not wait (the aim of the dual cached
+loops of StreamSVM, Matsushima et al. 2012, in whole rounds). Only there the clock has a say; the
+choice is in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly.
 
 Cache. Rows whose alpha lies inside its bounds are visited again and again until the end; the others
 come to rest. So with `auto` the cache of the next pass holds `ROOM` times as many rows as alphas
@@ -53,7 +54,7 @@ def choose_rounds(
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
-    rounds = max(1, round(VISITS / blocks))
+    rounds = max(1, round(VISITS / blocks)) + (not before)
     if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
         rounds = max(rounds, int(load / (solve / before[-1])))
     return min(rounds, MOST_ROUNDS)
