@@ -38,6 +38,7 @@ __all__ = ["COMPILE_HERE", "Kernel", "KernelError", "fingerprint", "folder", "lo
 # compiling takes tens of megabytes that are never given back.
 COMPILE_HERE = "SBM_COMPILE_HERE"
 
+_lock = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent
 _SCALARS = {
     "bool": ctypes.c_int64, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64,
@@ -114,7 +115,6 @@ class Kernel:
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
-        self._lock = threading.Lock()
         self._linked: dict[Kinds, tuple[Callable[..., None], int]] = {}
 
     def __call__(self, *values: Any) -> Any:
@@ -139,7 +139,7 @@ class Kernel:
         return int(results[0]) if n_results == 1 else tuple(results.tolist())
 
     def _link(self, kinds: Kinds) -> tuple[Callable[..., None], int]:
-        with self._lock:  # threads meet here on their first call
+        with _lock:  # threads meet here on their first calls
             if kinds not in self._linked:
                 code = _read(_path(self.module, self.name, kinds))
                 if code is None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,17 @@ def test_every_kind_of_argument_and_result_arrives(probe):
     plain = [-1.5 + 1, -1.5 + 5, -1.5 + 9]
     assert call(kernel, False) == ((3, 5, 1, -3), plain, [False, True, True])
     assert call(kernel, np.True_) == ((3, 5, 1, -3), [-2.5, -6.5, -10.5], [False] * 3)
+
+
+def test_threads_may_call_different_kernels_for_the_first_time_at_once(probe):
+    def first_call(name: str) -> list[float]:
+        numbers = np.zeros(2)
+        compiled.Kernel("sbm_probe.kernels", name)(numbers)
+        return numbers.tolist()
+
+    first_call("nothing")  # compiled by now
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(first_call, ["nothing"] * 64)) == [[7.0, 7.0]] * 64
 
 
 def test_a_kernel_without_results_gives_none(probe):

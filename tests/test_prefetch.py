@@ -8,11 +8,12 @@ import pytest
 from sbm.jobs import prefetch
 
 
-def prefetched(items, load, ahead=True):
+def prefetched(items, load, threads=2):
     """Without anything to prepare."""
-    return prefetch.prefetched(
-        items, lambda item, slot: None, lambda item, slot, coming: load(item, slot), ahead=ahead
-    )
+    with prefetch.loading_thread(threads) as pool:
+        yield from prefetch.prefetched(
+            items, lambda item, slot: None, lambda item, slot, coming: load(item, slot), pool
+        )
 
 
 LONG = 10  # seconds; nothing waits so long unless it hangs
@@ -156,13 +157,14 @@ def test_what_is_prepared_is_of_the_moment_before_the_item_in_front_is_used():
         return coming
 
     seen = []
-    for one in prefetch.prefetched(range(5), prepare, load):
-        seen.append((one.item, one.coming, one.result))
-        state += 1
+    with prefetch.loading_thread(2) as pool:
+        for one in prefetch.prefetched(range(5), prepare, load, pool):
+            seen.append((one.item, one.coming, one.result))
+            state += 1
     assert seen == [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 3, 3)]
 
 
-def test_not_ahead_everything_happens_in_this_thread_with_the_same_results():
+def test_with_one_thread_everything_happens_in_it_with_the_same_results():
     names = set()
 
     def load(k: int, slot: int) -> tuple[int, int]:
@@ -170,6 +172,43 @@ def test_not_ahead_everything_happens_in_this_thread_with_the_same_results():
         return k, slot
 
     expected = [one.result for one in prefetched(range(5), lambda k, slot: (k, slot))]
-    assert [one.result for one in prefetched(range(5), load, ahead=False)] == expected
+    assert [one.result for one in prefetched(range(5), load, threads=1)] == expected
     assert names == {threading.current_thread().name}
-    assert _threads() == []
+
+
+def test_with_one_thread_an_error_comes_when_its_item_is_due():
+    def load(k: int, slot: int) -> int:
+        if k == 1:
+            raise ValueError("block 1 is damaged")
+        return k
+
+    reader = prefetched(range(3), load, threads=1)
+    assert next(reader).result == 0
+    with pytest.raises(ValueError, match=r"^block 1 is damaged$"):
+        next(reader)
+
+
+def test_leaving_waits_for_what_is_being_loaded():
+    done = threading.Event()
+
+    def load(k: int, slot: int, coming: None) -> None:
+        if k == 1:
+            time.sleep(0.05)
+            done.set()
+
+    with prefetch.loading_thread(2) as pool:
+        reader = prefetch.prefetched(range(9), lambda k, slot: None, load, pool)
+        next(reader)
+        reader.close()
+        assert done.is_set()
+
+
+def test_tasks_between_loads_are_done_in_their_order():
+    log = []
+    with prefetch.loading_thread(2) as pool:
+        reader = prefetch.prefetched(
+            range(4), lambda k, slot: None, lambda k, slot, coming: log.append(f"load {k}"), pool
+        )
+        for one in reader:
+            pool.submit(log.append, f"keep {one.item}")
+    assert log == ["load 0", "load 1", "keep 0", "load 2", "keep 1", "load 3", "keep 2", "keep 3"]

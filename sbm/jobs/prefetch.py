@@ -1,12 +1,12 @@
 """Loading one item ahead, in a thread, while the solver works on the item before it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Loaded", "prefetched"]
+__all__ = ["Loaded", "loading_thread", "prefetched"]
 
 Item = TypeVar("Item")
 Coming = TypeVar("Coming")
@@ -35,26 +35,48 @@ class Loaded(Generic[Item, Coming, Result]):
     wait_seconds: float
 
 
+class _Now(Executor):
+    """Does what it is given at once, in the thread that gives it."""
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Do it."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(task(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def loading_thread(threads: int) -> Executor:
+    """Return what loads beside the solver: a thread, which does one task after the other.
+
+    With one thread in all there is no beside: tasks are done at once. Their order and so their
+    results are the same.
+    """
+    return ThreadPoolExecutor(1, "sbm-load") if threads > 1 else _Now()
+
+
 def prefetched(
-    items: Sequence[Item],
+    items: Iterable[Item],
     prepare: Callable[[Item, int], Coming],
     load: Callable[[Item, int, Coming], Result],
-    *,
-    ahead: bool = True,
-) -> Iterator[Loaded[Item, Coming, Result]]:
+    pool: Executor,
+) -> Generator[Loaded[Item, Coming, Result]]:
     """Load items in order, each while the one before it is in use.
 
     Parameters
     ----------
-    items : sequence
+    items : iterable
+        One more than was yielded is taken from it.
     prepare : callable
         ``prepare(item, slot)`` is called here, before the item in front of this one is yielded;
         what it returns is handed to `load`, so it can note a state that is about to change.
     load : callable
         ``load(item, slot, coming)`` with slot 0 or 1, alternating: what slot 0 holds may be
         overwritten once the item behind the next one is asked for, so two buffers are enough.
-    ahead : bool
-        False: load in this thread, when the item's turn comes. Results are the same.
+    pool : Executor
+        Runs `load`; see `loading_thread`.
 
     Raises
     ------
@@ -66,22 +88,24 @@ def prefetched(
         begin = time.perf_counter()
         return load(item, slot, coming), time.perf_counter() - begin
 
-    with ThreadPoolExecutor(1, "sbm-load") as pool:
-
-        def start(k: int) -> tuple[Coming, Callable[[], tuple[Result, float]]]:
-            item, slot = items[k], k % 2
-            coming = prepare(item, slot)
-            if ahead:
-                return coming, pool.submit(timed, item, slot, coming).result
-            return coming, lambda: timed(item, slot, coming)
-
-        upcoming = start(0) if items else None
-        for k, item in enumerate(items):
-            assert upcoming is not None
-            coming, finish = upcoming
+    def start() -> tuple[Item, Coming, "Future[tuple[Result, float]]", float] | None:
+        for k, item in source:
+            coming = prepare(item, k % 2)
             begin = time.perf_counter()
-            result, seconds = finish()
-            waited = time.perf_counter() - begin
-            if k + 1 < len(items):
-                upcoming = start(k + 1)
+            future = pool.submit(timed, item, k % 2, coming)
+            return item, coming, future, time.perf_counter() - begin
+        return None
+
+    source = enumerate(items)
+    upcoming = start()
+    try:
+        while upcoming is not None:
+            item, coming, future, waited = upcoming
+            begin = time.perf_counter()
+            result, seconds = future.result()
+            waited += time.perf_counter() - begin
+            upcoming = start()
             yield Loaded(item, coming, result, seconds, waited)
+    finally:
+        if upcoming is not None:
+            wait([upcoming[2]])  # its buffer is about to be used for something else

@@ -1,12 +1,10 @@
 """The blocks of a training, each read, decoded and screened ahead of its use."""
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, prefetched
@@ -28,8 +26,8 @@ class BlockReader:
         Its parts are the blocks, by number.
     arena : Arena
         Nonzeros of the cache first, then those of the two buffers.
-    ahead : bool
-        Read in a second thread, while the block before is in use.
+    pool : Executor
+        Reads ahead; see `loading_thread`.
     decoders : int
         Chunks that are decoded at a time. What is read is the same.
     rate : float, optional
@@ -46,7 +44,7 @@ class BlockReader:
         store: BlockStore,
         plan: MemoryPlan,
         arena: Arena,
-        ahead: bool = True,
+        pool: Executor,
         decoders: int = 1,
         rate: float | None = None,
     ) -> None:
@@ -55,7 +53,7 @@ class BlockReader:
         first = plan.cache_nnz + SPARE
         self._offsets = (first, first + plan.part_nnz)
         self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
-        self._ahead = ahead
+        self._pool = pool
         self._decoders = decoders
         self._rate = rate
         self.bytes_read = 0
@@ -68,48 +66,60 @@ class BlockReader:
 
     def read(
         self,
-        order: npt.NDArray[np.intp],
+        order: Iterable[int],
         prepare: Callable[[int, int], Coming],
+        begin: Callable[[int, Coming], None],
         look: Callable[[Coming, int, Rows], None] | None = None,
-    ) -> Iterator[Loaded[int, Coming, Rows]]:
+    ) -> Generator[Loaded[int, Coming, Rows]]:
         """Yield the blocks in the given order, each read while the one before is in use.
 
         Parameters
         ----------
-        order : ndarray of int
+        order : iterable of int
         prepare : callable
             ``prepare(block, slot)``, called before the block in front of this one is yielded.
+        begin : callable
+            ``begin(block, coming)``, called before the block is read, in the thread that reads:
+            with what `prepare` returned.
         look : callable, optional
             ``look(coming, first, rows)`` sees every chunk as soon as it is decoded, in the thread
             that decoded it: what `prepare` returned, number of its first row, its rows.
         """
-        with ThreadPoolExecutor(self._decoders, "sbm-decode") as pool:
-            spread = pool.map if self._decoders > 1 else map
+        with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
+            spread = decoders.map if self._decoders > 1 else map
 
-            def load(j: int, slot: int, coming: Coming) -> Rows:
-                begin = time.perf_counter()
-                part, into, nonzeros = self._parts[j], self._buffers[slot], self._offsets[slot]
-                rows = 0
-                places = []
-                for chunk in part.chunks:
-                    places.append((chunk, rows, nonzeros))
-                    rows, nonzeros = rows + chunk.rows, nonzeros + chunk.nnz
+            def load(block: int, slot: int, coming: Coming) -> Rows:
+                begin(block, coming)
 
                 def decode(place: tuple[Chunk, int, int]) -> None:
                     chunk, first, offset = place
-                    decoded = self._store.read([chunk], into.part(first, chunk.rows), offset)
+                    into = self._buffers[slot].part(first, chunk.rows)
+                    rows = self._store.read([chunk], into, offset)
                     if look is not None:
-                        look(coming, first, decoded)
+                        look(coming, first, rows)
 
-                for _ in spread(decode, places):
-                    pass
-                size = sum(c.size for c in part.chunks)
-                self.bytes_read += size
-                if self._rate is not None:
-                    late = max(0.0, size / self._rate - (time.perf_counter() - begin))
-                    time.sleep(late)
-                    self._slept += late
-                return into.part(0, rows)
+                with self._held_back(block):
+                    for _ in spread(decode, self._places(block, slot)):
+                        pass
+                return self._buffers[slot].part(0, self._parts[block].rows)
 
-            items = [int(j) for j in order]
-            yield from prefetched(items, prepare, load, ahead=self._ahead)
+            yield from prefetched(order, prepare, load, self._pool)
+
+    def _places(self, block: int, slot: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Yield the chunks of a block with their first row and where their nonzeros go."""
+        first, offset = 0, self._offsets[slot]
+        for chunk in self._parts[block].chunks:
+            yield chunk, first, offset
+            first, offset = first + chunk.rows, offset + chunk.nnz
+
+    @contextmanager
+    def _held_back(self, block: int) -> Iterator[None]:
+        """Count the bytes of a block, and take as long as they would at the rate that is set."""
+        begin = time.perf_counter()
+        yield
+        size = sum(chunk.size for chunk in self._parts[block].chunks)
+        self.bytes_read += size
+        if self._rate is not None:
+            late = max(0.0, size / self._rate - (time.perf_counter() - begin))
+            time.sleep(late)
+            self._slept += late

@@ -11,9 +11,10 @@ optimality conditions, screened rows included. Every `FULL_PASS`-th pass visits 
 keeps Theorem 1 and its linear rate to the letter.
 """
 
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
 from sbm.jobs.pace import BASE_FRAC, choose_cache_rows, choose_rounds
+from sbm.jobs.prefetch import Loaded, loading_thread
 from sbm.jobs.problem import make_model, make_problem
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
@@ -35,7 +37,7 @@ from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch
 from sbm.solver.problem import Problem
-from sbm.solver.step import Screen, Solver, Totals
+from sbm.solver.step import Screen, Solver, Step, Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
@@ -111,7 +113,7 @@ def train(
         Run.create(folder, rows_of_parts, 1, values, STRAY_BYTES, UNWRITTEN_BYTES) as run,
     ):
         training = _Training(blocks, settings, problem, plan, run, progress, begin, read_rate)
-        certificate, converged = training.run_passes()
+        certificate, converged = training.run()
         report = training.report(certificate, converged)
         W = training.solver.W
         del training  # its memory goes to the writing of the model
@@ -175,18 +177,27 @@ class _Coming:
     """What is known of the next block before it is loaded."""
 
     alpha: npt.NDArray[np.float64]
-    screen: Screen
+    screen: Screen | None = None
 
-    def correct(self, block: int, evicted: Evicted) -> None:
-        """Take over rows of the block that have left the cache since; they are visited."""
-        late = evicted.home == block
-        self.alpha[evicted.row[late]] = evicted.alpha[late]
-        self.screen.moving[evicted.row[late]] = True
+    def moving(
+        self, block: int, evicted: Evicted | None, every_row: bool
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which rows to visit, None for all; rows evicted since are taken over and visited."""
+        late: npt.NDArray[np.int32] | slice = slice(0)
+        if evicted is not None:
+            mine = evicted.home == block
+            late = evicted.row[mine]
+            self.alpha[late] = evicted.alpha[mine]
+        if every_row or self.screen is None:
+            return None
+        self.screen.moving[late] = True
+        return self.screen.moving
 
 
 def _look(coming: _Coming, first: int, rows: Rows) -> None:
     """Screen a chunk of the next block, as soon as it is decoded."""
-    coming.screen.add(first, rows, coming.alpha[first : first + len(rows)])
+    if coming.screen is not None:
+        coming.screen.add(first, rows, coming.alpha[first : first + len(rows)])
 
 
 @dataclass
@@ -197,7 +208,7 @@ class _Training:
     settings: Settings
     problem: Problem
     plan: MemoryPlan
-    run: Run
+    run_files: Run
     progress: Progress
     begin: float
     read_rate: float | None
@@ -217,7 +228,11 @@ class _Training:
         )  # fmt: skip
         threads = settings.threads or len(os.sched_getaffinity(0))
         decoders = plan.decoders(threads, settings.mem_bytes)
-        self.reader = BlockReader(self.store, plan, arena, threads > 1, decoders, self.read_rate)
+        self._pool = loading_thread(threads)
+        self.reader = BlockReader(self.store, plan, arena, self._pool, decoders, self.read_rate)
+        self._blocks: Generator[Loaded[int, _Coming, Rows]] | None = None
+        self._evicted: Evicted | None = None
+        self._last_block = -1
         self.rounds: list[int] = []
         self._pass_bytes = sum(c.size for part in plan.parts for c in part.chunks)
         self._free_rows = self.store.n_rows
@@ -228,8 +243,15 @@ class _Training:
         self._committed = self.begin
         self._mark = asdict(self.seconds)
 
-    def run_passes(self) -> tuple[Certificate, bool]:
+    def run(self) -> tuple[Certificate, bool]:
         """Pass after pass until the certified gap is small enough or a budget is used up."""
+        with self._pool:
+            try:
+                return self._run_passes()
+            finally:
+                self._stop_reading()
+
+    def _run_passes(self) -> tuple[Certificate, bool]:
         watch = GapWatch(self.settings.tol)
         converged = False
         while True:
@@ -257,36 +279,66 @@ class _Training:
         self._choose()
         self.passes += 1
         self._mark = asdict(self.seconds)
-        free_rows = 0
-        order = np.random.default_rng([self.settings.seed, 3, self.passes])
-        self.progress.start(f"pass {self.passes}", len(self.plan.parts), "blocks")
-        full = self.passes % FULL_PASS == 0 or not self.settings.screen
-        look = None if full else _look
-        blocks = self.reader.read(order.permutation(len(self.plan.parts)), self._prepare, look)
-        evicted: Evicted | None = None
-        for k, loaded in enumerate(blocks):
+        n_blocks = len(self.plan.parts)
+        every_row = self.passes % FULL_PASS == 0 or not self.settings.screen
+        self.progress.start(f"pass {self.passes}", n_blocks, "blocks")
+        if self._blocks is None:
+            self._evicted = None
+            self._blocks = self.reader.read(self._order(), self._prepare, self._load_alpha, _look)
+        kept = []
+        for k, loaded in enumerate(itertools.islice(self._blocks, n_blocks)):
             block, coming = loaded.item, loaded.coming
             self.seconds.disk = self.reader.disk_seconds
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
-            if evicted is not None:
-                coming.correct(block, evicted)
-            if full:
-                coming.screen.moving[:] = True
+            moving = coming.moving(block, self._evicted, every_row)
             with self.seconds.measure("solve"):
-                step = self.solver.step(block, loaded.result, coming.alpha, coming.screen.moving)
-            with self.seconds.measure("write"):
-                free_rows += self.run.store(block, step.alpha)
-                evicted = step.evicted
-                self.run.add_strays(evicted.home, evicted.row, evicted.alpha)
+                step = self.solver.step(block, loaded.result, coming.alpha, moving)
             done.add(step.totals)
+            self._evicted, self._last_block = step.evicted, block
+            kept.append(self._pool.submit(self._keep, block, step))
             self.progress.advance(k + 1)
             if self._is_late():
                 break
         self.progress.finish()
-        self._free_rows = free_rows + self.solver.count_free()
+        if n_blocks == 1:
+            self._stop_reading()
+        self._free_rows = sum(task.result() for task in kept) + self.solver.count_free()
         self.totals.add(done)
         return done, not self._is_late()
+
+    def _order(self) -> Iterator[int]:
+        """Blocks of the passes to come, each pass in an order of its own.
+
+        No block comes twice in a row: its alphas would be read before they are kept. With a single
+        block, reading therefore ends with the pass.
+        """
+        n_blocks = len(self.plan.parts)
+        last = self.settings.max_passes if n_blocks > 1 else self.passes
+        before = self._last_block
+        for number in range(self.passes, last + 1):
+            random = np.random.default_rng([self.settings.seed, 3, number])
+            order = random.permutation(n_blocks)
+            if order[0] == before:
+                order = np.roll(order, 1)
+            before = order[-1]
+            yield from map(int, order)
+
+    def _keep(self, block: int, step: Step) -> int:
+        """Put the alphas that a step handed back where they belong, in the loading thread.
+
+        Returns how many of the block's are inside their bounds.
+        """
+        evicted = step.evicted
+        free = self.run_files.store(block, step.alpha)
+        self.run_files.add_strays(evicted.home, evicted.row, evicted.alpha)
+        return free
+
+    def _stop_reading(self) -> None:
+        """Give up the block that is being read ahead; its weights or its buffer are outdated."""
+        if self._blocks is not None:
+            self._blocks.close()
+            self._blocks = None
 
     def _choose(self) -> None:
         """Set rounds and cache size of the next pass."""
@@ -304,10 +356,17 @@ class _Training:
             )
 
     def _prepare(self, block: int, slot: int) -> "_Coming":
-        """Note alphas and weights as they are now, for the screening of the next block."""
-        with self.seconds.measure("write"):
-            alpha = self.run.load(block, self._alphas[slot])
-        return _Coming(alpha, self.solver.look_ahead(block, len(alpha)))
+        """Note weights and cache as they are now, for the screening of the next block."""
+        coming = self._prepare_alpha(block, slot)
+        if not self.settings.screen:
+            return coming
+        return _Coming(coming.alpha, self.solver.look_ahead(block, len(coming.alpha)))
+
+    def _prepare_alpha(self, block: int, slot: int) -> "_Coming":
+        return _Coming(self._alphas[slot][: self.plan.parts[block].rows])
+
+    def _load_alpha(self, block: int, coming: "_Coming") -> None:
+        self.run_files.load(block, coming.alpha)
 
     def _is_late(self) -> bool:
         limit = self.settings.time_limit
@@ -315,13 +374,14 @@ class _Training:
 
     def _certify(self) -> tuple[Certificate, npt.NDArray[np.float64]]:
         """Evaluate primal and dual at fixed W and alphas; also rebuild W from the alphas."""
+        self._stop_reading()
         with self.seconds.measure("certify"):
             certifier = Certifier(self.problem, self.solver.W, self.solver.W_seen)
             n_blocks = len(self.plan.parts)
             self.progress.start("certify", n_blocks, "blocks")
-            blocks = self.reader.read(np.arange(n_blocks), lambda block, slot: self._alphas[slot])
+            blocks = self.reader.read(range(n_blocks), self._prepare_alpha, self._load_alpha)
             for k, loaded in enumerate(blocks):
-                alpha = self.run.load(loaded.item, loaded.coming)
+                alpha = loaded.coming.alpha
                 self.solver.working.alphas_of(loaded.item, alpha)
                 certifier.add(loaded.result, alpha)
                 self.progress.advance(k + 1)
@@ -360,7 +420,7 @@ class _Training:
             "resident_bytes": resident_bytes(),
             "certificate": certificate.to_dict() if certificate else None,
         }
-        self.run.log({"event": "pass", **record})
+        self.run_files.log({"event": "pass", **record})
         self.progress.row(record)
 
     def _commit(self, certificate: Certificate | None) -> None:
@@ -375,7 +435,7 @@ class _Training:
             "totals": asdict(self.totals),
         }
         with self.seconds.measure("write"):
-            self.run.commit(position, self.solver.state())
+            self.run_files.commit(position, self.solver.state())
         self._committed = time.perf_counter()
 
     def report(self, certificate: Certificate, converged: bool) -> dict[str, Any]:
