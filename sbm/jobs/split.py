@@ -260,7 +260,7 @@ def _fill_store(
     # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and the
     # main thread for them.
     with (
-        ThreadPoolExecutor(options.threads, "sbm-parse") as pool,
+        ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read and deal
         ThreadPoolExecutor(options.threads, "sbm-write") as writers,
     ):
         dealer = Dealer(folder, first, options, ids, table, writers)
