@@ -89,8 +89,13 @@ class _Comparison:
         """Measure, and add to the report."""
         few, many, e = self._peer.find_iterations(self._args.more_iterations)
         times = alternate(self._tasks(many, e), self._args.runs)
-        pairs = zip(times["later"], times["first"], strict=True)
-        iteration = median([later - first for later, first in pairs]) / (many - few)
+        # Its order is random anew in every call, and with it the number of iterations.
+        pairs = zip(times.pop("later"), times.pop("first"), strict=True)
+        each = [
+            (later - first) / (more - less) if more > less else 0.0
+            for (later, more), (first, less) in pairs
+        ]
+        iteration = median(each)
         if iteration <= 0:
             raise BenchError(
                 f"{self._name}: LIBLINEAR's iterations are too short to be timed on these rows; "
@@ -116,8 +121,8 @@ class _Comparison:
             loop(), ours.run(1)  # compile
             tasks[f"sbm {kind}"] = partial(ours.run, epochs)
             tasks[f"touch {kind}"] = partial(timed, loop)
-        tasks["first"] = lambda: timed(lambda: self._peer.train(1e9))
-        tasks["later"] = lambda: timed(lambda: self._peer.train(e))
+        tasks["first"] = partial(self._peer.timed_iterations, 1e9)
+        tasks["later"] = partial(self._peer.timed_iterations, e)
         return tasks
 
     def _fill_times(
@@ -148,7 +153,6 @@ class _Comparison:
             report.ratios[f"{key}: epoch_of_liblinear_iteration"] = later / iteration
             report.ratios[f"{key}: epoch_of_touching"] = later / touched
         add(f"LIBLINEAR -s 3, mean of iterations {few + 1} to {many}", iteration)
-        add("LIBLINEAR -s 3, call with 1 iteration, set-up included", median(times["first"]))
 
     def _fill_gaps(self, report: Report) -> None:
         """Gaps after some epochs, as a table of their own."""

@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,11 +161,17 @@ class LiblinearLibrary:
         """Number of iterations with a tolerance."""
         return int(_after("#iter = ", self.train(e)[1]))
 
+    def timed_iterations(self, e: float) -> tuple[float, int]:
+        """Train; return the seconds it took and the number of iterations."""
+        begin = time.perf_counter()
+        _, output = self.train(e)
+        return time.perf_counter() - begin, int(_after("#iter = ", output))
+
     def find_iterations(self, more: int) -> tuple[int, int, float]:
         """Iterations at ``-e 1e9``, at least `more` more than that, and the ``-e`` for them."""
         few = self.iterations(1e9)
         e, _ = self._first_reaching(few + more)
-        return few, self.iterations(e), e
+        return few, max(few + more, self.iterations(e)), e
 
     def after(self, iterations: int) -> Trained | None:
         """The state after exactly so many iterations, if some ``-e`` is found that ends there."""

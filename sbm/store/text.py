@@ -263,6 +263,15 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
+def _one_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """Yield the same pieces, while the next one is read, hashed and decompressed in a thread."""
+    with ThreadPoolExecutor(1, "sbm-read") as reader:
+        coming = reader.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = reader.submit(next, pieces, None)
+            yield piece
+
+
 class _Parser(Generic[T]):
     """Parses pieces of text in threads, each of which has its own room."""
 
@@ -321,7 +330,10 @@ def convert_sources(
     parse = _Parser(buffers, convert, dtype, skip)
     flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
     for source in sources:
-        for piece in _read_pieces(source, buffers, largest_line):
+        pieces = _read_pieces(source, buffers, largest_line)
+        if os.path.isfile(source.name):  # a pipe may keep a thread waiting when we want to end
+            pieces = _one_ahead(pieces)
+        for piece in pieces:
             flight.append((piece, pool.submit(parse, piece)))
             if len(flight) > ahead:
                 yield _take(*flight.popleft(), skip)
