@@ -2,7 +2,6 @@
 
 import bz2
 import glob
-import gzip
 import hashlib
 import io
 import lzma
@@ -130,27 +129,44 @@ class _Digested:
         self._source.sha256 = self._hash.hexdigest()
 
 
-class _ZstdReader:
-    """Decompressed zstd, frame after frame; the library's own reader misses a missing end."""
+class _Frames:
+    """Decompressed bytes of frames that follow one another, a missing end noticed.
 
-    def __init__(self, file: _Digested) -> None:
-        self._file = file
-        self._decompressor = zstandard.ZstdDecompressor()
+    The libraries' own readers of files miss a missing end (zstd), or take the file in bites so
+    small that they mostly wait for the interpreter's lock (gzip).
+
+    Parameters
+    ----------
+    file : _Digested
+    begin : callable
+        Makes the decompressor of the next frame.
+    bite : int
+        Packed bytes given to it at a time; what they become is in memory at once.
+    padding : bytes
+        May stand between frames.
+    """
+
+    def __init__(
+        self, file: _Digested, begin: Callable[[], Any], bite: int, padding: bytes = b""
+    ) -> None:
+        self._file, self._begin, self._bite, self._padding = file, begin, bite, padding
         self._frame: Any = None  # the one that has begun and not ended
         self._packed = b""
         self._plain = memoryview(b"")
 
     def readinto(self, buffer: memoryview) -> int:
         while not self._plain:
-            data = self._packed or self._file.read(1 << 14)
+            data = self._packed or self._file.read(self._bite)
+            self._packed = b""
             if not data:
                 if self._frame is not None:
                     raise EOFError("it ends in the middle of a frame")
                 return 0
             if self._frame is None:
-                self._frame = self._decompressor.decompressobj()
+                if not (data := data.lstrip(self._padding) if self._padding else data):
+                    continue
+                self._frame = self._begin()
             self._plain = memoryview(self._frame.decompress(data))
-            self._packed = b""
             if self._frame.eof:
                 self._packed, self._frame = self._frame.unused_data, None
         n = min(len(buffer), len(self._plain))
@@ -159,11 +175,13 @@ class _ZstdReader:
         return n
 
 
+_GZIP = 31  # for zlib: a gzip header and checksum around the data
+
 _OPENERS: dict[str, Callable[[Any], _Readable]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".gz": lambda file: _Frames(file, lambda: zlib.decompressobj(_GZIP), 1 << 16, b"\0"),
     ".bz2": lambda file: bz2.BZ2File(file),
     ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
-    ".zst": _ZstdReader,
+    ".zst": lambda file: _Frames(file, zstandard.ZstdDecompressor().decompressobj, 1 << 14),
 }
 
 
