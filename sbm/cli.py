@@ -297,7 +297,7 @@ def _print_training(report: dict[str, Any]) -> None:
         f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}\n"
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
-        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, alphas {s['write']:.2f}"
+        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
     )
 
 
