@@ -282,7 +282,7 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
     Raises
     ------
     KernelError
-        It allocates, or refers to something that is not there when it is linked.
+        It allocates, or returns something else than whole numbers.
     """
     numba: Any = importlib.import_module("numba")
     types = numba.types

@@ -180,3 +180,16 @@ def test_codes_of_refused_lines_are_the_same_on_both_sides():
              text.DUPLICATE: "twice"}  # fmt: skip
     for code, word in words.items():
         assert word in libsvm._REASONS[code]
+
+
+def test_constants_that_stand_on_both_sides_are_the_same():
+    from sbm import rows
+    from sbm.solver.kernels import working_set
+    from sbm.store import codec, idtable, libsvm
+    from sbm.store.kernels import ids, text
+    from sbm.store.kernels import rows as coded_rows
+
+    assert rows.SPARE == working_set._RUN
+    assert codec._SHORTEST == coded_rows.SPARE
+    assert idtable.DIRECT_LIMIT == ids.DIRECT_LIMIT
+    assert libsvm.SPARE == text.SPARE + 2  # two newlines

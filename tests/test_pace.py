@@ -41,3 +41,8 @@ def test_the_cache_holds_half_as_many_rows_again_as_are_free_within_its_limits()
     assert choose_cache_rows(1000, 1500, 1200) == 1200
     assert choose_cache_rows(10, 1500, 9999) == 500  # a quarter of the working set
     assert choose_cache_rows(10, 1500, 100) == 100
+
+
+def test_before_the_first_pass_the_cache_is_half_of_the_working_set():
+    assert choose_cache_rows(None, 1500, 9999) == 1500
+    assert choose_cache_rows(None, 1500, 1200) == 1200

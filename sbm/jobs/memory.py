@@ -24,7 +24,7 @@ UNWRITTEN_BYTES = 4_000_000
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
 _BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16
-# Decoding holds the compressed bytes and the byte planes of one chunk.
+# Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
 
@@ -120,7 +120,7 @@ def plan_training(
     while True:
         parts = [part for chunks in store.chunks for part in _cut_block(chunks, cuts)]
         blocks = facts.block_bytes(parts)
-        rows, nnz, wanted = facts.cache(parts, base)
+        _, _, wanted = facts.cache(parts, base)
         if blocks + wanted <= room:
             break
         if cuts == most_cuts:
@@ -157,7 +157,7 @@ class _Facts:
         self.ids = 8 * n_weights  # to write the model, when blocks and cache are gone
         self.fixed = {
             "interpreter": INTERPRETER,
-            "weights": 8 * n_weights * n_outputs * 2,  # W, and its rebuilt copy to certify
+            "weights": 8 * n_weights * n_outputs * 2,  # W, and a copy to screen and certify with
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
             "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES,
         }

@@ -60,17 +60,21 @@ def choose_rounds(
     return min(rounds, MOST_ROUNDS)
 
 
-def choose_cache_rows(free_rows: int, part_rows: int, capacity: int) -> int:
+def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:
     """Return how many rows the cache of the next pass may hold with ``--cache-frac auto``.
 
     Parameters
     ----------
-    free_rows : int
-        Rows of the whole data whose alphas are inside their bounds.
+    free_rows : int or None
+        Rows of the whole data whose alphas are inside their bounds; None before the first pass.
     part_rows : int
         Rows of the largest block.
     capacity : int
         Rows that there is memory for.
     """
-    least = int(part_rows * LEAST_FRAC / (1 - LEAST_FRAC))
-    return min(capacity, max(least, int(ROOM * free_rows)))
+    if free_rows is None:
+        wanted = int(part_rows * BASE_FRAC / (1 - BASE_FRAC))
+    else:
+        least = int(part_rows * LEAST_FRAC / (1 - LEAST_FRAC))
+        wanted = max(least, int(ROOM * free_rows))
+    return min(capacity, wanted)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
-from sbm.jobs.pace import BASE_FRAC, choose_cache_rows, choose_rounds
+from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.prefetch import Loaded, loading_thread
 from sbm.jobs.problem import make_model, make_problem
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
@@ -235,10 +235,7 @@ class _Training:
         self._last_block = -1
         self.rounds: list[int] = []
         self._pass_bytes = sum(c.size for part in plan.parts for c in part.chunks)
-        self._free_rows = self.store.n_rows
-        if settings.cache_frac == "auto":
-            share = BASE_FRAC / (1 - BASE_FRAC)
-            working.cache_rows = min(plan.cache_rows, int(share * plan.part_rows))
+        self._free_rows: int | None = None
         self._alphas = [np.empty((plan.part_rows, 1)) for _ in range(2)]
         self._committed = self.begin
         self._mark = asdict(self.seconds)
@@ -342,18 +339,22 @@ class _Training:
 
     def _choose(self) -> None:
         """Set rounds and cache size of the next pass."""
-        spent = {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
+        spent = self._spent()
         rounds = choose_rounds(
             self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
             spent["disk"], spent["load"], spent["solve"],
         )  # fmt: skip
         self.rounds.append(rounds)
         self.solver.rounds = rounds
-        if self.settings.cache_frac == "auto" and self.passes:
+        if self.settings.cache_frac == "auto":
             plan = self.plan
             self.solver.working.cache_rows = choose_cache_rows(
                 self._free_rows, plan.part_rows, plan.cache_rows
             )
+
+    def _spent(self) -> dict[str, float]:
+        """Seconds since the last pass began, by purpose."""
+        return {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
 
     def _prepare(self, block: int, slot: int) -> "_Coming":
         """Note weights and cache as they are now, for the screening of the next block."""
@@ -395,7 +396,7 @@ class _Training:
         return certificate, certifier.W_alpha
 
     def _report_pass(self, done: Totals, certificate: Certificate | None, complete: bool) -> None:
-        seconds = {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
+        seconds = self._spent()
         busy = max(seconds["solve"], 1e-9)
         dual = self.solver.dual
         record = {

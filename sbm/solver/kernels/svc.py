@@ -237,7 +237,7 @@ def screen(
     starts, lengths, y, indices, values, alpha, w,
     positive, cost_positive, cost_negative, bias, squared, ahead, moving,
 ):  # fmt: skip
-    """Mark the rows whose alpha a visit would change, at fixed w; return how many are not marked.
+    """Mark the rows whose alpha a visit would change, at fixed w.
 
     A row at rest has an alpha at a bound and a gradient that pushes against it. (Gradients at
     fixed w, in parallel, then serial updates where needed: Chiang, Lee & Lin, KDD 2016.)
@@ -247,11 +247,10 @@ def screen(
     starts ... squared, ahead
         As in `solve`; nothing of these is changed.
     moving : (n,) bool, in place
-        Rows that are marked already are passed over.
+        Rows that are marked already stay so.
     """
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
-    rest = 0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
             q = i + np.uint64(ahead)
@@ -267,8 +266,6 @@ def screen(
         # At a bound the gradient is -h, also of the squared hinge, whose only bound is 0.
         at_rest = ((old <= 0.0) & (h <= 0.0)) | ((old >= upper) & (h >= 0.0))
         moving[i] |= (not at_rest) & (C > 0.0)
-        rest += not moving[i]
-    return rest
 
 
 @njit(nogil=True, error_model="numpy")
