@@ -2,6 +2,7 @@
 
     python scripts/make_synthetic.py -o big.svm --rows 5000000 --features 1000000 --nnz 100
     python scripts/make_synthetic.py -o - --bytes 10GB --features 20000 --nnz 50 --values real | wc
+    python scripts/make_synthetic.py -o 1k.svm --classes 1000 --bytes 1GB --features 100000 --nnz 20
 
 Every row and every weight is a function of the arguments and its number alone, computed when it is
 needed, so the output is the same whatever is buffered how. A row has between 1 and 2 NNZ - 1
@@ -10,6 +11,15 @@ k-th id is about k**-A as likely as the first, until a row has it. Values are 1,
 0.0001 below 1 (``--values real``). The label is +1 where w.x > 0 for the true weights w, else -1,
 flipped with the probability ``--noise``. The weights are independent standard normal numbers less
 one constant, chosen so that the classes are about equally large.
+
+With ``--classes K`` above 2 the class, 1 ... K, comes first and the features follow from it: all
+classes are equally likely, or class k about k**-A as likely as the first (``--class-power A``). A
+class owns S features (``--class-features``), drawn uniformly, one from each S-th part of the ids;
+two classes may own the same. Of the nonzeros, drawn as above, a share P (``--class-share``; rounded
+up or down at random in each row) is taken out at random, and as many of the class's own come in,
+none twice. So one weight vector a class tells the classes apart, but for rows that have few of
+their own features. The label is the class, or with the probability ``--noise`` one of the others,
+all equally likely.
 
 One summary line goes to stdout (with ``-o -`` to stderr); the exit code is 0 (done), 1 (error) or
 2 (usage).
@@ -22,8 +32,8 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -38,6 +48,7 @@ BUFFER = 1 << 22  # bytes of text handed over at a time
 ENTRY = 32  # bytes at most of one " id:value"
 PILOT_ENTRIES = 2_000_000  # nonzeros looked at to centre the weights
 PILOT_ROW = 1 << 62  # number of the first row looked at: none that is ever written
+MOST_CLASSES = 10_000_000  # the rows of each are counted; 8 digits fit in the room of a row
 UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 # Constants of splitmix64; all typed, for a mere integer would turn the sums into floats.
@@ -49,8 +60,10 @@ TEN = np.uint64(10)
 LOW32 = np.uint64(0xFFFFFFFF)
 TO_UNIT = 2.0**-53
 TO_HALF = 2.0**-32
-ROWS_SALT = np.uint64(0x524F5753)  # keep the streams of rows and of weights apart
+ROWS_SALT = np.uint64(0x524F5753)  # keep the streams of rows, of weights and of classes apart
 WEIGHTS_SALT = np.uint64(0x57454947)
+CLASSES_SALT = np.uint64(0x434C4153)
+OWN_SALT = np.uint64(0x4F574E53)
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -58,6 +71,9 @@ Bytes = NDArray[np.uint8]
 # Keys of rows and of weights; features, nonzeros, spread, real; how ids are drawn: kind (0 uniform,
 # 1 power of exactly 1, 2 another), span and inverse exponent.
 Law: TypeAlias = tuple[np.uint64, np.uint64, int, int, int, bool, int, float, float]
+# Keys of the rows' classes and of the classes' own features; classes, features each owns, share of
+# those in a row, noise; how classes are drawn, as ids are.
+ClassLaw: TypeAlias = tuple[np.uint64, np.uint64, int, int, float, float, int, float, float]
 
 
 class SyntheticError(Exception):
@@ -71,13 +87,16 @@ class Totals:
     Parameters
     ----------
     rows, positive, nonzeros, size : int
-        Rows, those of label +1, entries, and bytes.
+        Rows, those of label +1 (of two classes), entries, and bytes.
+    labels : ndarray of int64, shape (classes,)
+        Rows of label k at ``[k - 1]``; empty for two classes.
     """
 
     rows: int = 0
     positive: int = 0
     nonzeros: int = 0
     size: int = 0
+    labels: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -93,13 +112,21 @@ class Problem:
     real : bool
         Whether values are multiples of 0.0001 rather than 1.
     noise : float
-        Probability that a label is flipped.
+        Probability that a label is that of another class.
     power : float
         Exponent of the power law of the ids; 0 is uniform.
     start : int
         Id of the first feature.
     seed : int
         Of rows and weights.
+    classes : int
+        Number of classes; what follows is for more than 2.
+    class_power : float
+        Exponent of the power law of the classes; 0 is uniform.
+    class_share : float
+        Share of a row's nonzeros that are features of its class.
+    class_features : int or None
+        How many features a class owns; None is as many as a row has at most.
     """
 
     features: int
@@ -109,6 +136,10 @@ class Problem:
     power: float = 0.0
     start: int = 1
     seed: int = 0
+    classes: int = 2
+    class_power: float = 0.0
+    class_share: float = 0.3
+    class_features: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.nnz <= self.features:
@@ -119,6 +150,14 @@ class Problem:
             raise ValueError("the power must be between 0 and 100")
         if self.start < 0 or self.features >= 2**53 or self.start >= 2**53:
             raise ValueError("ids must be between 0 and 2**53")
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise ValueError(f"the classes must be between 2 and {MOST_CLASSES}")
+        if not 0.0 <= self.class_power <= 100.0:
+            raise ValueError("the class power must be between 0 and 100")
+        if not 0.0 <= self.class_share <= 1.0:
+            raise ValueError("the class share must be between 0 and 1")
+        if self.class_features is not None and not 1 <= self.class_features <= self.features:
+            raise ValueError("the class features must be between 1 and the number of features")
 
     @property
     def spread(self) -> int:
@@ -133,15 +172,6 @@ class Problem:
     @property
     def law(self) -> Law:
         """What `_draw_row` and `_weight` need to know."""
-        exponent = 1.0 - self.power
-        span = 0.0
-        kind = 1 if abs(exponent) < 1e-9 else 2
-        if self.power == 0.0:
-            kind = 0
-        elif kind == 2:
-            span = (self.features + 1.0) ** exponent - 1.0
-        else:
-            span = math.log(self.features + 1.0)
         seed = np.uint64(self.seed % 2**64)
         return (
             np.uint64(_key(seed, ROWS_SALT)),
@@ -150,10 +180,27 @@ class Problem:
             self.nnz,
             self.spread,
             self.real,
-            kind,
-            span,
-            1.0 / exponent if kind == 2 else 1.0,
+            *_power_law(self.features, self.power),
         )
+
+    @property
+    def class_law(self) -> ClassLaw:
+        """What `_draw_class` and `_swap_in_own` need to know."""
+        seed = np.uint64(self.seed % 2**64)
+        return (
+            np.uint64(_key(seed, CLASSES_SALT)),
+            np.uint64(_key(seed, OWN_SALT)),
+            self.classes,
+            self.longest if self.class_features is None else self.class_features,
+            self.class_share,
+            self.noise,
+            *_power_law(self.classes, self.class_power),
+        )
+
+    @property
+    def pilot_rows(self) -> int:
+        """How many rows are looked at beforehand."""
+        return min(max(PILOT_ENTRIES // self.nnz, 256), 8192)
 
     @cached_property
     def pilot(self) -> tuple[float, float]:
@@ -167,8 +214,7 @@ class Problem:
         entry : float
             Mean bytes of one " id:value".
         """
-        rows = min(max(PILOT_ENTRIES // self.nnz, 256), 8192)
-        ratios = np.empty(rows)
+        ratios = np.empty(self.pilot_rows)
         size, entries = _look(self.law, self.start, ratios, *self.scratch())
         return float(np.median(ratios)), size / entries
 
@@ -179,7 +225,23 @@ class Problem:
 
     def rows_of_size(self, size: int) -> int:
         """Give how many rows make a file of about so many bytes, at least 1."""
-        return max(1, round(size / (3.0 + self.nnz * self.pilot[1])))
+        if self.classes == 2:
+            line, entry = 3.0, self.pilot[1]
+        else:
+            line, entry = _look_classes(
+                self.law, self.class_law, self.start, self.pilot_rows, *self.scratch()
+            )
+        return max(1, round(size / (line + self.nnz * entry)))
+
+
+def _power_law(n: int, power: float) -> tuple[int, float, float]:
+    """Give kind, span and inverse exponent to draw one of `n` things with `_ranked`."""
+    if power == 0.0:
+        return 0, 0.0, 1.0
+    exponent = 1.0 - power
+    if abs(exponent) < 1e-9:
+        return 1, math.log(n + 1.0), 1.0
+    return 2, (n + 1.0) ** exponent - 1.0, 1.0 / exponent
 
 
 # --- Kernels --------------------------------------------------------------------------------------
@@ -214,6 +276,16 @@ def _weight(key: np.uint64, k: int) -> float:
 
 
 @njit(cache=True, nogil=True)
+def _ranked(u: float, n: int, kind: int, span: float, inverse: float) -> float:
+    """Turn a uniform number into one from [0, n), rising with it; see `_power_law`."""
+    if kind == 0:
+        return u * n
+    if kind == 1:
+        return math.exp(u * span) - 1.0
+    return float((1.0 + u * span) ** inverse - 1.0)
+
+
+@njit(cache=True, nogil=True)
 def _draw_row(law: Law, row: int, ids: Int64s, values: Int64s, sums: Float64s) -> tuple[int, float]:
     """Draw a row from its number alone.
 
@@ -240,13 +312,7 @@ def _draw_row(law: Law, row: int, ids: Int64s, values: Int64s, sums: Float64s) -
     total -= math.log(1.0 - _unit(_mix(state)))
     before = -1
     for j in range(count):
-        u = sums[j] / total
-        if kind == 0:
-            x = u * features
-        elif kind == 1:
-            x = math.exp(u * span) - 1.0
-        else:
-            x = (1.0 + u * span) ** inverse - 1.0
+        x = _ranked(sums[j] / total, features, kind, span, inverse)
         # An id that is taken moves up, but leaves room for those after it.
         before = min(max(int(min(x, features - 1.0)), before + 1), features - count + j)
         ids[j] = before
@@ -255,6 +321,73 @@ def _draw_row(law: Law, row: int, ids: Int64s, values: Int64s, sums: Float64s) -
             state += GOLDEN
             values[j] = 1 + int(_unit(_mix(state)) * 9999)
     return count, chance
+
+
+@njit(cache=True, nogil=True)
+def _draw_class(law: ClassLaw, row: int) -> tuple[int, int, np.uint64]:
+    """Draw the class of a row from the row's number alone.
+
+    Returns
+    -------
+    owner : int
+        The class, 1 ..., that the features follow.
+    label : int
+        The class that the row is said to be.
+    state : uint64
+        Where the random numbers of the row go on.
+    """
+    key, _, classes, _, _, noise, kind, span, inverse = law
+    state = _mix(key + np.uint64(row) * GOLDEN)
+    x = _ranked(_unit(_mix(state)), classes, kind, span, inverse)
+    owner = label = 1 + int(min(x, classes - 1.0))
+    state += GOLDEN
+    chance = _unit(_mix(state))
+    if chance < noise:
+        # Below the noise the number is again uniform: it says which of the others.
+        label = 1 + int(min(chance / noise * (classes - 1.0), classes - 2.0))
+        if label >= owner:
+            label += 1
+    return owner, label, state + GOLDEN
+
+
+@njit(cache=True, nogil=True)
+def _swap_in_own(
+    law: ClassLaw, features: int, owner: int, state: np.uint64, ids: Int64s, own: Int64s
+) -> None:
+    """Replace some of the rising ids of a row by ids that its class owns; they rise again."""
+    own_key, owned, share = law[1], law[3], law[4]
+    count = len(ids)
+    swapped = min(int(share * count + _unit(_mix(state))), count, owned)
+    # Both which leave and which come are chosen in one sweep each, an item with the probability
+    # (still to choose) / (items left): all choices are equally likely, and order is kept.
+    kept = 0
+    for j in range(count):
+        state += GOLDEN
+        if _unit(_mix(state)) * (count - j) >= swapped - (j - kept):
+            ids[kept] = ids[j]
+            kept += 1
+    class_key = _mix(own_key + np.uint64(owner) * GOLDEN)
+    found = 0
+    for part in range(owned):
+        if found == swapped:
+            break
+        state += GOLDEN
+        if _unit(_mix(state)) * (owned - part) < swapped - found:
+            within = _unit(_mix(class_key + np.uint64(part) * GOLDEN))
+            own[found] = int((part + within) * (features / owned))
+            found += 1
+    # Merge from the end, where there is room.
+    for at in range(count - 1, -1, -1):
+        if kept == 0 or (found > 0 and own[found - 1] >= ids[kept - 1]):
+            found -= 1
+            ids[at] = own[found]
+        else:
+            kept -= 1
+            ids[at] = ids[kept]
+    before = -1
+    for j in range(count):
+        before = min(max(ids[j], before + 1), features - count + j)  # as in _draw_row
+        ids[j] = before
 
 
 @njit(cache=True, nogil=True)
@@ -280,13 +413,16 @@ def _put_number(out: Bytes, at: int, number: int, digits: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _put_row(
-    out: Bytes, at: int, positive: bool, ids: Int64s, values: Int64s, start: int, real: bool
-) -> int:
-    """Write a row as LIBSVM text; give where it ends."""
+def _put_sign(out: Bytes, at: int, positive: bool) -> int:
+    """Write the label of one of two classes; give where it ends."""
     out[at] = PLUS if positive else MINUS
     out[at + 1] = ONE
-    at += 2
+    return at + 2
+
+
+@njit(cache=True, nogil=True)
+def _put_entries(out: Bytes, at: int, ids: Int64s, values: Int64s, start: int, real: bool) -> int:
+    """Write all of a row but its label as LIBSVM text; give where it ends."""
     for j in range(len(ids)):
         number = ids[j] + start
         out[at] = SPACE
@@ -358,11 +494,78 @@ def _fill(
             score += values[j] / scale * (_weight(weight_key, ids[j]) - centre)
         label = (score > 0.0) != (chance < noise)
         if only == 0 or (only > 0) == label:
-            used = _put_row(out, used, label, ids[:count], values[:count], start, real)
+            used = _put_sign(out, used, label)
+            used = _put_entries(out, used, ids[:count], values[:count], start, real)
             written += 1
             positive += label
             nonzeros += count
     return row, used, written, positive, nonzeros
+
+
+@njit(cache=True, nogil=True)
+def _fill_classes(
+    out: Bytes,
+    row: int,
+    stop: int,
+    only: int,
+    law: Law,
+    class_law: ClassLaw,
+    start: int,
+    labels: Int64s,
+    ids: Int64s,
+    values: Int64s,
+    sums: Float64s,
+) -> tuple[int, int, int, int]:
+    """Write the rows from `row` to `stop` (of one label unless `only` is 0) while there is room.
+
+    Returns
+    -------
+    row, used, written, nonzeros : int
+        The first row not looked at, bytes used, and rows and entries written; rows of label k are
+        added to ``labels[k - 1]``.
+    """
+    features, real = law[2], law[5]
+    own = np.empty(len(ids), np.int64)
+    used = written = nonzeros = 0
+    # An entry takes 25 bytes at most, so that the longest row leaves room for its label, too.
+    room = len(out) - len(ids) * ENTRY - 3
+    while row < stop and used <= room:
+        owner, label, state = _draw_class(class_law, row)
+        if only == 0 or label == only:
+            count, _ = _draw_row(law, row, ids, values, sums)
+            _swap_in_own(class_law, features, owner, state, ids[:count], own)
+            used = _put_number(out, used, label, _digits(label))
+            used = _put_entries(out, used, ids[:count], values[:count], start, real)
+            labels[label - 1] += 1
+            written += 1
+            nonzeros += count
+        row += 1
+    return row, used, written, nonzeros
+
+
+@njit(cache=True, nogil=True)
+def _look_classes(
+    law: Law,
+    class_law: ClassLaw,
+    start: int,
+    rows: int,
+    ids: Int64s,
+    values: Int64s,
+    sums: Float64s,
+) -> tuple[float, float]:
+    """Give the mean bytes, in the pilot rows, of label and newline, and of an entry."""
+    features, real = law[2], law[5]
+    own = np.empty(len(ids), np.int64)
+    labels = entries = size = 0
+    for row in range(PILOT_ROW, PILOT_ROW + rows):
+        owner, label, state = _draw_class(class_law, row)
+        count, _ = _draw_row(law, row, ids, values, sums)
+        _swap_in_own(class_law, features, owner, state, ids[:count], own)
+        labels += _digits(label) + 1
+        entries += count
+        for j in range(count):
+            size += _digits(ids[j] + start) + (8 if real else 3)
+    return labels / rows, size / entries
 
 
 @njit(cache=True, nogil=True)
@@ -376,7 +579,7 @@ def _put_weights(weights: Float64s, key: np.uint64, centre: float) -> None:
 
 
 def true_weights(problem: Problem) -> Float64s:
-    """Give the weights that decide the labels.
+    """Give the weights that decide the labels of two classes.
 
     Parameters
     ----------
@@ -411,8 +614,9 @@ def generate(
     rows : int
         How many; fewer rows are the beginning of more (unless `by_label`).
     by_label : bool, optional
-        Give all rows of label -1 first and then those of +1, each in their order. Every row is
-        drawn twice for that, rather than kept.
+        Give all rows of the smallest label first, then those of the next, each in their order.
+        Rather than kept, every row is drawn anew for each label; of more than two classes only
+        its class is.
     buffer : int, optional
         Bytes given at a time at most, if the longest row fits; the text does not depend on it.
     totals : Totals, optional
@@ -425,15 +629,27 @@ def generate(
     """
     totals = Totals() if totals is None else totals
     out = np.empty(max(buffer, problem.longest * ENTRY + 3), dtype=np.uint8)
-    law, centre, scratch = problem.law, problem.pilot[0], problem.scratch()
-    for only in (-1, 1) if by_label else (0,):
+    law, class_law, scratch = problem.law, problem.class_law, problem.scratch()
+    two = problem.classes == 2
+    centre = problem.pilot[0] if two else 0.0
+    if not two:
+        totals.labels = np.zeros(problem.classes, np.int64)
+    labels: Iterable[int] = (0,)
+    if by_label:
+        labels = (-1, 1) if two else range(1, problem.classes + 1)
+    for only in labels:
         row = 0
         while row < rows:
-            row, used, written, positive, nonzeros = _fill(
-                out, row, rows, only, law, centre, problem.noise, problem.start, *scratch
-            )
+            if two:
+                row, used, written, positive, nonzeros = _fill(
+                    out, row, rows, only, law, centre, problem.noise, problem.start, *scratch
+                )
+                totals.positive += positive
+            else:
+                row, used, written, nonzeros = _fill_classes(
+                    out, row, rows, only, law, class_law, problem.start, totals.labels, *scratch
+                )
             totals.rows += written
-            totals.positive += positive
             totals.nonzeros += nonzeros
             totals.size += used
             if used:
@@ -473,7 +689,8 @@ def parse_size(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="make_synthetic.py",
-        description="Make LIBSVM text of any size from known true weights.",
+        description="Make LIBSVM text of any size: two classes split by known true weights, or "
+        "many (--classes), each with features of its own.",
     )
     parser.add_argument("-o", dest="out", required=True, metavar="OUT.svm", help="- is stdout")
     size = parser.add_mutually_exclusive_group(required=True)
@@ -482,15 +699,45 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--features", type=int, required=True)
     parser.add_argument("--nnz", type=int, required=True, help="mean number of nonzeros in a row")
     parser.add_argument("--values", choices=("ones", "real"), default="ones")
-    parser.add_argument("--noise", type=float, default=0.0, help="probability of a flipped label")
+    parser.add_argument("--noise", type=float, default=0.0, help="probability of a wrong label")
     parser.add_argument(
         "--power", type=float, default=0.0, help="exponent of the power law of the ids; 0: uniform"
     )
-    parser.add_argument("--sorted", action="store_true", help="all -1 rows first, then all +1 rows")
+    parser.add_argument("--sorted", action="store_true", help="rows in the order of their labels")
     parser.add_argument("--start", type=int, default=1, metavar="ID", help="id of the 1st feature")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--weights-out", type=Path, metavar="W.npy", help="write the true weights here (float64)"
+        "--weights-out",
+        type=Path,
+        metavar="W.npy",
+        help="write the true weights here (float64; two classes)",
+    )
+    parser.add_argument(
+        "--classes",
+        type=int,
+        default=2,
+        metavar="K",
+        help="with more than 2, labels are 1 ... K: a row's class is drawn first and has features "
+        "of its own (default: 2, labels +1 and -1)",
+    )
+    parser.add_argument(
+        "--class-power",
+        type=float,
+        metavar="A",
+        help="class k is about k**-A as likely as class 1 (default: 0, all equally likely)",
+    )
+    parser.add_argument(
+        "--class-share",
+        type=float,
+        metavar="P",
+        help="share of a row's nonzeros that are features of its class (default: "
+        f"{Problem.class_share}; more is easier)",
+    )
+    parser.add_argument(
+        "--class-features",
+        type=int,
+        metavar="S",
+        help="how many features each class owns (default: as many as a row has at most)",
     )
     return parser
 
@@ -523,6 +770,46 @@ def _write(target: str, chunks: Iterator[bytes]) -> None:
         part.unlink(missing_ok=True)
 
 
+def _count_classes(totals: Totals) -> str:
+    """Word how the rows are spread over the classes: each of two, or how many of many."""
+    labels = totals.labels
+    if not len(labels):
+        return f"+1:{totals.positive} -1:{totals.rows - totals.positive}"
+    return (
+        f"{np.count_nonzero(labels)} of {len(labels)} "
+        f"(with {labels.min()} to {labels.max()} rows each)"
+    )
+
+
+def _problem(args: argparse.Namespace) -> Problem:
+    """Make the problem of the arguments; a ValueError says what makes no sense."""
+    for_many = {
+        name: value
+        for name in ("class_power", "class_share", "class_features")
+        if (value := getattr(args, name)) is not None
+    }
+    if args.classes == 2:
+        for name in for_many:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is for more than 2 classes: give --classes, too")
+    elif args.weights_out is not None:
+        raise ValueError(
+            "--weights-out is for 2 classes: with more, a row follows from its class, not from "
+            "weights"
+        )
+    return Problem(
+        args.features,
+        args.nnz,
+        real=args.values == "real",
+        noise=args.noise,
+        power=args.power,
+        start=args.start,
+        seed=args.seed,
+        classes=args.classes,
+        **for_many,
+    )
+
+
 def _run(args: argparse.Namespace, problem: Problem) -> str:
     """Do the work; give the summary line."""
     begin = time.perf_counter()
@@ -542,7 +829,7 @@ def _run(args: argparse.Namespace, problem: Problem) -> str:
     seconds = time.perf_counter() - begin
     return (
         f"rows {totals.rows}, features {problem.features}, nonzeros {totals.nonzeros}, "
-        f"bytes {totals.size}, classes +1:{totals.positive} -1:{totals.rows - totals.positive}, "
+        f"bytes {totals.size}, classes {_count_classes(totals)}, "
         f"seconds {seconds:.1f}, MB/s {totals.size / seconds / 1e6:.0f}"
     )
 
@@ -565,15 +852,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.rows is not None and args.rows < 1:
         parser.error("--rows must be at least 1")
     try:
-        problem = Problem(
-            args.features,
-            args.nnz,
-            real=args.values == "real",
-            noise=args.noise,
-            power=args.power,
-            start=args.start,
-            seed=args.seed,
-        )
+        problem = _problem(args)
     except ValueError as error:
         parser.error(str(error))
     try:

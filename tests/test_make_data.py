@@ -3,6 +3,8 @@
 import argparse
 import bz2
 import gzip
+import hashlib
+import io
 import lzma
 import random
 import subprocess
@@ -15,6 +17,8 @@ import numpy as np
 import pytest
 import zstandard
 from helpers import SCRIPTS, load_script
+from sklearn.datasets import load_svmlight_file
+from sklearn.svm import LinearSVC
 
 prep = load_script("make_prep")
 synthetic = load_script("make_synthetic")
@@ -50,6 +54,14 @@ def columns(rows: list[Row]) -> dict[int, tuple[int, ...]]:
         for feature in row:
             found[feature].append(n)
     return {feature: tuple(where) for feature, where in found.items()}
+
+
+def accuracy(data: bytes, trained: int) -> float:
+    """Share of right labels on the rows after the first so many, learnt from those."""
+    x, y = load_svmlight_file(io.BytesIO(data))
+    x.indices, x.indptr = x.indices.astype(np.int32), x.indptr.astype(np.int32)
+    model = LinearSVC(C=0.1).fit(x[:trained], y[:trained])
+    return float(model.score(x[trained:], y[trained:]))
 
 
 # --- make_prep ------------------------------------------------------------------------------------
@@ -502,6 +514,122 @@ def test_synthetic_popularity_follows_the_power_law(power: float) -> None:
         assert counts[0] > 2 * counts[10] > 2 * counts[n // 2]
 
 
+@pytest.mark.parametrize(
+    ("settings", "rows", "by_label", "digest"),
+    [
+        ({"features": 1000, "nnz": 10}, 2000, False, "0ac290ab51dbf2d9"),
+        (
+            {"features": 500, "nnz": 20, "real": True, "power": 0.8, "noise": 0.1, "start": 0,
+             "seed": 3},
+            1500, False, "94c36cc99de167e6",
+        ),
+        ({"features": 100_000, "nnz": 7, "power": 1.0, "seed": -2}, 1500, True, "9fbfdbceb83f245a"),
+        (
+            {"features": 50, "nnz": 40, "real": True, "power": 2.0, "noise": 0.5},
+            761, False, "3b7795c8b006f70e",
+        ),
+    ],
+)  # fmt: skip
+def test_synthetic_two_classes_are_for_ever_the_same_bytes(
+    settings: dict[str, Any], rows: int, by_label: bool, digest: str
+) -> None:
+    text = b"".join(synthetic.generate(synthetic.Problem(**settings), rows, by_label=by_label))
+    assert hashlib.sha256(text).hexdigest()[:16] == digest
+
+
+MANY = {"features": 2000, "nnz": 12, "classes": 40}
+MANY_PROBLEMS = [
+    MANY,
+    {**MANY, "real": True, "power": 0.9, "class_power": 0.5, "noise": 0.1, "start": 0, "seed": 3},
+    {**MANY, "class_power": 1.0, "class_share": 1.0, "class_features": 5, "start": 10**12},
+    {"features": 9, "nnz": 9, "classes": 3, "class_share": 0.5},
+    {"features": 30, "nnz": 20, "power": 1.3, "classes": 11, "class_features": 30},
+]
+
+
+@pytest.mark.parametrize("settings", MANY_PROBLEMS)
+def test_synthetic_many_classes_are_rows_like_others(settings: dict[str, Any]) -> None:
+    problem = synthetic.Problem(**settings)
+    text = b"".join(synthetic.generate(problem, 1500))
+    rows = parse(text)  # ids rise
+    assert {label for label, _ in rows} == set(range(1, problem.classes + 1))
+    first, last = problem.start, problem.start + problem.features
+    assert all(first <= feature < last for _, row in rows for feature in row)
+    spread = min(problem.nnz - 1, problem.features - problem.nnz)
+    counts = {len(row) for _, row in rows}
+    assert counts == set(range(problem.nnz - spread, problem.nnz + spread + 1))
+
+    for buffer in (1, 5000):
+        chunks = list(synthetic.generate(problem, 1500, buffer=buffer))
+        assert len(chunks) > 4
+        assert b"".join(chunks) == text
+    assert text.startswith(b"".join(synthetic.generate(problem, 77)))
+    totals = synthetic.Totals()
+    ordered = b"".join(synthetic.generate(problem, 1500, by_label=True, totals=totals))
+    lines = text.splitlines()
+    assert ordered.splitlines() == sorted(lines, key=lambda line: int(line.split()[0]))
+    assert totals.labels.tolist() == np.bincount([label for label, _ in rows])[1:].tolist()
+
+
+def test_synthetic_classes_own_features_one_in_each_part_of_the_ids() -> None:
+    features, owned, n = 100_000, 10, 6000
+    problem = synthetic.Problem(
+        features, 20, classes=6, class_share=0.25, class_features=owned, start=0
+    )
+    rows = make(problem, n)
+    for wanted in range(1, 7):
+        seen = Counter(feature for label, row in rows if label == wanted for feature in row)
+        own = [feature for feature, count in seen.items() if count > 100]
+        assert sorted(feature * owned // features for feature in own) == list(range(owned))
+        # A quarter of the entries is owned, but for 1 % where a long row would need more than 10.
+        share = sum(seen[feature] for feature in own) / seen.total()
+        assert abs(share - 0.25) < 0.015
+    # The others follow the same law as in two classes.
+    plain = make(synthetic.Problem(features, 20, start=0), n)
+    kept = [len(a.keys() & b.keys()) for (_, a), (_, b) in zip(rows, plain, strict=True)]
+    assert abs(sum(kept) / sum(len(row) for _, row in rows) - 0.75) < 0.015
+
+
+@pytest.mark.parametrize("power", [0.0, 0.7, 1.0])
+def test_synthetic_classes_follow_their_power_law(power: float) -> None:
+    n, classes = 20_000, 50
+    problem = synthetic.Problem(500, 2, classes=classes, class_power=power)
+    counts = np.bincount([label for label, _ in make(problem, n)], minlength=classes + 1)[1:]
+    edges = np.arange(1, classes + 2, dtype=float)
+    mass = np.log(edges) if power == 1.0 else edges ** (1.0 - power)
+    expected = np.diff(mass) / (mass[-1] - mass[0]) * n
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_synthetic_noise_gives_another_class_and_all_others_alike(noise: float) -> None:
+    n = 8000
+    clean = make(synthetic.Problem(1000, 3, classes=5), n)
+    noisy = make(synthetic.Problem(1000, 3, classes=5, noise=noise), n)
+    assert [row for _, row in clean] == [row for _, row in noisy]
+    pairs = Counter((a, b) for (a, _), (b, _) in zip(clean, noisy, strict=True) if a != b)
+    assert abs(pairs.total() - noise * n) <= 4 * np.sqrt(noise * (1 - noise) * n)
+    assert len(pairs) == 20
+    expected = noise * n / 20
+    assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in pairs.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        ({"features": 1000, "nnz": 10, "classes": 10}, 0.8),
+        (
+            {"features": 1000, "nnz": 20, "classes": 50, "real": True, "power": 0.8, "noise": 0.1,
+             "class_power": 1.0},
+            0.5,
+        ),
+    ],
+)  # fmt: skip
+def test_synthetic_classes_can_be_learnt(settings: dict[str, Any], least: float) -> None:
+    text = b"".join(synthetic.generate(synthetic.Problem(**settings), 4000))
+    assert accuracy(text, 3000) > least
+
+
 def run_synthetic(path: Path, *arguments: Any) -> list[Row]:
     assert synthetic.main(["-o", str(path), *map(str, arguments)]) == 0
     return parse(path.read_bytes())
@@ -528,7 +656,33 @@ def test_synthetic_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.svm", "w.npy"]
 
 
-@pytest.mark.parametrize("extra", [(), ("--values", "real", "--power", 1.2), ("--sorted",)])
+def test_synthetic_command_line_with_many_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.svm"
+    rows = run_synthetic(
+        path, "--rows", 400, "--features", 100, "--nnz", 7, "--noise", 0.1, "--classes", 30,
+        "--class-power", 1.5, "--class-share", 0.4, "--class-features", 5, "--sorted",
+    )  # fmt: skip
+    problem = synthetic.Problem(
+        100, 7, noise=0.1, classes=30, class_power=1.5, class_share=0.4, class_features=5
+    )
+    assert rows == make(problem, 400, by_label=True)
+    counts = Counter(label for label, _ in rows)
+    least = min(counts.values()) if len(counts) == 30 else 0
+    assert capsys.readouterr().out.startswith(
+        f"rows 400, features 100, nonzeros {sum(len(row) for _, row in rows)}, "
+        f"bytes {path.stat().st_size}, classes {len(counts)} of 30 "
+        f"(with {least} to {max(counts.values())} rows each), seconds "
+    )
+
+
+MANY_OPTIONS = ("--classes", 300, "--class-power", 1, "--power", 1)
+
+
+@pytest.mark.parametrize(
+    "extra", [(), ("--values", "real", "--power", 1.2), ("--sorted",), MANY_OPTIONS]
+)
 def test_synthetic_size_is_about_what_was_asked(tmp_path: Path, extra: tuple[Any, ...]) -> None:
     path = tmp_path / "s.svm"
     run_synthetic(path, "--bytes", "1MB", "--features", 100_000, "--nnz", 9, *extra)
@@ -582,6 +736,18 @@ def test_synthetic_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("--features 10 --nnz 2 --bytes 10XB", "not a size: '10XB' (write for instance 10GB)"),
         ("--features 10 --nnz 2 --bytes 5iB", "not a size"),
         ("--features 10 --nnz 2 --bytes 0", "not a size"),
+        ("--features 10 --nnz 2 --rows 5 --classes 1", "classes must be between 2 and 10000000"),
+        (
+            "--features 10 --nnz 2 --rows 5 --class-share 0.5",
+            "--class-share is for more than 2 classes: give --classes, too",
+        ),
+        ("--features 10 --nnz 2 --rows 5 --classes 9 --class-power -1", "class power must be"),
+        ("--features 10 --nnz 2 --rows 5 --classes 9 --class-share 2", "class share must be"),
+        ("--features 10 --nnz 2 --rows 5 --classes 9 --class-features 11", "class features must"),
+        (
+            "--features 10 --nnz 2 --rows 5 --classes 9 --weights-out w.npy",
+            "--weights-out is for 2 classes: with more, a row follows from its class",
+        ),
     ],
 )
 def test_synthetic_usage_errors(
