@@ -31,10 +31,10 @@ import sysconfig
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import zstandard
@@ -82,6 +82,7 @@ DOCTEST = re.compile(r"^[ \t]*(?:>>>|\.\.\.).*$", re.MULTILINE)
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
+Taken = TypeVar("Taken")
 
 
 class PrepError(Exception):
@@ -348,6 +349,52 @@ def prose_of(path: Path) -> Iterator[str]:
             yield from text_chunks(stream)
 
 
+def read_each(
+    files: Sequence[tuple[Path, bool]], take: Callable[[str], Taken]
+) -> Iterator[list[Taken]]:
+    """Read the prose of files, as listed by `list_files`, and take from it what is needed.
+
+    Parameters
+    ----------
+    files : sequence of (Path, bool)
+        Files, and whether to pass over one that does not decode, unpack or parse.
+    take : callable
+        Called with each piece of a file's prose; see `prose_of`.
+
+    Yields
+    ------
+    list
+        What was taken from the pieces of a file; nothing for a file that is passed over.
+
+    Raises
+    ------
+    PrepError
+        If a file cannot be read.
+    """
+    for path, tolerant in tqdm(files, unit="file", disable=None, leave=False):
+        try:
+            taken = [take(text) for text in prose_of(path)]
+        except (*UNREADABLE, OSError) as error:
+            # The decompressors word broken data as an OSError without a number; one with a number
+            # comes from the system and is never passed over.
+            if not tolerant or getattr(error, "errno", None) is not None:
+                raise PrepError(f"cannot read {path}: {reason(error)}") from error
+            continue  # nothing of a broken file counts
+        yield taken
+
+
+def reason(error: Exception) -> str:
+    """Word an error of the libraries in one line."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    if isinstance(error, SyntaxError):
+        where = "" if error.lineno is None else f", line {error.lineno}"
+        return f"not Python ({error.msg}{where})"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__).replace("\n", " ")
+
+
 # --- Places out of prose --------------------------------------------------------------------------
 
 
@@ -430,34 +477,13 @@ def read_places(files: Sequence[tuple[Path, bool]]) -> tuple[Places, int]:
     """
     vocabulary = Vocabulary()
     parts: list[Places] = []
-    skipped = 0
-    for path, tolerant in tqdm(files, unit="file", disable=None, leave=False):
-        known = len(parts)
-        try:
-            for text in prose_of(path):
-                parts.append(find_places(text, vocabulary))
-        except (*UNREADABLE, OSError) as error:
-            # The decompressors word broken data as an OSError without a number; one with a number
-            # comes from the system and is never passed over.
-            if not tolerant or getattr(error, "errno", None) is not None:
-                raise PrepError(f"cannot read {path}: {_reason(error)}") from error
-            del parts[known:]  # nothing of a broken file counts
-            skipped += 1
+    skipped = len(files)
+    for texts in read_each(files, lambda text: find_places(text, vocabulary)):
+        parts += texts
+        skipped -= 1
     if not sum(len(part.key) for part in parts):
         raise PrepError(f"no prepositions found in {len(files)} files ({skipped} unreadable)")
     return _join(parts), skipped
-
-
-def _reason(error: Exception) -> str:
-    """Word an error of the libraries in one line."""
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8 text"
-    if isinstance(error, SyntaxError):
-        where = "" if error.lineno is None else f", line {error.lineno}"
-        return f"not Python ({error.msg}{where})"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error) or type(error).__name__).replace("\n", " ")
 
 
 # --- Features out of places -----------------------------------------------------------------------
@@ -540,23 +566,34 @@ def write_rows(path: Path, ids: Int32s, labels: Int32s, names: Sequence[bytes]) 
 
     Raises
     ------
-    OSError
+    PrepError
         If it cannot be written.
     """
     count = int(ids.max(initial=0))
     # A row is a row of indices into this table, so that writing is one long join.
     table = [b"", *(b" %d:1" % i for i in range(1, count + 1)), *names, b"\n"]
+
+    def lines() -> Iterator[bytes]:
+        for begin in range(0, len(ids), BATCH):
+            batch = ids[begin : begin + BATCH]
+            label = labels[begin : begin + BATCH, None] + (count + 1)
+            end = np.full_like(label, len(table) - 1)
+            cells = np.hstack((label, batch, end)).ravel().tolist()
+            yield b"".join(map(table.__getitem__, cells))
+
+    return write_whole(path, lines())
+
+
+def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
+    """Write a file that appears when it is whole; give its size, or raise a PrepError."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as out:
-            for begin in range(0, len(ids), BATCH):
-                batch = ids[begin : begin + BATCH]
-                label = labels[begin : begin + BATCH, None] + (count + 1)
-                end = np.full_like(label, len(table) - 1)
-                cells = np.hstack((label, batch, end)).ravel().tolist()
-                out.write(b"".join(map(table.__getitem__, cells)))
+            out.writelines(chunks)
         size = part.stat().st_size
         os.replace(part, path)
+    except OSError as error:
+        raise PrepError(f"cannot write {path}: {reason(error)}") from error
     finally:
         part.unlink(missing_ok=True)
     return size
@@ -570,6 +607,27 @@ def _parser() -> argparse.ArgumentParser:
         prog="make_prep.py",
         description="Make a data set from plain text: which preposition stood at a place?",
     )
+    add_common_options(parser, test_fraction=0.08)
+    parser.add_argument(
+        "--classes",
+        choices=("binary", "ten"),
+        default="binary",
+        help="binary: 'of' (+1) or another (-1); ten: " + ", ".join(PREPOSITIONS),
+    )
+    parser.add_argument("--max-rows", type=int, help="use so many rows, drawn at random")
+    return parser
+
+
+def add_common_options(parser: argparse.ArgumentParser, *, test_fraction: float) -> None:
+    """Add what a maker of data from plain text needs: inputs, outputs, counts and seed.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        What they are added to; see `check_common_options`.
+    test_fraction : float
+        Share of the rows that ``--test-out`` gets by default.
+    """
     parser.add_argument(
         "inputs",
         nargs="*",
@@ -583,28 +641,35 @@ def _parser() -> argparse.ArgumentParser:
         "--test-out", type=Path, metavar="OUT.t.svm", help="put some of the rows here instead"
     )
     parser.add_argument(
-        "--classes",
-        choices=("binary", "ten"),
-        default="binary",
-        help="binary: 'of' (+1) or another (-1); ten: " + ", ".join(PREPOSITIONS),
-    )
-    parser.add_argument(
         "--min-count", type=int, default=5, help="drop features in fewer training rows than this"
     )
-    parser.add_argument("--test-fraction", type=float, default=0.08, help="with --test-out")
-    parser.add_argument("--max-rows", type=int, help="use so many rows, drawn at random")
+    parser.add_argument(
+        "--test-fraction", type=float, default=test_fraction, help="with --test-out"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the shuffling")
-    return parser
 
 
 def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """End with a usage error where arguments make no sense, before any work is done."""
+    check_common_options(parser, args)
+    if args.max_rows is not None and args.max_rows < 1:
+        parser.error("--max-rows must be at least 1")
+
+
+def check_common_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with a usage error where options of `add_common_options` make no sense.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Tells the error.
+    args : Namespace
+        What it has read.
+    """
     if args.min_count < 1:
         parser.error("--min-count must be at least 1")
     if not 0.0 < args.test_fraction < 1.0:
         parser.error("--test-fraction must lie between 0 and 1")
-    if args.max_rows is not None and args.max_rows < 1:
-        parser.error("--max-rows must be at least 1")
     if args.seed < 0:
         parser.error("--seed must not be negative")
     outputs = [path.resolve() for path in (args.out, args.test_out) if path is not None]
@@ -614,9 +679,9 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("an INPUT must not be overwritten")
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
-    """Refuse at once what could not be written at the end."""
-    for path in (args.out, args.test_out):
+def check_outputs(outputs: Sequence[Path | None]) -> None:
+    """Refuse at once, with a PrepError, what could not be written at the end."""
+    for path in outputs:
         if path is None:
             continue
         if not path.parent.is_dir():
@@ -672,7 +737,7 @@ def _draw(count: int, args: argparse.Namespace) -> tuple[Int64s, int]:
 def _run(args: argparse.Namespace) -> str:
     """Do the work; give the summary line."""
     begin = time.perf_counter()
-    _check_outputs(args)
+    check_outputs((args.out, args.test_out))
     files = list_files(args.inputs)
     places, skipped = read_places(files)
     order, trained = _draw(len(places.key), args)
@@ -688,10 +753,7 @@ def _run(args: argparse.Namespace) -> str:
     size = 0
     for path, rows in outputs:
         if path is not None:
-            try:
-                size += write_rows(path, features.ids[rows], labels[rows], names)
-            except OSError as error:
-                raise PrepError(f"cannot write {path}: {_reason(error)}") from error
+            size += write_rows(path, features.ids[rows], labels[rows], names)
 
     counts = np.bincount(labels, minlength=len(names)).tolist()
     classes = " ".join(f"{name.decode()}:{n}" for name, n in zip(names, counts, strict=True))
