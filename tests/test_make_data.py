@@ -1,4 +1,4 @@
-"""scripts/make_prep.py and scripts/make_synthetic.py: what is in the files they write."""
+"""The scripts that make data, but for the downloads: what is in the files they write."""
 
 import argparse
 import bz2
@@ -22,6 +22,7 @@ from sklearn.svm import LinearSVC
 
 prep = load_script("make_prep")
 synthetic = load_script("make_synthetic")
+trigrams = load_script("make_trigrams")
 
 Row = tuple[int, dict[int, float]]
 
@@ -391,6 +392,302 @@ def test_prep_default_text_is_this_python_without_strange_packages() -> None:
     stdlib = Path(argparse.__file__).parent
     strange = {path for path in files if path.is_relative_to(stdlib / "site-packages")}
     assert not strange or Path(np.__file__).is_relative_to(stdlib)
+
+
+# --- make_trigrams --------------------------------------------------------------------------------
+
+
+def run_trigrams(tmp_path: Path, *arguments: Any) -> list[Row]:
+    out = tmp_path / "out.svm"
+    assert trigrams.main([*map(str, arguments), "-o", str(out)]) == 0
+    return parse(out.read_bytes())
+
+
+def letters(rng: random.Random, alphabet: str) -> str:
+    return "".join(rng.choices(alphabet, k=rng.randint(2, 6)))
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """Four documents of many passages, each with a liking for some letters, and two short ones."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    rng = random.Random(2)
+    alphabets = {
+        "a.txt": "abcdef", "b.md": "defghi", "c.rst": "aeiouß", "d.txt": "абвгд", "e.txt": "xyz",
+    }  # fmt: skip
+    for name, alphabet in alphabets.items():
+        lines = [
+            " ".join(letters(rng, alphabet) for _ in range(rng.randint(3, 30)))
+            for _ in range(5 if name == "e.txt" else 150)
+        ]
+        (folder / name).write_text("".join(f"{line.capitalize()}.\n\n" for line in lines))
+    (folder / "f.txt").write_text("Too short.")
+    return folder
+
+
+SHORT = ("--min-chars", 40, "--max-chars", 90)
+
+
+def reference_trigrams(
+    passages: list[list[str]], order: list[tuple[int, int]], trained: int, min_count: int
+) -> list[Row]:
+    """Rows of value 1, slowly: `passages` of each class, `order` as (class, passage)."""
+    found = [
+        {text[i : i + 3] for i in range(len(text) - 2)}
+        for text in (passages[label][n] for label, n in order)
+    ]
+    counts = Counter(gram for grams in found[:trained] for gram in grams)
+    features = sorted(gram for gram, count in counts.items() if count >= min_count)
+    ids = {gram: i for i, gram in enumerate(features, 1)}
+    return [
+        (label + 1, {ids[gram]: 1.0 for gram in sorted(grams) if gram in ids})
+        for (label, _), grams in zip(order, found, strict=True)
+    ]
+
+
+def test_trigrams_passages_are_whole_sentences_or_cut_at_a_blank() -> None:
+    text = "One two. Three\n  four five!  Six. 7\n\nEight nine ten eleven twelve, e.g. it. End."
+    sentences = [
+        "one two.", "three four five!", "six.", "7", "eight nine ten eleven twelve, e.g. it.",
+        "end.",
+    ]  # fmt: skip
+    assert trigrams.sentences_of(text) == sentences
+    assert list(trigrams.passages_of(sentences, 5, 20)) == [
+        "one two.", "three four five!", "six. 7", "eight nine ten", "eleven twelve, e.g.",
+        "it. end.",
+    ]  # fmt: skip
+    assert list(trigrams.passages_of(["ab" * 12 + " cd"], 5, 10)) == [
+        "ab" * 5, "ab" * 5, "abab cd"
+    ]  # fmt: skip
+    rng = random.Random(3)
+    long = [" ".join(letters(rng, "abc") for _ in range(rng.randint(1, 200))) for _ in range(50)]
+    pieces = list(trigrams.passages_of(long, 30, 60))
+    assert {len(piece) for piece in pieces} <= set(range(30, 61))
+    assert " ".join(long).startswith(" ".join(pieces))
+    # 300 letters and the blanks between them each; what is left, 200 letters, is long enough.
+    assert len(list(trigrams.passages_of(["x " * 2_000_000], 300, 600))) == 6667
+
+
+@pytest.mark.parametrize(("min_count", "options"), [(1, ()), (4, ("--seed", 3))])
+def test_trigrams_rows_are_those_counted_by_hand(
+    tmp_path: Path, documents: Path, min_count: int, options: tuple[Any, ...]
+) -> None:
+    test_file = tmp_path / "t.svm"
+    arguments = (documents, *SHORT, *options, "--min-count", min_count)
+    train = run_trigrams(tmp_path, *arguments, "--test-out", test_file)
+    test = parse(test_file.read_bytes())
+    # e.txt and f.txt have too few passages.
+    passages = [
+        list(trigrams.passages_of(trigrams.sentences_of(path.read_text()), 40, 90))
+        for path in sorted(documents.iterdir())[:4]
+    ]
+    labels = [label for label, texts in enumerate(passages) for _ in texts]
+    places = [n for texts in passages for n in range(len(texts))]
+    order, trained = trigrams.hold_out(np.array(labels), 0.1, 3 if options else 0)
+    expected = reference_trigrams(
+        passages, [(labels[n], places[n]) for n in order], trained, min_count
+    )
+    assert train + test == expected
+    assert len(train) == trained
+    assert any(ord(c) > 1000 for c in "".join(passages[3]))
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.9])
+def test_trigrams_hold_out_a_share_of_each_class(fraction: float) -> None:
+    counts = [1, 2, 5, 40, 333]
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(5), counts))
+    order, trained = trigrams.hold_out(labels, fraction, 0)
+    assert sorted(order.tolist()) == list(range(len(labels)))
+    tested = np.bincount(labels[order[trained:]], minlength=5)
+    for count, part in zip(counts, tested.tolist(), strict=True):
+        assert abs(part - fraction * count) < 1 or part == count - 1
+        assert part < count
+    whole, none = trigrams.hold_out(labels, 0.0, 0)
+    assert none == len(labels)
+    assert sorted(whole.tolist()) == list(range(len(labels)))
+    shares = [
+        (len(order) - trained) / len(order)
+        for order, trained in (
+            trigrams.hold_out(np.repeat(np.arange(200), 5), 0.1, seed) for seed in range(5)
+        )
+    ]
+    assert abs(np.mean(shares) - 0.1) < 0.02  # 5 rows a class: a half of them give one
+
+
+def test_trigrams_order_depends_on_the_seed_alone(tmp_path: Path, documents: Path) -> None:
+    first, again, other = (
+        run_trigrams(tmp_path, documents, *SHORT, "--seed", seed) for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+    assert Counter(map(repr, first)) == Counter(map(repr, other))
+
+
+def test_trigrams_do_not_depend_on_the_batch(
+    tmp_path: Path, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (documents, *SHORT, "--values", "tfidf")
+    expected = run_trigrams(tmp_path, *arguments)
+    for batch in (1, 7):
+        monkeypatch.setattr(trigrams, "BATCH", batch)
+        assert run_trigrams(tmp_path, *arguments) == expected
+
+
+def test_trigrams_tfidf_rows_have_length_1(tmp_path: Path, documents: Path) -> None:
+    test_file = tmp_path / "t.svm"
+    arguments = (documents, *SHORT, "--test-out", test_file)
+    ones = run_trigrams(tmp_path, *arguments) + parse(test_file.read_bytes())
+    train = run_trigrams(tmp_path, *arguments, "--values", "tfidf")
+    rows = train + parse(test_file.read_bytes())
+    assert [(label, list(row)) for label, row in rows] == [
+        (label, list(row)) for label, row in ones
+    ]
+    assert all(abs(sum(v**2 for v in row.values()) - 1) < 1e-4 for _, row in rows if row)
+    found = columns(train)
+    rare = {feature: np.log(1 + len(train) / len(where)) for feature, where in found.items()}
+    for _, row in rows:
+        # Weights are whole multiples, 1 + ln n, of the rarity.
+        scaled = [value / rare[feature] for feature, value in row.items()]
+        times = np.exp(np.array(scaled) / min(scaled, default=1) - 1)
+        assert (np.abs(times - np.rint(times)) < 0.02 * times).all()
+
+
+def test_trigrams_of_any_characters_fit_in_a_number() -> None:
+    rng = random.Random(5)
+    anything = "".join(map(chr, [*rng.sample(range(0x110000), 270_000), 0x10FFFF, 0, 0xD800]))
+    texts = ["\U0010ffff" * 9, anything[:5000], "\x00\x00\x00", anything[5000:]]
+    alphabet = trigrams.Alphabet(texts)
+    assert alphabet.batch == 1 << (63 - 3 * 19)
+    found = alphabet.trigrams(texts)
+    assert np.bincount(found.rows).tolist() == [
+        len({text[i : i + 3] for i in range(len(text) - 2)}) for text in texts
+    ]
+    assert found.times[found.rows == 0].tolist() == [7]
+    assert found.keys.min() == 0
+    assert found.keys[found.rows == 2].tolist() == [0]
+    assert found.keys.max() == found.keys[0]
+
+
+def test_trigrams_count_a_sentence_once_wherever_it_occurs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    licence = "Permission is granted. To whom it may concern.\n\n"
+    (tmp_path / "a.txt").write_text(licence + "First thing here. Second thing here.")
+    (tmp_path / "b.txt").write_text(licence.upper() + "Third  thing\nhere. Second thing here.")
+    (tmp_path / "c.txt").write_text(licence)
+    options = ("--min-chars", 10, "--min-rows", 1, "--min-count", 1)
+    rows = run_trigrams(tmp_path, tmp_path, *options)
+    assert Counter(label for label, _ in rows) == {1: 4, 2: 1}
+    assert " classes 2 (with 1 to 4 rows each), " in capsys.readouterr().out
+
+
+def test_trigrams_keep_the_largest_documents(tmp_path: Path, documents: Path) -> None:
+    every = Counter(label for label, _ in run_trigrams(tmp_path, documents, *SHORT))
+    assert set(every) == {1, 2, 3, 4}
+    two = Counter(
+        label for label, _ in run_trigrams(tmp_path, documents, *SHORT, "--max-classes", 2)
+    )
+    assert sorted(two.values()) == sorted(every.values())[-2:]
+    assert set(two) == {1, 2}
+    five = run_trigrams(tmp_path, documents, *SHORT, "--min-rows", 2)
+    assert {label for label, _ in five} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("values", ["ones", "tfidf"])
+def test_trigrams_tell_the_documents_apart(tmp_path: Path, documents: Path, values: str) -> None:
+    test_file = tmp_path / "t.svm"
+    run_trigrams(tmp_path, documents, *SHORT, "--values", values, "--test-out", test_file)
+    text = (tmp_path / "out.svm").read_bytes()
+    assert accuracy(text + test_file.read_bytes(), text.count(b"\n")) > 0.9
+
+
+def test_trigrams_read_python_and_pass_over_broken_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.py").write_text('"""Written of \\ud800 wool."""\nword = 1  # a comment on it\n')
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"A text that is packed."))
+    # What stands in a broken file counts nowhere, not even as seen.
+    (folder / "a.txt").write_bytes(b"A text that is packed.\n\n\xff")
+    options = ("--min-chars", 10, "--min-rows", 1, "--min-count", 1)
+    rows = run_trigrams(tmp_path, folder, *options)
+    assert sorted((label, len(row)) for label, row in rows) == [
+        (1, len("a comment on it") - 2),
+        (1, len("written of . wool.") - 2),
+        (2, len("a text that is packed.") - 2),
+    ]
+    assert "files 3 (1 skipped)" in capsys.readouterr().out
+
+
+def test_trigrams_summary_is_of_the_files(
+    tmp_path: Path, documents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_file = tmp_path / "t.svm"
+    train = run_trigrams(tmp_path, documents, *SHORT, "--test-out", test_file)
+    test = parse(test_file.read_bytes())
+    rows = train + test
+    sizes = Counter(label for label, _ in rows).values()
+    size = test_file.stat().st_size + (tmp_path / "out.svm").stat().st_size
+    line = capsys.readouterr().out
+    assert line.startswith(
+        f"rows {len(rows)} (train {len(train)}, test {len(test)}), "
+        f"classes 4 (with {min(sizes)} to {max(sizes)} rows each), "
+        f"features {len(columns(train))}, nonzeros {sum(len(row) for _, row in rows)}, "
+        f"bytes {size}, files 6 (0 skipped), seconds "
+    )
+    assert line.count("\n") == 1
+
+
+def test_trigrams_errors_are_one_sentence(
+    tmp_path: Path, documents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "o.svm")
+    missing = tmp_path / "nix"
+    few = (
+        "found {} documents with at least {} passages where 2 or more are needed: give more text, "
+    )
+    few += "or a smaller --min-rows or --min-chars"
+    for arguments, sentence in [
+        ([missing, "-o", out], f"cannot read {missing}: no such file or folder"),
+        ([documents / "a.txt", "-o", documents], f"cannot write {documents}: it is a folder"),
+        ([documents / "a.txt", "-o", out], few.format(1, 10)),
+        ([documents / "f.txt", "-o", out], few.format(0, 10)),
+        ([documents, "-o", out, "--min-rows", "5000"], few.format(0, 5000)),
+    ]:
+        assert trigrams.main([str(argument) for argument in arguments]) == 1
+        assert capsys.readouterr().err == f"make_trigrams.py: error: {sentence}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "required: -o"),
+        (["-o", "x", "--min-count", "0"], "--min-count must be at least 1"),
+        (["-o", "x", "--min-rows", "0"], "--min-rows must be at least 1"),
+        (["-o", "x", "--max-classes", "1"], "--max-classes must be at least 2"),
+        (["-o", "x", "--min-chars", "2"], "--min-chars must be between 3 and --max-chars"),
+        (["-o", "x", "--max-chars", "200"], "--min-chars must be between 3 and --max-chars"),
+        (["-o", "x", "--values", "real"], "invalid choice: 'real'"),
+        (["-o", "x", "--test-out", "./x"], "-o and --test-out must not be the same file"),
+    ],
+)
+def test_trigrams_usage_errors(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        trigrams.main(arguments)
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_trigrams_run_as_a_script(tmp_path: Path, documents: Path) -> None:
+    expected = run_trigrams(tmp_path, documents, *SHORT)
+    command = [sys.executable, str(SCRIPTS / "make_trigrams.py"), str(documents), "-o", "x.svm"]
+    subprocess.run([*command, *map(str, SHORT)], cwd=tmp_path, check=True)
+    assert parse((tmp_path / "x.svm").read_bytes()) == expected
 
 
 # --- make_synthetic -------------------------------------------------------------------------------
