@@ -1,6 +1,8 @@
 """Quality figures against scikit-learn, exact, in batches and by histogram."""
 
 import json
+import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
 from sbm.jobs import metrics as module
-from sbm.jobs.metrics import BinaryMetrics
+from sbm.jobs.metrics import BinaryMetrics, MultiMetrics
 
 
 def _figures(y, scores, labels=(-1.0, 1.0), batches=1):
@@ -149,3 +151,185 @@ def test_a_score_of_exactly_zero_is_negative():
 def test_the_figures_are_plain_json():
     y, scores = _random(3, 50, unknown=0.1)
     assert json.loads(json.dumps(_figures(y, scores), allow_nan=False))["rows"] == 50
+
+
+def test_the_confusion_of_two_classes_has_the_pairs_that_occur():
+    collected = BinaryMetrics([-1.0, 1.0])
+    collected.add(np.array([-1.0, 1.0, 1.0, 5.0, 5.0]), np.array([-1.0, 1.0, 2.0, 1.0, 1.0]))
+    found = collected.confusion()
+    assert found.triples() == [[-1.0, -1.0, 1], [1.0, 1.0, 2], [None, 1.0, 2]]
+    assert (found.rows, found.correct) == (5, 3)
+
+
+# ------------------------------------------------------------------------------ several classes
+
+LABELS = (-2.5, 0.0, 1.0, 40.0, 1e6)
+EVERY_COUNTER = pytest.mark.parametrize("dense", [2000, 0], ids=["dense", "sparse"])
+
+
+def _ranks(seed, n, n_classes, top=1):
+    """True codes and predictions, best first; some classes never occur, others always fail."""
+    random = np.random.default_rng(seed)
+    shares = random.dirichlet(np.full(n_classes, 0.5))
+    truth = random.choice(n_classes, n, p=shares)
+    order = np.argsort(random.random((n, n_classes)), axis=1)
+    right = random.random(n) < 0.6
+    order[right] = (order[right] + (truth[right] - order[right, 0])[:, np.newaxis]) % n_classes
+    return truth, order[:, :top].astype(np.int32)
+
+
+def _multi(y, codes, labels=LABELS, batches=1):
+    collected = MultiMetrics(list(labels), codes.shape[1])
+    for part in zip(np.array_split(y, batches), np.array_split(codes, batches), strict=True):
+        collected.add(*part)
+    return collected.result()
+
+
+def _whole(labels):
+    """Halves as whole numbers: scikit-learn takes no other labels."""
+    return np.round(2 * np.asarray(labels)).astype(np.int64)
+
+
+def _check_against_reference(found, y, predicted, labels):
+    """Every figure, of classes of the model that occur or were predicted."""
+    assert [row["label"] for row in found["classes"]] == list(labels)
+    y, predicted, labels = _whole(y), _whole(predicted), _whole(labels)
+    seen = [label for label in labels if label in y or label in predicted]
+    options = {"labels": seen, "zero_division": 0}
+    for average in ("macro", "micro"):
+        expected = reference.f1_score(y, predicted, average=average, **options)
+        assert found[f"{average}_f1"] == pytest.approx(expected, abs=1e-12), average
+    assert found["accuracy"] == pytest.approx(reference.accuracy_score(y, predicted), abs=1e-15)
+    figures = reference.precision_recall_fscore_support(
+        y, predicted, labels=labels, zero_division=0
+    )
+    for k, row in enumerate(found["classes"]):
+        for name, values in zip(("precision", "recall", "f1", "support"), figures, strict=True):
+            assert (row[name] or 0) == pytest.approx(values[k], abs=1e-15), name
+        assert row["predicted"] == np.count_nonzero(predicted == labels[k])
+
+
+@EVERY_COUNTER
+@pytest.mark.parametrize("labels", [LABELS, (3.0, 7.0), tuple(map(float, range(60)))])
+@pytest.mark.parametrize("n", [1, 9, 1000])
+def test_every_multi_class_figure_is_that_of_scikit_learn(monkeypatch, dense, labels, n):
+    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
+    truth, codes = _ranks(n, n, len(labels))
+    y, predicted = np.array(labels)[truth], np.array(labels)[codes[:, 0]]
+    found = _multi(y, codes, labels)
+    _check_against_reference(found, y, predicted, labels)
+    assert (found["rows"], found["correct"]) == (n, int((y == predicted).sum()))
+    assert found["macro_f1"] == pytest.approx(  # as it is without a word about labels
+        reference.f1_score(_whole(y), _whole(predicted), average="macro", zero_division=0),
+        abs=1e-12,
+    )
+    assert found["micro_f1"] == pytest.approx(found["accuracy"], abs=1e-15)
+    assert found["unknown_labels"] == 0
+    matrix = reference.confusion_matrix(_whole(y), _whole(predicted), labels=_whole(labels))
+    triples = [
+        [labels[t], labels[p], matrix[t, p]] for t, p in zip(*np.nonzero(matrix), strict=True)
+    ]
+    assert found["confusion"] == triples
+
+
+@EVERY_COUNTER
+def test_labels_the_model_does_not_know_are_wrong_but_no_class_of_the_averages(monkeypatch, dense):
+    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
+    truth, codes = _ranks(5, 400, len(LABELS))
+    y, predicted = np.array(LABELS)[truth], np.array(LABELS)[codes[:, 0]]
+    unknown = np.arange(400) % 7 == 0
+    y[unknown] = np.resize([-1e9, 0.5, 1e9], unknown.sum())  # below, between and above the known
+    found = _multi(y, codes)
+    _check_against_reference(found, y, predicted, LABELS)
+    assert found["unknown_labels"] == unknown.sum()
+    assert sum(count for true, _, count in found["confusion"] if true is None) == unknown.sum()
+    assert sum(count for _, _, count in found["confusion"]) == 400
+    assert found["accuracy"] < found["micro_f1"]
+
+
+@EVERY_COUNTER
+def test_rows_of_unknown_labels_alone_have_figures(monkeypatch, dense):
+    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
+    found = _multi(np.full(3, 9.5), np.zeros((3, 1), np.int32))
+    assert (found["accuracy"], found["macro_f1"], found["micro_f1"]) == (0.0, 0.0, 0.0)
+    assert found["confusion"] == [[None, -2.5, 3]]
+
+
+def test_classes_that_neither_occur_nor_are_predicted_are_not_averaged():
+    codes = np.array([[0], [1], [1]], np.int32)
+    found = _multi(np.array([-2.5, 0.0, -2.5]), codes)
+    assert found["macro_f1"] == pytest.approx(2 / 3)  # 2/3 and 2/3
+    assert [row["f1"] for row in found["classes"][2:]] == [None] * 3
+    codes[2] = 2  # label 1 is predicted but never true: a zero that counts
+    assert _multi(np.array([-2.5, 0.0, -2.5]), codes)["macro_f1"] == pytest.approx(5 / 9)
+
+
+@pytest.mark.parametrize("top", [1, 2, 4])
+def test_the_top_accuracy_is_that_of_scikit_learn(top):
+    truth, codes = _ranks(8, 500, len(LABELS), top)
+    found = _multi(np.array(LABELS)[truth], codes)
+    scores = np.zeros((500, len(LABELS)))
+    np.put_along_axis(scores, codes, np.arange(top, 0, -1), axis=1)
+    expected = reference.top_k_accuracy_score(truth, scores, k=top, labels=range(len(LABELS)))
+    assert found["top_n"] == top
+    assert found["top_accuracy"] == pytest.approx(expected, abs=1e-15)
+    assert found["accuracy"] == np.mean(codes[:, 0] == truth)
+
+
+@EVERY_COUNTER
+@pytest.mark.parametrize("batches", [2, 17])
+@pytest.mark.parametrize("pending", [1, 100])
+def test_multi_class_batches_give_what_one_go_gives(monkeypatch, dense, batches, pending):
+    truth, codes = _ranks(1, 500, len(LABELS), 2)
+    y = np.array([*LABELS, 7.0])[np.where(np.arange(500) % 9 == 0, 5, truth)]
+    expected = _multi(y, codes)
+    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
+    monkeypatch.setattr(module, "_PENDING", pending)
+    assert _multi(y, codes, batches=batches) == expected
+
+
+def test_thirty_thousand_classes_take_memory_by_the_pairs_that_occur():
+    n = 30_000
+    labels = (np.arange(n) * 1.5).tolist()
+    truth = np.arange(200_000) * 7919 % n
+    codes = np.where(truth % 3 == 0, truth, truth // 2).astype(np.int32)[:, np.newaxis]
+    tracemalloc.start()
+    try:
+        collected = MultiMetrics(labels)
+        for begin in range(0, len(truth), 10_000):
+            part = slice(begin, begin + 10_000)
+            collected.add(np.array(labels)[truth[part]], codes[part])
+        found = collected.confusion()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 30e6  # an array of all pairs would take 7.2 GB
+    assert len(found.counts) == n
+    assert found.correct == np.count_nonzero(codes[:, 0] == truth)
+    assert (np.diff(found.true * n + found.predicted) > 0).all()
+
+
+def test_no_rows_of_several_classes_have_no_figures():
+    found = MultiMetrics(list(LABELS)).result()
+    names = ("accuracy", "macro_f1", "micro_f1", "top_accuracy")
+    assert [found[name] for name in names] == [None] * 4
+    assert (found["rows"], found["confusion"], found["unknown_labels"]) == (0, [], 0)
+    assert {row["f1"] for row in found["classes"]} == {None}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=60))
+def test_the_averages_are_those_of_scikit_learn_whatever_occurs(pairs):
+    y = np.array([*LABELS, 0.5])[[t for t, _ in pairs]]
+    codes = np.array([[p] for _, p in pairs], np.int32)
+    found = _multi(y, codes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels without rows
+        _check_against_reference(found, y, np.array(LABELS)[codes[:, 0]], LABELS)
+
+
+def test_the_multi_class_figures_are_plain_json():
+    truth, codes = _ranks(3, 50, len(LABELS), 2)
+    y = np.array([*LABELS, 7.0])[np.where(np.arange(50) % 9 == 0, 5, truth)]
+    found = _multi(y, codes)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -1,14 +1,58 @@
-"""Quality of predictions, collected batch by batch."""
+"""Quality of predictions, collected batch by batch.
 
+`BinaryMetrics` and `MultiMetrics` are used alike: ``add`` rows, then read ``confusion`` and
+``result``.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BinaryMetrics"]
+__all__ = ["BinaryMetrics", "Confusion", "MultiMetrics"]
 
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 45 to sort them
 _BUCKETS = 1 << 20
+_DENSE_CLASSES = 2000  # up to so many classes their pairs are counted in an array, of 32 MB at most
+_PENDING = 1 << 20  # pairs of classes kept before they are sorted into the counts
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How many rows of which label were predicted as which; only pairs that occur.
+
+    Attributes
+    ----------
+    labels : list of float
+        Of the model, ascending.
+    true, predicted : ndarray, shape (n_pairs,), int64
+        Positions in `labels`; ``len(labels)`` in `true` stands for all labels that the model does
+        not know. In ascending order of true, then predicted.
+    counts : ndarray, shape (n_pairs,), int64
+        Rows of each pair, above 0.
+    """
+
+    labels: list[float]
+    true: npt.NDArray[np.int64]
+    predicted: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return int(self.counts.sum())
+
+    @property
+    def correct(self) -> int:
+        """Rows whose label was predicted."""
+        return int(self.counts[self.true == self.predicted].sum())
+
+    def triples(self) -> list[list[Any]]:
+        """``[true label, predicted label, rows]`` of each pair; unknown true labels are None."""
+        names = [*self.labels, None]
+        pairs = zip(self.true.tolist(), self.predicted.tolist(), self.counts.tolist(), strict=True)
+        return [[names[t], names[p], n] for t, p, n in pairs]
 
 
 class BinaryMetrics:
@@ -81,6 +125,11 @@ class BinaryMetrics:
         below = np.cumsum(negative) - negative
         return float((positive * (below + 0.5 * negative)).sum() / pairs)
 
+    def confusion(self) -> Confusion:
+        """Rows by true and predicted label."""
+        true, predicted = np.nonzero(self._counts)
+        return Confusion(self.labels, true, predicted, self._counts[true, predicted])
+
     def result(self) -> dict[str, Any]:
         """All figures; those without a meaning (no rows, one class) are None."""
         counts = self._counts
@@ -100,15 +149,148 @@ class BinaryMetrics:
 
     def _class(self, k: int) -> dict[str, Any]:
         counts = self._counts
-        hits, predicted, support = int(counts[k, k]), int(counts[:, k].sum()), int(counts[k].sum())
-        precision = hits / predicted if predicted else None
-        recall = hits / support if support else None
-        both = predicted + support
+        return _class_figures(
+            self.labels[k], int(counts[k, k]), int(counts[:, k].sum()), int(counts[k].sum())
+        )
+
+
+def _class_figures(label: float, hits: int, predicted: int, support: int) -> dict[str, Any]:
+    both = predicted + support
+    return {
+        "label": label,
+        "support": support,
+        "predicted": predicted,
+        "precision": hits / predicted if predicted else None,
+        "recall": hits / support if support else None,
+        "f1": 2 * hits / both if both else None,
+    }
+
+
+class _DensePairs:
+    """Counts of (true, predicted) in an array."""
+
+    def __init__(self, n_true: int, n_predicted: int) -> None:
+        self._counts = np.zeros((n_true, n_predicted), np.int64)
+
+    def add(self, true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int32]) -> None:
+        np.add.at(self._counts, (true, predicted), 1)
+
+    def items(self) -> tuple[npt.NDArray[np.int64], ...]:
+        true, predicted = np.nonzero(self._counts)
+        return true, predicted, self._counts[true, predicted]
+
+
+class _SparsePairs:
+    """Counts of the pairs that occur, sorted: 16 bytes each, whatever the number of classes."""
+
+    def __init__(self, n_predicted: int) -> None:
+        self._n_predicted = n_predicted
+        self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._pending: list[npt.NDArray[np.int64]] = []
+        self._n_pending = 0
+
+    def add(self, true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int32]) -> None:
+        self._pending.append(true * self._n_predicted + predicted)
+        self._n_pending += len(true)
+        if self._n_pending >= _PENDING:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Sort what is pending into the counts."""
+        new, n_new = np.unique(
+            np.concatenate([*self._pending, np.empty(0, np.int64)]), return_counts=True
+        )
+        keys = np.union1d(self._keys, new)
+        counts = np.zeros(len(keys), np.int64)
+        counts[np.searchsorted(keys, self._keys)] = self._counts
+        counts[np.searchsorted(keys, new)] += n_new
+        self._keys, self._counts = keys, counts
+        self._pending, self._n_pending = [], 0
+
+    def items(self) -> tuple[npt.NDArray[np.int64], ...]:
+        self._fold()
+        return self._keys // self._n_predicted, self._keys % self._n_predicted, self._counts
+
+
+class MultiMetrics:
+    """Accuracy, F1, top-N accuracy and confusion counts of any number of classes.
+
+    Averages are those of scikit-learn with ``labels=`` set to the model's labels that occur or were
+    predicted, and ``zero_division=0``. Macro F1 is the mean of the F1 of these classes. Micro F1 is
+    computed from the sums of their counts, and equals the accuracy where the model knows every
+    label. A row whose label the model does not know is wrong, counts against the precision of the
+    class that was predicted, and adds no class of its own to the averages.
+
+    Counts of pairs of classes lie in an array up to 2,000 classes; beyond, only pairs that occur
+    are kept.
+
+    Parameters
+    ----------
+    labels : list of float
+        Ascending.
+    top_n : int
+        A row counts for the top-N accuracy if its label is among the first so many predictions.
+    """
+
+    def __init__(self, labels: list[float], top_n: int = 1) -> None:
+        self.labels = labels
+        self.top_n = top_n
+        self._sorted = np.asarray(labels, np.float64)
+        n = len(labels)
+        self._pairs = _DensePairs(n + 1, n) if n <= _DENSE_CLASSES else _SparsePairs(n)
+        self._top_hits = 0
+
+    def add(self, y: npt.NDArray[np.float64], codes: npt.NDArray[np.int32]) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        y : ndarray, shape (n,), float64
+            True labels; ones that the model does not know count as wrong.
+        codes : ndarray, shape (n, top_n), int32
+            Positions in `labels`, the best first; the first is the prediction.
+        """
+        n = len(self.labels)
+        place = np.searchsorted(self._sorted, y)
+        truth = np.where(self._sorted[np.minimum(place, n - 1)] == y, place, n)
+        self._pairs.add(truth, codes[:, 0])
+        self._top_hits += int(np.count_nonzero(codes == truth[:, np.newaxis]))
+
+    def confusion(self) -> Confusion:
+        """Rows by true and predicted label."""
+        return Confusion(self.labels, *self._pairs.items())
+
+    def result(self) -> dict[str, Any]:
+        """All figures; those without a meaning (no rows, no such class) are None.
+
+        ``confusion`` is a list of ``[true, predicted, rows]``, of pairs that occur and in ascending
+        order; the true label is None for all labels that the model does not know.
+        """
+        found = self.confusion()
+        rows, right, n = found.rows, found.correct, len(self.labels)
+        right_pair = found.true == found.predicted
+        hits = _sums(found.true[right_pair], found.counts[right_pair], n)
+        predicted = _sums(found.predicted, found.counts, n)
+        *support, unknown = _sums(found.true, found.counts, n + 1)
+        figures = list(map(_class_figures, self.labels, hits, predicted, support))
+        f1 = [row["f1"] for row in figures if row["f1"] is not None]
         return {
-            "label": self.labels[k],
-            "support": support,
-            "predicted": predicted,
-            "precision": precision,
-            "recall": recall,
-            "f1": 2 * hits / both if both else None,
+            "rows": rows,
+            "correct": right,
+            "accuracy": right / rows if rows else None,
+            "macro_f1": sum(f1) / len(f1) if f1 else None,
+            "micro_f1": 2 * right / (2 * rows - unknown) if rows else None,
+            "top_n": self.top_n,
+            "top_accuracy": self._top_hits / rows if rows else None,
+            "labels": self.labels,
+            "confusion": found.triples(),
+            "unknown_labels": unknown,
+            "classes": figures,
         }
+
+
+def _sums(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], n: int) -> list[int]:
+    """Sum of the counts of each code, exactly."""
+    sums = np.zeros(n, np.int64)
+    np.add.at(sums, codes, counts)
+    return sums.tolist()
