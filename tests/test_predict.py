@@ -20,11 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sbm
+from sbm.compiled import load
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
+from sbm.jobs import predict as predict_module
 from sbm.jobs.progress import Progress
 from sbm.store import arrays as container
 from sbm.store import text as text_module
 from sbm.store.model import Model
+
+decision_kernels = load("sbm.solver.kernels.decision")
 
 N_FEATURES = 60  # ids 0 to 59 in the data, of which a model knows some
 
@@ -352,6 +356,238 @@ def test_anything_but_csr_is_refused(kind):
         _model().decision_function(X)
 
 
+# ------------------------------------------------------------------------------ several classes
+
+MULTI_LABELS = (-3.5, 0.0, 2.0, 7.0, 1e6)
+
+
+def _multi_model(seed=1, labels=MULTI_LABELS, bias=0.0, known=N_FEATURES):
+    random = np.random.default_rng(seed)
+    ids = random.permutation(N_FEATURES)[:known].astype(np.int64)
+    W = random.integers(-3, 4, (known, len(labels))) / 4  # few values: many ties
+    bias_weights = random.integers(-3, 4, len(labels)) / 4
+    bias_weights[-2:] = 1  # the last two are the best of empty rows, and tie
+    return Model(ids, W, list(labels), bias, bias_weights)
+
+
+def _multi_by_hand(model: Model, text: str) -> list[list[float]]:
+    columns = [
+        Model(model.ids, model.W[:, [k]], [0.0, 1.0], model.bias, model.bias_weights[[k]])
+        for k in range(len(model.labels))
+    ]
+    return [list(row) for row in zip(*(_by_hand(c, text) for c in columns), strict=True)]
+
+
+def _ranked(scores: list[float], labels) -> list[float]:
+    """Labels, best first; of equal ones the smaller first."""
+    order = sorted(range(len(labels)), key=lambda k: (-scores[k], labels[k]))
+    return [labels[k] for k in order]
+
+
+def _words(numbers) -> str:
+    return " ".join(f"{x:.10g}" for x in numbers)
+
+
+@pytest.mark.parametrize("labels", [MULTI_LABELS, (1.0, 2.0, 3.0), (4.0, 9.0)])
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_the_largest_decision_value_tells_the_class_and_of_equal_ones_the_first(
+    here, labels, ones, bias
+):
+    X, y, text = _data(labels=labels, ones=ones)
+    model = _multi_model(labels=labels, bias=bias, known=50)
+    Path("t.svm").write_text(text)
+    report = sbm.predict(model, "t.svm", "out.txt")
+    scores = _multi_by_hand(model, text)
+    assert any(sorted(row)[-1] == sorted(row)[-2] for row in scores)  # there are ties
+    expected = [_ranked(row, labels)[0] for row in scores]
+    assert Path("out.txt").read_text().splitlines() == [_words([label]) for label in expected]
+    assert report["accuracy"] == np.mean(np.array(expected) == y)
+    assert report["labels"] == list(labels)
+    assert report["unknown_nonzeros"] == np.count_nonzero(~np.isin(X.indices, model.ids))
+    assert model.predict(X).tolist() == expected
+
+
+@pytest.mark.parametrize("few", [0, 64], ids=["sorted", "picked"])
+@pytest.mark.parametrize("top", [1, 2, 3, 5])
+def test_top_writes_the_best_labels_in_order(here, monkeypatch, top, few):
+    monkeypatch.setattr(predict_module, "_FEW", few)
+    _, y, text = _data(labels=MULTI_LABELS)
+    model = _multi_model()
+    Path("t.svm").write_text(text)
+    report = sbm.predict(model, "t.svm", "out.txt", top=top)
+    expected = [_ranked(row, MULTI_LABELS)[:top] for row in _multi_by_hand(model, text)]
+    assert Path("out.txt").read_text().splitlines() == list(map(_words, expected))
+    assert report["top_n"] == top
+    hits = [label in row for label, row in zip(y.tolist(), expected, strict=True)]
+    assert report["top_accuracy"] == np.mean(hits)
+    assert report["accuracy"] == np.mean([row[0] for row in expected] == y)
+
+
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("bias", [0.0, 0.37])
+def test_decision_values_of_all_labels_are_written_exactly_and_in_their_order(here, ones, bias):
+    X, _, text = _data(labels=MULTI_LABELS, ones=ones)
+    random = np.random.default_rng(3)
+    model = _multi_model(bias=bias, known=40)
+    model.W[:], model.bias_weights[:] = random.standard_normal((40, 5)), random.standard_normal(5)
+    Path("t.svm").write_text(text)
+    sbm.predict(model, "t.svm", "out.txt", decision=True)
+    lines = Path("out.txt").read_text().splitlines()
+    found = [[float(word) for word in line.split(" ")] for line in lines]
+    assert found == _multi_by_hand(model, text)
+    scores = model.decision_function(X)
+    assert scores.shape == (200, 5)
+    np.testing.assert_allclose(found, scores, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("decision", "top"), [(False, 1), (False, 3), (True, 1)])
+@pytest.mark.parametrize("most", [1, 5, 33])
+def test_decision_values_in_slices_change_nothing(here, monkeypatch, decision, top, most):
+    _, _, text = _data(labels=MULTI_LABELS)
+    model = _multi_model(known=30, bias=1.0)
+    Path("t.svm").write_text(text)
+    whole = sbm.predict(model, "t.svm", "out.txt", decision=decision, top=top)
+    lines = Path("out.txt").read_bytes()
+    sizes = []
+    decide = predict_module._decide
+
+    def spy(*arguments):
+        scores, missed = decide(*arguments)
+        sizes.append(scores.size)
+        return scores, missed
+
+    monkeypatch.setattr(predict_module, "_decide", spy)
+    monkeypatch.setattr(predict_module, "_SCORES", most)
+    assert sbm.predict(model, "t.svm", "out.txt", decision=decision, top=top) == whole
+    assert Path("out.txt").read_bytes() == lines
+    assert max(sizes) == max(5, most // 5 * 5)  # one row is the least
+
+
+def test_a_store_gives_the_multi_class_figures_of_its_text(here):
+    _, _, text = _data(n=300, labels=MULTI_LABELS)
+    Path("t.svm").write_text(text)
+    sbm.split(["t.svm"], "t.sbm", blocks=3, shuffle=False)
+    model = _multi_model(known=45, bias=1.0)
+    from_text = sbm.predict(model, "t.svm", "a.txt", top=2)
+    from_store = sbm.predict(model, "t.sbm", "b.txt", top=2)
+    assert {**from_store, "output": "a.txt"} == from_text
+    lines = Path("a.txt").read_text().splitlines()
+    assert Path("b.txt").read_text().splitlines() == lines[0::3] + lines[1::3] + lines[2::3]
+
+
+def test_a_multi_class_model_file_predicts_like_the_model(here):
+    Path("t.svm").write_text(_data(labels=MULTI_LABELS)[2])
+    model = _multi_model(bias=1.0)
+    model.save("m.model")
+    assert sbm.predict("m.model", "t.svm", top=3) == sbm.predict(model, "t.svm", top=3)
+
+
+def test_weights_in_columns_predict_like_weights_in_rows(here):
+    Path("t.svm").write_text(_data(labels=MULTI_LABELS)[2])
+    model = _multi_model()
+    turned = Model(model.ids, np.asfortranarray(model.W), model.labels)
+    assert sbm.predict(turned, "t.svm") == sbm.predict(model, "t.svm")
+
+
+def test_weights_of_the_bias_are_zeros_for_all_labels_by_default(here):
+    model = Model(np.array([1]), np.array([[0.0, 1.0, 2.0]]), [1.0, 2.0, 3.0])
+    assert model.bias_weights.tolist() == [0.0, 0.0, 0.0]
+    Path("t.svm").write_text("3 1:1\n1 1:-1\n1\n")
+    sbm.predict(model, "t.svm", "out.txt", decision=True)
+    assert Path("out.txt").read_text() == "0 1 2\n0 -1 -2\n0 0 0\n"
+
+
+def test_a_decision_value_that_overflows_to_no_number_is_never_the_best(here):
+    W = np.array([[1e308, -1e308, 1.0], [-1e308, 1e308, 1.0]])
+    model = Model(np.array([1, 2]), W, [1.0, 2.0, 3.0])
+    Path("t.svm").write_text("3 1:1e10 2:1e10\n")  # infinity minus infinity, twice
+    sbm.predict(model, "t.svm", "out.txt", top=3)
+    assert Path("out.txt").read_text() == "3 1 2\n"
+    X = scipy.sparse.csr_matrix([[0.0, 1e10, 1e10]])
+    with np.errstate(all="ignore"):
+        assert model.predict(X).tolist() == [3.0]
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(0, 4), st.integers(1, 70)),
+        elements=st.one_of(st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan]), st.floats()),
+    ),
+    st.data(),
+)  # fmt: skip
+def test_the_best_columns_are_those_of_a_stable_sort(scores, data):
+    n_best = data.draw(st.integers(1, scores.shape[1]))
+    out = np.empty((len(scores), n_best), np.int32)
+    expected = np.argsort(-np.where(np.isnan(scores), -np.inf, scores), axis=1, kind="stable")
+    decision_kernels.best(scores.copy(), out)
+    assert out.tolist() == expected[:, :n_best].tolist()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.lists(st.lists(st.integers(-1, 5), max_size=7)), st.integers(0, 2**32))
+def test_a_column_does_not_depend_on_how_many_there_are(n_outputs, rows, seed):
+    random = np.random.default_rng(seed)
+    indices = np.array([index for row in rows for index in row], np.int32)
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    values = random.standard_normal(len(indices))
+    W, start = random.standard_normal((6, n_outputs)), random.standard_normal(n_outputs)
+    out = np.empty((len(rows), n_outputs))
+    unknown = decision_kernels.decide(indptr, indices, values, W, start, out)
+    assert unknown == np.count_nonzero(indices < 0)
+    for k in range(n_outputs):
+        column, w = np.empty((len(rows), 1)), np.ascontiguousarray(W[:, [k]])
+        assert unknown == decision_kernels.decide(indptr, indices, values, w, start[[k]], column)
+        assert column[:, 0].tolist() == out[:, k].tolist()
+
+
+UNRANKED = (
+    "top is 2, but the model tells two classes apart by one decision value, which ranks nothing; "
+    "leave out --top"
+)
+ALL_VALUES = (
+    "top is 2, but decision values are written for all labels, in the order of the labels; "
+    "leave out --top or --decision"
+)
+
+
+@pytest.mark.parametrize(
+    ("multi", "options", "message"),
+    [
+        (True, {"top": 0}, "top is 0; it must be at least 1"),
+        (True, {"top": -2}, "top is -2; it must be at least 1"),
+        (False, {"top": 0}, "top is 0; it must be at least 1"),
+        (True, {"top": 6}, "top is 6; the model has 5 classes, so it must be at most that"),
+        (False, {"top": 2}, UNRANKED),
+        (True, {"top": 2, "decision": True}, ALL_VALUES),
+    ],
+)
+def test_a_number_of_labels_that_has_no_meaning_is_refused(here, multi, options, message):
+    Path("t.svm").write_text("spam\n")  # is not even looked at
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        sbm.predict(_multi_model() if multi else _model(), "t.svm", "out.txt", **options)
+    assert os.listdir(here) == ["t.svm"]
+
+
+def test_two_classes_with_two_columns_are_a_multi_class_model(here):
+    model = Model(np.array([1]), np.array([[-1.0, 1.0]]), [3.0, 7.0])
+    Path("t.svm").write_text("3 1:-1\n7 1:1\n7\n")
+    report = sbm.predict(model, "t.svm", "out.txt", top=2)
+    assert Path("out.txt").read_text() == "3 7\n7 3\n3 7\n"
+    assert report["confusion"] == [[3.0, 3.0, 1], [7.0, 3.0, 1], [7.0, 7.0, 1]]
+    assert (report["accuracy"], report["top_accuracy"]) == (2 / 3, 1.0)
+
+
+@pytest.mark.parametrize("content", ["", "# a comment only\n"])
+def test_a_multi_class_model_has_no_figures_without_rows(here, content):
+    Path("t.svm").write_text(content)
+    report = sbm.predict(_multi_model(), "t.svm", "out.txt")
+    figures = ("accuracy", "macro_f1", "micro_f1", "top_accuracy")
+    assert [report[name] for name in figures] == [None] * 4
+    assert Path("out.txt").read_bytes() == b""
+
+
 # ------------------------------------------------------------------------------------ model files
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -363,11 +599,13 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 @given(
     st.lists(st.integers(0, LARGEST), unique=True, max_size=20),
     st.integers(1, 3),
-    st.tuples(FINITE, FINITE),
     FINITE,
     st.data(),
 )
-def test_a_model_survives_its_file(tmp_path, ids, outputs, labels, bias, data):
+def test_a_model_survives_its_file(tmp_path, ids, outputs, bias, data):
+    n_labels = max(2, outputs)
+    labels = data.draw(st.lists(FINITE, min_size=n_labels, max_size=n_labels, unique=True))
+    labels.sort()
     W = data.draw(hnp.arrays(np.float64, (len(ids), outputs), elements=FINITE))
     weights = data.draw(hnp.arrays(np.float64, outputs, elements=FINITE))
     info = {"loss": "hinge", "C": 0.1, "converged": True, "certificate": {"primal": 1 / 3}}
@@ -424,6 +662,7 @@ def test_every_truncated_or_longer_model_is_refused(tmp_path):
 
 GOOD = {"ids": np.array([1, 2]), "W": np.ones((2, 1)), "bias_weights": np.zeros(1)}
 META = {"labels": [-1.0, 1.0], "bias": 0.0, "info": {}}
+WIDE = {"ids": np.array([1, 2]), "W": np.ones((2, 3)), "bias_weights": np.zeros(3)}
 
 
 @pytest.mark.parametrize(
@@ -440,9 +679,15 @@ META = {"labels": [-1.0, 1.0], "bias": 0.0, "info": {}}
         (GOOD, {}),
         (GOOD, {**META, "labels": []}),
         (GOOD, {**META, "bias": "much"}),
+        (GOOD, {**META, "labels": [1.0, 2.0, 3.0]}),
+        (WIDE, META),
+        (WIDE, {**META, "labels": [1.0, 2.0, 3.0, 4.0]}),
+        (WIDE, {**META, "labels": [1.0, 3.0, 2.0]}),
+        (WIDE, {**META, "labels": [1.0, 2.0, 2.0]}),
     ],
     ids=["W-short", "W-flat", "no-output", "W-integer", "ids-real", "ids-2d", "bias-long", "no-W",
-         "no-meta", "no-labels", "bias-text"],
+         "no-meta", "no-labels", "bias-text", "column-short", "column-over", "columns-short",
+         "labels-unsorted", "labels-twice"],
 )  # fmt: skip
 def test_a_model_whose_parts_contradict_each_other_is_refused(tmp_path, arrays, meta):
     path = tmp_path / "m.model"
@@ -454,6 +699,20 @@ def test_a_model_whose_parts_contradict_each_other_is_refused(tmp_path, arrays, 
 def test_the_parts_that_the_refusals_start_from_are_good(tmp_path):
     container.write(tmp_path / "m.model", "model", GOOD, META, level=None)
     assert Model.load(tmp_path / "m.model").ids.tolist() == [1, 2]
+    for labels in ([1.0, 2.0, 3.0], [-7.5, 0.0, 1e9]):
+        container.write(tmp_path / "w.model", "model", WIDE, {**META, "labels": labels}, level=None)
+        assert Model.load(tmp_path / "w.model").labels == labels
+
+
+def test_columns_that_do_not_belong_to_the_labels_are_counted_in_the_refusal(tmp_path):
+    path = tmp_path / "m.model"
+    container.write(path, "model", WIDE, META, level=None)
+    message = (
+        f"{path} is not a model that can be used (3 columns of weights do not belong to 2 labels); "
+        "train it again"
+    )
+    with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
+        Model.load(path)
 
 
 def test_another_kind_of_file_is_no_model(tmp_path):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.errors import SettingsError
-from sbm.jobs.metrics import BinaryMetrics
+from sbm.jobs.confusion import check_confusion, write_confusion
+from sbm.jobs.metrics import BinaryMetrics, MultiMetrics
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena
@@ -24,6 +25,9 @@ from sbm.store.model import Model
 from sbm.store.text import expand_inputs, parse_sources
 
 __all__ = ["check_input", "predict"]
+
+_SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
+_FEW = 64  # up to so many best columns are picked one by one; sorting them all is faster for more
 
 # Labels, row ends, indices and values of one batch of rows.
 _Batch = tuple[
@@ -40,6 +44,8 @@ def predict(
     output: str | Path | None = None,
     *,
     decision: bool = False,
+    top: int = 1,
+    confusion: Sequence[str | Path] = (),
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -53,7 +59,13 @@ def predict(
     output : str or Path, optional
         One label a line goes there, in the order of the input (a store's rows: block by block).
     decision : bool
-        Write decision values instead of labels.
+        Write decision values instead of labels; a multi-class model gives one for each of its
+        labels, in ascending order of the labels, separated by blanks.
+    top : int
+        Labels a line, the best first, separated by blanks; of equal decision values the smaller
+        label comes first.
+    confusion : sequence of str or Path
+        Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     threads : int, optional
         For parsing; default: the cores this process may use.
     progress : Progress, optional
@@ -62,25 +74,28 @@ def predict(
     -------
     dict
         ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
-        support), ``unknown_nonzeros``, ``output``.
+        support), ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
+        ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
+        is a list of ``[true, predicted, rows]``; see `sbm.jobs.metrics.MultiMetrics`.
 
     Raises
     ------
     DataError
         The text is not LIBSVM text.
+    SettingsError
+        Options that have no meaning, or not for this model.
     StoreError
-        The model or store cannot be read, or the output cannot be written.
+        The model or store cannot be read, or an output cannot be written.
     """
     if threads is not None and threads < 1:
         raise SettingsError(f"threads is {threads}; it must be at least 1")
     return_freed_memory()
-    for path in (data, model):
-        if output is not None and isinstance(path, str | Path) and _same_file(path, output):
-            raise SettingsError(f"the output {output} would replace an input; choose another name")
+    _check_outputs([model, data], output, confusion)
     model = model if isinstance(model, Model) else Model.load(model)
+    _check_top(model, top, decision)
     progress = progress or Progress()
-    metrics = BinaryMetrics(model.labels)
-    labels = np.asarray(model.labels)
+    answers = _Binary(model, decision) if model.W.shape[1] == 1 else _Multi(model, decision, top)
+    weights = np.ascontiguousarray(model.W)
     unknown = 0
     table = IdTable(model.ids)
     batches = (
@@ -89,17 +104,53 @@ def predict(
         else _text_batches(str(data), table, threads or len(os.sched_getaffinity(0)), progress)
     )
     with _Output(output) as out:
-        for y, indptr, indices, values in batches:
-            scores, missed = _decide(model, indptr, indices, values)
+        for y, indptr, indices, values in _slices(batches, weights.shape[1]):
+            scores, missed = _decide(model, weights, indptr, indices, values)
             unknown += missed
-            positive = scores[:, 0] > 0
-            metrics.add(y, scores[:, 0])
-            out.write(scores[:, 0] if decision else labels[positive.astype(np.intp)])
+            out.write(answers.add(y, scores))
+    for path in confusion:
+        write_confusion(answers.metrics.confusion(), path)
     return {
-        **metrics.result(),
+        **answers.metrics.result(),
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),
     }
+
+
+def _check_outputs(
+    inputs: Sequence[Any], output: str | Path | None, confusion: Sequence[str | Path]
+) -> None:
+    """Refuse outputs that would replace an input or each other, or cannot be made."""
+    check_confusion(confusion)
+    outputs = [*confusion] if output is None else [output, *confusion]
+    for path in inputs:
+        for out in outputs:
+            if isinstance(path, str | Path) and _same_file(path, out):
+                raise SettingsError(f"the output {out} would replace an input; choose another name")
+    if output is not None and any(Path(output).resolve() == Path(c).resolve() for c in confusion):
+        raise SettingsError(
+            f"predictions and the confusion matrix cannot both go to {output}; choose another name"
+        )
+
+
+def _check_top(model: Model, top: int, decision: bool) -> None:
+    """Refuse a number of labels a line that the model cannot give."""
+    if top < 1:
+        raise SettingsError(f"top is {top}; it must be at least 1")
+    if top > 1 and decision:
+        raise SettingsError(
+            f"top is {top}, but decision values are written for all labels, in the order of the "
+            "labels; leave out --top or --decision"
+        )
+    if top > 1 and model.W.shape[1] == 1:
+        raise SettingsError(
+            f"top is {top}, but the model tells two classes apart by one decision value, which "
+            "ranks nothing; leave out --top"
+        )
+    if top > len(model.labels):
+        raise SettingsError(
+            f"top is {top}; the model has {len(model.labels)} classes, so it must be at most that"
+        )
 
 
 def _same_file(a: str | Path, b: str | Path) -> bool:
@@ -116,17 +167,83 @@ def _is_store(data: str | Path) -> bool:
     return os.path.isdir(data) and os.path.exists(Path(data) / MANIFEST)
 
 
+def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
+    """Cut batches so that the decision values of each fit in `_SCORES`."""
+    most = max(1, _SCORES // n_outputs)
+    for y, indptr, indices, values in batches:
+        for begin in range(0, len(y), most):
+            end = min(begin + most, len(y))
+            yield y[begin:end], indptr[begin : end + 1], indices, values
+
+
 def _decide(
     model: Model,
+    weights: npt.NDArray[np.float64],
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    scores = np.empty((len(indptr) - 1, model.W.shape[1]))
-    start = model.bias * model.bias_weights
+    scores = np.empty((len(indptr) - 1, weights.shape[1]))
+    start = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(indptr, indices, values, np.ascontiguousarray(model.W), start, scores)
+    unknown = kernels.decide(indptr, indices, values, weights, start, scores)
     return scores, int(unknown)
+
+
+class _Binary:
+    """What is said of rows by the sign of one decision value."""
+
+    def __init__(self, model: Model, decision: bool) -> None:
+        self.metrics = BinaryMetrics(model.labels)
+        self._labels = np.asarray(model.labels)
+        self._decision = decision
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+        """Count rows; return their text, which is made only if it is read."""
+        z = scores[:, 0]
+        self.metrics.add(y, z)
+        return self._text(z)
+
+    def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
+        numbers = z if self._decision else self._labels[(z > 0).astype(np.intp)]
+        values, codes = np.unique(numbers, return_inverse=True)
+        words = np.array([format_number(v) for v in values.tolist()] or [""])
+        yield "\n".join(words[codes].tolist()) + "\n"
+
+
+class _Multi:
+    """What is said of rows by the largest of several decision values."""
+
+    def __init__(self, model: Model, decision: bool, top: int) -> None:
+        self.metrics = MultiMetrics(model.labels, top)
+        self._words = np.array([format_number(label) for label in model.labels])
+        self._decision, self._top = decision, top
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+        """Count rows; return their text, which is made only if it is read."""
+        codes = _best(scores, self._top)
+        self.metrics.add(y, codes)
+        return self._text(codes, scores)
+
+    def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+        if self._decision:
+            for row in scores:
+                yield " ".join(map(format_number, row.tolist())) + "\n"
+        elif self._top == 1:
+            yield "\n".join(self._words[codes[:, 0]].tolist()) + "\n"
+        else:
+            for row in codes:
+                yield " ".join(self._words[row].tolist()) + "\n"
+
+
+def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
+    """Columns with the largest values of each row, best first; of equal ones the first."""
+    if top <= _FEW:
+        codes = np.empty((len(scores), top), np.int32)
+        load("sbm.solver.kernels.decision").best(scores, codes)
+        return codes
+    scores[np.isnan(scores)] = -np.inf  # as the kernel has it
+    return np.argsort(-scores, axis=1, kind="stable")[:, :top].astype(np.int32)
 
 
 def _text_batches(name: str, table: IdTable, threads: int, progress: Progress) -> Iterator[_Batch]:
@@ -161,7 +278,7 @@ def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator
 
 
 class _Output(contextlib.AbstractContextManager["_Output"]):
-    """One number a line, written under a temporary name until complete.
+    """Lines of text, written under a temporary name until complete.
 
     A pipe or device is written to as it is.
     """
@@ -191,15 +308,13 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
             assert self._path is not None
             raise write_error(self._path, error) from error
 
-    def write(self, numbers: npt.NDArray[np.float64]) -> None:
-        """Append numbers; whole ones without a decimal point, as in the input."""
+    def write(self, pieces: Iterable[str]) -> None:
+        """Append text; without a file, the pieces are not even made."""
         if self._file is None:
             return
-        values, codes = np.unique(numbers, return_inverse=True)
-        words = np.array([format_number(v) for v in values.tolist()] or [""])
-        text = "\n".join(words[codes].tolist())
-        with self._errors():
-            self._file.write(text + "\n" if len(numbers) else "")
+        for piece in pieces:
+            with self._errors():
+                self._file.write(piece)
 
     def __exit__(self, kind: object, *details: object) -> None:
         if self._file is None:

@@ -1,5 +1,6 @@
 """A trained model: weights by feature id, and what is proven of them."""
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,13 +42,14 @@ class Model:
     ids : ndarray, shape (n_features,), int64
         Feature id of each row of `W`.
     W : ndarray, shape (n_features, n_outputs), float64
-        Binary models have one output; its sign tells the class.
+        Binary models have one output; its sign tells the class. Multi-class models (of two classes,
+        too) have one for each label; the largest tells the class.
     labels : list of float
-        Binary: [negative, positive].
+        In ascending order, column k of `W` belongs to the k-th; binary: [negative, positive].
     bias : float
         Value of the extra feature; 0 for none.
     bias_weights : ndarray, shape (n_outputs,), float64
-        Weights of the extra feature.
+        Weights of the extra feature; default: zeros.
     info : dict
         Loss, C, settings, certificate, whether training converged, sources; as JSON holds them.
     """
@@ -56,8 +58,12 @@ class Model:
     W: npt.NDArray[np.float64]
     labels: list[float]
     bias: float = 0.0
-    bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.bias_weights.size == 0 and self.bias == 0:
+            self.bias_weights = np.zeros(self.W.shape[1:])
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -119,6 +125,12 @@ class Model:
         numbers = [*self.labels, self.bias]
         if len(self.labels) < 2 or not all(type(x) in (int, float) for x in numbers):
             raise ValueError("its labels or bias are not numbers")
+        if outputs != len(self.labels) and (outputs, len(self.labels)) != (1, 2):
+            raise ValueError(
+                f"{outputs} columns of weights do not belong to {len(self.labels)} labels"
+            )
+        if outputs > 1 and not all(a < b for a, b in itertools.pairwise(self.labels)):
+            raise ValueError("its labels are not in ascending order")
         if not isinstance(self.info, dict):
             raise TypeError("its description is missing")
 
@@ -132,7 +144,8 @@ class Model:
 
         Returns
         -------
-        ndarray, shape (n_rows,) for a binary model, else (n_rows, n_outputs)
+        ndarray, shape (n_rows,) for a binary model, else (n_rows, n_labels), float64
+            Column k belongs to ``labels[k]``.
 
         Raises
         ------
@@ -153,9 +166,29 @@ class Model:
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
-        """Labels of rows given by original feature ids, shape (n_rows,); see `decision_function`.
+        """Labels of rows given by original feature ids.
 
-        A decision value of exactly 0 counts as negative.
+        Binary: a decision value of exactly 0 counts as negative. Multi-class: the label with the
+        largest decision value, of equal ones the smallest label.
+
+        Parameters
+        ----------
+        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+            As for `decision_function`.
+
+        Returns
+        -------
+        ndarray, shape (n_rows,), float64
+
+        Raises
+        ------
+        DataError
+            `X` is not a CSR matrix.
         """
         scores = self.decision_function(X)
-        return np.asarray(self.labels)[(scores > 0).astype(np.intp)]
+        labels: npt.NDArray[np.float64] = np.asarray(self.labels)
+        if scores.ndim == 1:
+            return labels[(scores > 0).astype(np.intp)]
+        scores[np.isnan(scores)] = -np.inf  # an overflow is never the best, as in sbm predict
+        best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
+        return labels[best]
