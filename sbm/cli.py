@@ -1,5 +1,6 @@
 """The command line: each command parses, calls one function and prints what it returns."""
 
+import heapq
 import json
 import os
 import signal
@@ -267,7 +268,7 @@ def train(
         if as_json:
             _echo(json.dumps(report))
     if test is not None and not as_json:
-        _print_quality(report["test"], "test ")
+        _print_quality(report["test"], "test ", every_class=verbose)
     if not report["converged"]:
         used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
         _complain(
@@ -305,7 +306,28 @@ def _print_training(report: dict[str, Any]) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", metavar="INPUT")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A label a line goes here.")
-@click.option("--decision", is_flag=True, help="Write decision values instead of labels.")
+@click.option(
+    "--top",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Labels a line, the best first, separated by blanks (more than two classes).",
+)
+@click.option(
+    "--decision",
+    is_flag=True,
+    help="Write decision values instead of labels; multi-class: one for each label, in ascending "
+    "order of the labels, separated by blanks.",
+)
+@click.option(
+    "--confusion",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
+    "be repeated.",
+)
 @click.option("--threads", type=int, metavar="N", help="For parsing; default: all cores.")
 @_shared
 def predict(
@@ -313,7 +335,8 @@ def predict(
 ) -> None:
     """Predict the labels of LIBSVM text or of a store, and say how good they are.
 
-    Feature ids that the model does not know are ignored and counted.
+    Feature ids that the model does not know are ignored and counted. Of many classes the most
+    frequent and the worst are shown, all of them with -v.
 
     Example: sbm predict big.model test.svm.gz -o labels.txt
     """
@@ -322,34 +345,89 @@ def predict(
     report = job(model, data, progress=_Terminal(quiet or as_json, verbose), **options)
     if as_json:
         return _echo(json.dumps(report))
-    _print_quality(report)
+    _print_quality(report, every_class=verbose)
     return None
 
 
-def _print_quality(report: dict[str, Any], prefix: str = "") -> None:
+def _print_quality(report: dict[str, Any], prefix: str = "", every_class: bool = False) -> None:
     if not report["rows"]:
         return _echo("no rows")
-    auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
-    _echo(
-        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
-        f"({report['correct']:,} of {report['rows']:,}){auc}"
-    )
-    _echo("   label  precision     recall         F1      rows  predicted")
-    for row in report["classes"]:
-        figures = "".join(
-            f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
-            for k in ("precision", "recall", "f1")
-        )
-        _echo(
-            f"{format_number(row['label']):>8}{figures} {row['support']:9,} {row['predicted']:10,}"
-        )
-    (tn, fp), (fn, tp) = report["confusion"]
-    _echo(f"confusion: {tp:,} true +, {fp:,} false +, {tn:,} true -, {fn:,} false -")
+    if "macro_f1" in report:
+        _print_multi(report, prefix, every_class)
+    else:
+        _print_binary(report, prefix)
     if report["unknown_labels"]:
         _echo(f"{report['unknown_labels']:,} rows have a label the model does not know")
     if report["unknown_nonzeros"]:
         _echo(f"{report['unknown_nonzeros']:,} nonzeros ignored: the model does not know their ids")
     return None
+
+
+def _print_binary(report: dict[str, Any], prefix: str) -> None:
+    auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
+    _echo(
+        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
+        f"({report['correct']:,} of {report['rows']:,}){auc}"
+    )
+    _print_classes(report["classes"], 8)
+    (tn, fp), (fn, tp) = report["confusion"]
+    _echo(f"confusion: {tp:,} true +, {fp:,} false +, {tn:,} true -, {fn:,} false -")
+
+
+def _print_classes(classes: list[dict[str, Any]], width: int) -> None:
+    """A line for each class; labels take `width` letters."""
+    _echo(f"{'label':>{width}}  precision     recall         F1      rows  predicted")
+    for row in classes:
+        figures = "".join(
+            f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
+            for k in ("precision", "recall", "f1")
+        )
+        _echo(
+            f"{format_number(row['label']):>{width}}{figures} {row['support']:9,} "
+            f"{row['predicted']:10,}"
+        )
+
+
+_ALL_CLASSES, _SOME_CLASSES = 30, 10
+
+
+def _print_multi(report: dict[str, Any], prefix: str, every_class: bool) -> None:
+    _echo(
+        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
+        f"({report['correct']:,} of {report['rows']:,}), "
+        f"macro F1 {report['macro_f1']:.6f}, micro F1 {report['micro_f1']:.6f}"
+    )
+    if report["top_n"] > 1:
+        _echo(f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %")
+    classes = report["classes"]
+    width = max(8, *(len(format_number(label)) for label in report["labels"]))
+    if every_class or len(classes) <= _ALL_CLASSES:
+        _print_classes(classes, width)
+    else:
+        _print_some_classes(classes, width)
+    _print_confusions(report["confusion"], width)
+
+
+def _print_some_classes(classes: list[dict[str, Any]], width: int) -> None:
+    """The most frequent classes, and the worst of those that have rows."""
+    seen = sorted((row for row in classes if row["support"]), key=lambda row: -row["support"])
+    worst = sorted(seen, key=lambda row: row["f1"])[:_SOME_CLASSES]
+    for what, some in (("with most rows", seen[:_SOME_CLASSES]), ("with the lowest F1", worst)):
+        if some:
+            _echo(f"the {_count(len(some), 'class')} {what}:")
+            _print_classes(some, width)
+    shown = {row["label"] for row in seen[:_SOME_CLASSES] + worst}
+    _echo(f"{len(classes) - len(shown):,} of {len(classes):,} classes left out; -v shows all")
+
+
+def _print_confusions(triples: list[list[Any]], width: int) -> None:
+    """The pairs of known labels that are mistaken most often."""
+    wrong = [triple for triple in triples if triple[0] is not None and triple[0] != triple[1]]
+    if not wrong:
+        return
+    _echo("most frequent confusions (true -> predicted: rows)")
+    for true, predicted, count in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
+        _echo(f"{format_number(true):>{width}} -> {format_number(predicted)}: {count:,}")
 
 
 @cli.command()

@@ -21,6 +21,7 @@ from sbm import __version__
 from sbm.cli import cli, main
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
+from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
@@ -587,6 +588,125 @@ def test_labels_of_many_digits_are_shown_with_all_of_them(run, tmp_path):
     assert "20240131" in out
     assert "20240132" in out
     assert "20240131" in run("info d.sbm")[1]
+
+
+def _multi_model(n_classes: int) -> Model:
+    """Feature k is class 10 k, as sure as can be."""
+    labels = [10.0 * k for k in range(1, n_classes + 1)]
+    return Model(np.arange(1, n_classes + 1), np.eye(n_classes), labels)
+
+
+def test_predict_with_several_classes_says_what_it_found(run):
+    _multi_model(3).save("m.model")
+    Path("t.svm").write_text("10 1:1\n" * 3 + "20 1:1\n" * 2 + "30 3:1 9:1\n10 2:1\n7 3:1\n")
+    code, out, err = run("predict m.model t.svm -o out.txt --top 2 --confusion c.tsv")
+    assert (code, err) == (0, "")
+    f1 = [6 / 9, 0, 2 / 3]
+    assert out.splitlines() == [
+        "accuracy 50.0000 % (4 of 8), macro F1 0.444444, micro F1 0.533333",
+        "top-2 accuracy 87.5000 %",
+        "   label  precision     recall         F1      rows  predicted",
+        f"      10   0.600000   0.750000{f1[0]:11.6f}         4          5",
+        "      20   0.000000   0.000000   0.000000         2          1",
+        f"      30   0.500000   1.000000{f1[2]:11.6f}         1          2",
+        "most frequent confusions (true -> predicted: rows)",
+        "      20 -> 10: 2",
+        "      10 -> 20: 1",
+        "1 rows have a label the model does not know",
+        "1 nonzeros ignored: the model does not know their ids",
+    ]
+    assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
+    assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"
+    report = _strict(run("predict m.model t.svm --json")[1])
+    assert (report["top_n"], report["accuracy"]) == (1, 0.5)
+    assert report["confusion"] == [
+        [10, 10, 3],
+        [10, 20, 1],
+        [20, 10, 2],
+        [30, 30, 1],
+        [None, 30, 1],
+    ]
+
+
+def test_of_many_classes_the_most_frequent_and_the_worst_are_shown_and_all_with_v(run):
+    _multi_model(40).save("m.model")
+    rows = [f"{10 * k} {k}:1\n" * (50 - k) for k in range(1, 31)]
+    rows += [f"{10 * k} {k + 1}:1\n" * (50 - k) for k in range(31, 36)]  # 36 to 40 have no rows
+    Path("t.svm").write_text("".join(rows))
+    out = run("predict m.model t.svm")[1].splitlines()
+    table = "   label  precision     recall         F1      rows  predicted"
+    shown = [line.split()[0] for line in out]
+    assert out[1:3] == ["the 10 classes with most rows:", table]
+    assert shown[3:13] == [str(10 * k) for k in range(1, 11)]
+    assert out[13:15] == ["the 10 classes with the lowest F1:", table]
+    worst = [*range(31, 36), *range(1, 6)]  # of equal ones those with more rows
+    assert shown[15:25] == [str(10 * k) for k in worst]
+    assert out[25] == "25 of 40 classes left out; -v shows all"
+    assert out[26] == "most frequent confusions (true -> predicted: rows)"
+    assert out[27:] == [f"{10 * k:>8} -> {10 * k + 10}: {50 - k}" for k in range(31, 36)]
+    out = run("predict m.model t.svm -v")[1].splitlines()
+    assert out[1] == table
+    assert [line.split()[0] for line in out[2:42]] == [str(10 * k) for k in range(1, 41)]
+
+
+def test_ten_confusions_are_shown_at_most_and_none_of_a_perfect_prediction(run):
+    _multi_model(30).save("m.model")
+    Path("t.svm").write_text("".join(f"10 {k}:1\n" * k for k in range(1, 31)))
+    out = run("predict m.model t.svm")[1].splitlines()
+    assert out[-11:] == [
+        "most frequent confusions (true -> predicted: rows)",
+        *(f"      10 -> {10 * k}: {k}" for k in range(30, 20, -1)),
+    ]
+    Path("t.svm").write_text("10 1:1\n20 2:1\n")
+    assert "confusion" not in run("predict m.model t.svm")[1]
+
+
+def test_no_known_label_at_all_is_no_traceback(run):
+    _multi_model(40).save("m.model")
+    Path("t.svm").write_text("7 1:1\n")
+    code, out, err = run("predict m.model t.svm")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "accuracy 0.0000 % (0 of 1), macro F1 0.000000, micro F1 0.000000",
+        "40 of 40 classes left out; -v shows all",
+        "1 rows have a label the model does not know",
+    ]
+    Path("none.svm").write_bytes(b"")
+    assert run("predict m.model none.svm") == (0, "no rows\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ("--top 0", 2, "top is 0; it must be at least 1"),
+        ("--top 4", 2, "top is 4; the model has 3 classes, so it must be at most that"),
+        ("--top 2 --decision", 2,
+         ("top is 2, but decision values are written for all labels, in the order of the labels; "
+          "leave out --top or --decision")),
+        ("--confusion c.tsv --confusion c.jpg", 2,
+         ("the confusion matrix cannot be written as c.jpg; "
+          "choose a name that ends in .tsv (a table) or .png (a picture)")),
+        ("--confusion none/c.tsv", 1,
+         "none is no folder; make it, or choose another place with --confusion"),
+        ("--confusion t.tsv", 2, "the output t.tsv would replace an input; choose another name"),
+    ],
+)  # fmt: skip
+def test_options_of_predict_without_a_meaning_are_one_sentence(run, options, code, message):
+    _multi_model(3).save("m.model")
+    Path("t.tsv").write_text("spam\n")
+    assert run(f"predict m.model t.tsv -o out.txt {options}") == (code, "", f"sbm: {message}\n")
+    assert sorted(os.listdir()) == ["m.model", "t.tsv"]
+
+
+def test_the_confusion_of_two_classes_is_written_too(run, here):
+    pytest.importorskip("matplotlib")
+    line = "predict big.model test.svm --confusion c.tsv --confusion c.png"
+    code, out, err = run(line)
+    assert (code, err) == (0, "")
+    assert out == run("predict big.model test.svm")[1]
+    (tn, fp), (fn, tp) = _strict(run("predict big.model test.svm --json")[1])["confusion"]
+    assert Path("c.tsv").read_text() == (f"true\\predicted\t-1\t1\n-1\t{tn}\t{fp}\n1\t{fn}\t{tp}\n")
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
 
 
 # ------------------------------------------------------------------- pipes, Ctrl-C and SIGTERM
