@@ -28,32 +28,36 @@ def _decide_one(indptr, indices, values, w, start, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def _decide_row(indices, values, begin, end, W, z):
-    """Add the decision values of one row to z and count its unknown features.
+def _decide_many(indptr, indices, values, W, start, out):
+    """`decide` for several columns.
 
-    Two known nonzeros are taken at a time, so that z is read and written half as often.
+    Two known nonzeros are taken at a time, so that sums are read and written half as often.
     """
     unknown = 0
     n_outputs = np.uint64(W.shape[1])
-    waiting = False
-    first, v_first = np.uint64(0), 0.0
-    for p in range(begin, end):
-        index = indices[p]
-        if index < 0:
-            unknown += 1
-            continue
-        v = 1.0 if values is None else np.float64(values[p])
-        if not waiting:
-            waiting, first, v_first = True, np.uint64(index), v
-            continue
+    for i in range(np.uint64(len(indptr) - 1)):
+        z = out[i]
+        for k in range(n_outputs):
+            z[k] = start[k]
         waiting = False
-        w_first, w = W[first], W[np.uint64(index)]
-        for k in range(n_outputs):
-            z[k] = (z[k] + v_first * w_first[k]) + v * w[k]
-    if waiting:
-        w_first = W[first]
-        for k in range(n_outputs):
-            z[k] += v_first * w_first[k]
+        first, v_first = np.uint64(0), 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            index = indices[p]
+            if index < 0:
+                unknown += 1
+                continue
+            v = 1.0 if values is None else np.float64(values[p])
+            if waiting:
+                w_first, w = W[first], W[np.uint64(index)]
+                for k in range(n_outputs):
+                    z[k] = (z[k] + v_first * w_first[k]) + v * w[k]
+            else:
+                first, v_first = np.uint64(index), v
+            waiting = not waiting
+        if waiting:
+            w_first = W[first]
+            for k in range(n_outputs):
+                z[k] += v_first * w_first[k]
     return unknown
 
 
@@ -79,14 +83,7 @@ def decide(indptr, indices, values, W, start, out):
     """
     if W.shape[1] == 1:
         return _decide_one(indptr, indices, values, W[:, 0], start[0], out[:, 0])
-    unknown = 0
-    for i in range(np.uint64(len(indptr) - 1)):
-        z = out[i]
-        for k in range(np.uint64(len(start))):
-            z[k] = start[k]
-        begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-        unknown += _decide_row(indices, values, begin, end, W, z)
-    return unknown
+    return _decide_many(indptr, indices, values, W, start, out)
 
 
 @njit(nogil=True, error_model="numpy")
