@@ -1,0 +1,311 @@
+"""Weston-Watkins multi-class SVM, in the dual, one pair of classes at a time.
+
+For rows x_i with classes y_i and costs C_i the primal problem is ::
+
+    min_W  ½|W|² + Σ_i C_i Σ_{c ≠ y_i} max(0, 1 - z_iy + z_ic)      z_ic = w_c·x_i
+
+and its dual, with w_c = Σ_i u_ic x_i, u_ic = -β_ic for c ≠ y_i, u_iy = Σ_c β_ic, is ::
+
+    max_β  Σ β_ic - ½|W|²   subject to   0 ≤ β_ic ≤ C_i,  β_iy = 0
+
+One visit of β_ic solves for it exactly (Alber, Zimmert, Dogan & Kloft 2016, algorithm 1; their
+equation 3 has the wrong sign). Both w_y and w_c move, so the curvature is 2|x|² ::
+
+    g = z_iy - z_ic - 1;   β_ic ← clip(β_ic - g / (2|x|²), 0, C_i);   w_y += δx;   w_c -= δx
+
+It touches two classes only: pairs of classes that share none own what they change, and are solved
+at the same time with the result of one after the other (their algorithm 2). Within a pair {a, b}
+this is a binary SVM for v = w_a - w_b, the rows of a with s = +1, those of b with s = -1:
+g = s v·x - 1; w_a += sδx; w_b -= sδx.
+
+A bias B > 0 is one more feature of value B, kept in the last entry of every w_c and in no row.
+
+Positions that come from memory are made unsigned before they are used: numba asks of every signed
+one whether it counts from the end.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["divide", "norms", "solve"]
+
+
+@intrinsic
+def _prefetch(typing_context, array, index):
+    """Ask for the cache line of the element that is `index` elements into an array."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@njit(nogil=True, error_model="numpy")
+def _prefetch_weights(W, a, b, indices, begin, length):
+    """Ask for the weights of two classes at the features of one row."""
+    width = np.int64(W.shape[1])
+    for p in range(begin, begin + length):
+        feature = np.int64(indices[p])
+        _prefetch(W, np.int64(a) * width + feature)
+        _prefetch(W, np.int64(b) * width + feature)
+
+
+@njit(nogil=True, error_model="numpy")
+def _prefetch_rows(begin, end, rows, starts, indices, values, beta, other):
+    """Ask for β and the first nonzeros of some rows.
+
+    In class order rows are far from each other in memory; the processor does not guess where.
+    """
+    width = np.int64(beta.shape[1])
+    for t in range(begin, end):
+        _prefetch(beta, np.int64(rows[t]) * width + np.int64(other))
+        _prefetch(indices, np.int64(starts[t]))
+        if values is not None:
+            _prefetch(values, np.int64(starts[t]))
+
+
+@njit(nogil=True, error_model="numpy")
+def _bounds(k, chunk, chunks_a, begin_a, end_a, begin_b, end_b):
+    """First row of chunk k of a pair, the row behind its last, and whether they are of class a."""
+    if k < chunks_a:
+        begin = begin_a + k * chunk
+        return np.uint64(begin), np.uint64(min(begin + chunk, end_a)), True
+    begin = begin_b + (k - chunks_a) * chunk
+    return np.uint64(begin), np.uint64(min(begin + chunk, end_b)), False
+
+
+@njit(nogil=True, error_model="numpy")
+def _mix(seed, pair):
+    """Seed of one pair's xorshift64, never 0 (the finisher of splitmix64)."""
+    x = seed + (pair + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) | np.uint64(1)
+
+
+@njit(nogil=True, error_model="numpy")
+def _shuffle(order, n, x):
+    """Write a random permutation to order[:n]; x seeds a xorshift64 generator."""
+    for k in range(n):
+        order[k] = k
+    for i in range(n - 1, 0, -1):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
+        order[i], order[j] = order[j], order[i]
+
+
+@njit(nogil=True, error_model="numpy")
+def _dot(indices, values, begin, end, W, a, b, z):
+    """Return z + (w_a - w_b)·x for one row."""
+    if values is None:
+        for p in range(begin, end):
+            feature = np.uint32(indices[p])
+            z += W[a, feature] - W[b, feature]
+    else:
+        for p in range(begin, end):
+            feature = np.uint32(indices[p])
+            z += np.float64(values[p]) * (W[a, feature] - W[b, feature])
+    return z
+
+
+@njit(nogil=True, error_model="numpy")
+def _add(indices, values, begin, end, W, a, b, step):
+    """Add step times one row to w_a and take it from w_b."""
+    for p in range(begin, end):
+        feature = np.uint32(indices[p])
+        change = step if values is None else step * np.float64(values[p])
+        W[a, feature] += change
+        W[b, feature] -= change
+
+
+@njit(nogil=True, error_model="numpy")
+def norms(starts, lengths, values, bias, out):
+    """Write |x|² of every row, the bias feature included.
+
+    Parameters
+    ----------
+    starts, lengths : (n,) int64, int32
+    values : float32 or float64 or None
+    bias : float
+    out : (n,) float64, filled in place
+    """
+    for i in range(len(starts)):
+        begin = np.uint64(starts[i])
+        end = begin + np.uint64(lengths[i])
+        a = bias * bias
+        if values is None:
+            a += np.float64(lengths[i])
+        else:
+            for p in range(begin, end):
+                v = np.float64(values[p])
+                a += v * v
+        out[i] = a
+
+
+@njit(nogil=True, error_model="numpy")
+def divide(loads, by_load, totals, part):
+    """Divide pairs among tasks: the heaviest first, each to the task that has least so far.
+
+    Parameters
+    ----------
+    loads, by_load : (n_pairs,) int64
+        Work of each pair; pairs by falling work.
+    totals : (tasks,) int64, in place
+        Zero; the work of each task comes back.
+    part : (n_pairs,) int32, filled in place
+        Task of each pair.
+    """
+    for k in range(len(by_load)):
+        pair = np.uint64(by_load[k])
+        least = 0
+        for task in range(1, len(totals)):
+            if totals[task] < totals[least]:
+                least = task
+        totals[least] += loads[pair]
+        part[pair] = least
+
+
+@njit(nogil=True, error_model="numpy")
+def _step(G, old, C, curvature):
+    """Return (new β, size of the projected gradient, score) of one visit."""
+    PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= C else G)
+    # A row of zeros has curvature 0 and G = -1: the quotient is -inf, the step is up to C.
+    new = min(max(old - G / curvature, 0.0), C)
+    return new, abs(PG), -G if new <= 0.0 else (G if new >= C else abs(G))
+
+
+@njit(nogil=True, error_model="numpy")
+def _solve_pair(
+    a, b, first, rows, starts, lengths, norms, counted, score, indices, values,
+    beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+):  # fmt: skip
+    """Visit the rows of class a against b and those of b against a; fill stats[:5]."""
+    begin_a, begin_b = first[a], first[b]
+    end_a = first[a + np.uint64(1)] if costs[a] > 0.0 else begin_a
+    end_b = first[b + np.uint64(1)] if costs[b] > 0.0 else begin_b
+    visits = end_a - begin_a + end_b - begin_b
+    chunk = max(1, min(chunk, visits // least_chunks))
+    chunks_a = (end_a - begin_a + chunk - 1) // chunk
+    chunks = chunks_a + (end_b - begin_b + chunk - 1) // chunk
+    _shuffle(order, chunks, _mix(seed, a * np.uint64(len(costs)) + b))
+    bias_at = np.uint64(W.shape[1] - 1)
+    bias_a = W[a, bias_at] if bias > 0.0 else 0.0  # at hand: cheaper than a branch a visit
+    bias_b = W[b, bias_at] if bias > 0.0 else 0.0
+    gain = 0.0
+    gap = 0.0
+    updates = 0
+    worst = 0.0
+    for k in range(chunks):
+        t0, last, of_a = _bounds(order[k], chunk, chunks_a, begin_a, end_a, begin_b, end_b)
+        next_t0, next_last = last, last
+        if k + 1 < chunks:
+            next_t0, next_last, next_of_a = _bounds(
+                order[k + 1], chunk, chunks_a, begin_a, end_a, begin_b, end_b
+            )
+            next_other = b if next_of_a else a
+            _prefetch_rows(next_t0, next_last, rows, starts, indices, values, beta, next_other)
+        s = 1.0 if of_a else -1.0
+        C = costs[a] if of_a else costs[b]
+        other = b if of_a else a
+        for t in range(t0, last):
+            if ahead > 0:  # in this chunk or, because chunks may be short, the next
+                q = t + np.uint64(ahead)
+                inside = q < last
+                q = q if inside else next_t0 + (q - last)
+                if inside or q < next_last:
+                    _prefetch_weights(W, a, b, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            i = np.uint64(rows[t])
+            begin = np.uint64(starts[t])
+            end = begin + np.uint64(lengths[t])
+            old = beta[i, other]
+            G = s * _dot(indices, values, begin, end, W, a, b, bias * (bias_a - bias_b)) - 1.0
+            if counted[t]:
+                gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0)
+            new, violation, rank = _step(G, old, C, 2.0 * sigma * norms[t])
+            worst = max(worst, violation)
+            score[t] = max(score[t], np.float32(rank))
+            change = new - old
+            if change != 0.0:
+                updates += 1
+                gain += change
+                beta[i, other] = new
+                step = s * sigma * change
+                _add(indices, values, begin, end, W, a, b, step)
+                bias_a += step * bias
+                bias_b -= step * bias
+    if bias > 0.0:
+        W[a, bias_at] = bias_a
+        W[b, bias_at] = bias_b
+    stats[0] = gain
+    stats[1] = gap
+    stats[2] = visits
+    stats[3] = updates
+    stats[4] = worst
+
+
+@njit(nogil=True, error_model="numpy")
+def solve(
+    pairs, mine, first, rows, starts, lengths, norms, counted, score, indices, values,
+    beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+):  # fmt: skip
+    """Sweep once over some of the class pairs of a match day.
+
+    Every pair visits its rows in chunks of consecutive ones, chunks of both classes in one random
+    order, which depends on `seed` and the pair alone: who else is at work, and when, changes
+    nothing.
+
+    Parameters
+    ----------
+    pairs : (n_pairs, 2) int32
+        Of the day: no class twice.
+    mine : (m,) int64
+        Those to sweep over.
+    first : (n_classes + 1,) int64
+        The rows of class c are first[c] to first[c + 1] of what follows; those of classes with
+        cost 0 are never visited.
+    rows : (n,) int32
+        The row of `beta` they have.
+    starts, lengths : (n,) int64, int32
+    norms : (n,) float64
+        |x|², the bias feature included.
+    counted : (n,) bool
+        Rows that count towards the gap estimate.
+    score : (n,) float32, in place
+        Cache score: the largest of the row's visits since it was -inf.
+    indices, values : int32, float32 or float64 or None
+    beta : (at least n, n_classes) float64, in place
+    W : (n_classes, n_features + (bias > 0)) float64, in place
+        By classes, so that no two threads write to the same place in memory.
+    costs : (n_classes,) float64
+        C_i of the rows of each class.
+    bias : float
+    sigma : float
+        1 on one machine; scales curvature and step of W when several are added up.
+    chunk, least_chunks : int
+        Rows to a chunk; less where a pair had fewer chunks than that.
+    ahead : int
+        Rows to prefetch ahead, 0 for none.
+    seed : uint64
+    order : (at least the rows of these pairs,) int32
+        Scratch.
+    stats : (n_pairs, 5) float64, filled in place for these pairs
+        Change of Σ β; gap of the counted rows; visits; updates; largest violation.
+    """
+    for k in range(len(mine)):
+        pair = np.uint64(mine[k])
+        _solve_pair(
+            np.uint64(pairs[pair, 0]), np.uint64(pairs[pair, 1]), first, rows, starts, lengths,
+            norms, counted, score, indices, values, beta, W, costs, bias, sigma, chunk,
+            least_chunks, ahead, seed, order, stats[pair],
+        )  # fmt: skip
