@@ -15,7 +15,7 @@ import click
 from sbm import __version__
 from sbm.errors import SbmError, SettingsError
 from sbm.jobs.progress import Progress
-from sbm.settings import Settings, format_number, format_size
+from sbm.settings import SCHEDULES, Settings, format_number, format_size
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 
@@ -231,6 +231,14 @@ def split(
 @click.option("--bias", type=float, help="Value of an extra feature in every row.  [default: 0]")
 @click.option(
     "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    help="Of weston_watkins: rows with all classes, or pairs of classes.  [default: sample]",
+)
+@click.option(
+    "--caches", type=int, metavar="N", help="Of one-vs-rest: groups of classes.  [default: 1]"
 )
 @click.option("--seed", type=int, help="Of every random choice.  [default: 0]")
 @click.option("--threads", type=int, metavar="N", help="Default: all cores.")

@@ -14,6 +14,7 @@ from sbm.errors import SettingsError
 
 __all__ = ["Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_size"]
 
+SCHEDULES = ("sample", "pairs")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -130,6 +131,10 @@ class Settings:
         Label to factor of C.
     seed : int
         Of every random choice.
+    schedule : {"sample", "pairs"}
+        Of ``weston_watkins``: visit rows with all their classes, or pairs of classes in parallel.
+    caches : int
+        Of one-vs-rest: groups of classes with a cache and a thread of their own.
     threads : int, optional
         For reading, decoding and screening beside the solver; no result depends on it. Default: the
         cores this process may use.
@@ -153,6 +158,8 @@ class Settings:
     bias: float = 0.0
     class_weight: Mapping[float, float] = field(default_factory=dict)
     seed: int = 0
+    schedule: str = "sample"
+    caches: int = 1
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -161,7 +168,7 @@ class Settings:
             object.__setattr__(self, "time_limit", parse_duration(self.time_limit))
         weights = {_to_float(k): _to_float(v) for k, v in self.class_weight.items()}
         object.__setattr__(self, "class_weight", weights)
-        for name in ("loss", "policy"):
+        for name in ("loss", "policy", "schedule"):
             if not isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; a name is expected")
         if not isinstance(self.screen, bool):
@@ -175,7 +182,7 @@ class Settings:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise SettingsError(f"{name} is {value!r}; a number is expected")
             object.__setattr__(self, name, _to_float(value))
-        for name in ("max_passes", "seed", "threads"):
+        for name in ("max_passes", "seed", "caches", "threads"):
             value = getattr(self, name)
             if (name, value) == ("threads", None):
                 continue
@@ -186,7 +193,12 @@ class Settings:
             self._require("cache_frac", 0 <= self.cache_frac < 1, "at least 0 and below 1, or auto")
         self._require("tol", self.tol > 0 and math.isfinite(self.tol), "a finite number above 0")
         self._require("bias", self.bias >= 0 and math.isfinite(self.bias), "0 or a positive number")
-        for name in ("max_passes", "threads"):
+        if self.schedule not in SCHEDULES:
+            raise SettingsError(
+                f"unknown schedule {self.schedule!r}, known are {', '.join(SCHEDULES)}"
+                f"{nearest(self.schedule, SCHEDULES)}"
+            )
+        for name in ("max_passes", "caches", "threads"):
             value = getattr(self, name)
             self._require(name, value is None or value >= 1, "at least 1")
             self._require(name, value is None or value < 2**63, "below 2^63")

@@ -199,6 +199,7 @@ class _Epochs:
 
     def gaps(self, counts: list[int], chunk: int | None = None) -> dict[int, float]:
         """Certified relative gap after some numbers of epochs."""
+        from sbm.alphas import Dense
         from sbm.solver.gap import Certifier
 
         epoch, W, alpha = self._from_zero(chunk)
@@ -207,25 +208,27 @@ class _Epochs:
             epoch()
             if k in counts:
                 certifier = Certifier(self.held.problem, W, np.empty_like(W))
-                certifier.add(self.held.rows, alpha)
+                certifier.add(self.held.rows, Dense(alpha))
                 gaps[k] = certifier.finish().relative_gap
         return gaps
 
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
+        from sbm.compiled import load
+        from sbm.solver.problem import rows_ahead
         from sbm.solver.step import INNER_TOL, _chunk
 
         rows, problem, n = self.held.rows, self.held.problem, len(self.held.rows)
-        alpha, score = np.zeros((n, 1)), np.zeros(n, np.float32)
+        alpha, score = np.zeros(n), np.zeros(n, np.float32)
         W = np.zeros((self.held.n_features, 1))
         state = np.array([1], np.uint64)
 
         def epoch() -> None:
-            problem.loss.kernels.solve(
+            load("sbm.solver.kernels.svc").solve(
                 rows.starts, rows.lengths, rows.y, self.home, rows.indices, self.values,
-                alpha[:, 0], score, W[:, 0], problem.positive, problem.cost_positive,
+                alpha, score, W[:, 0], problem.positive, problem.cost_positive,
                 problem.cost_negative, problem.bias, problem.loss.squared, 1.0, 1,
-                chunk or _chunk(n), problem.ahead(W), INNER_TOL, 0, state, self.active, self.order,
+                chunk or _chunk(n), rows_ahead(W), INNER_TOL, 0, state, self.active, self.order,
                 np.zeros(5),
             )  # fmt: skip
 

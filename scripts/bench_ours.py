@@ -170,7 +170,7 @@ class Held:
 def hold(text: Path, folder: Path, C: float) -> Held:
     """Load a text through a store of one block: rows dealt at random, as training sees them."""
     import sbm
-    from sbm.jobs.problem import make_problem
+    from sbm.jobs.problem import make_problems
     from sbm.rows import Arena, Rows
     from sbm.store.blocks import BlockStore
 
@@ -183,4 +183,4 @@ def hold(text: Path, folder: Path, C: float) -> Held:
         np.empty(n, np.int32),
     )  # fmt: skip
     rows = store.read(store.chunks[0], into, 0)
-    return Held(rows, make_problem(sbm.Settings(C=C), store), store.read_feature_ids())
+    return Held(rows, make_problems(sbm.Settings(C=C), store)[0], store.read_feature_ids())

@@ -6,12 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from sbm.alphas import Dense
 from sbm.rows import SPARE, Arena, Rows
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certifier
 from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import Problem
 from sbm.solver.step import Solver
+from sbm.solver.variables import DenseSet
+
+BINARY = sorted(name for name, loss in LOSSES.items() if not loss.joint)
 
 N_FEATURES = 8
 
@@ -42,10 +46,11 @@ class Simulation:
         self.offset = cache_nnz + SPARE
         nonzeros = cache_nnz + self.block_nnz + 2 * SPARE
         arena = Arena.of(nonzeros, "float32" if values else "ones")
-        self.working = WorkingSet(arena, cache_rows, cache_nnz, self.block_rows)
+        alpha = DenseSet(cache_rows + self.block_rows)
+        self.working = WorkingSet(arena, alpha, cache_rows, cache_nnz)
         W = np.zeros((X.shape[1] + (problem.bias > 0), 1))
         self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)
-        self.spill = [np.zeros((len(b), 1)) for b in blocks]
+        self.spill = [np.zeros(len(b)) for b in blocks]
 
     def load(self, block):
         arena, position = self.working.arena, self.offset
@@ -65,10 +70,10 @@ class Simulation:
 
     def step(self, block, moving=None):
         rows = self.load(block)
-        result = self.solver.step(block, rows, self.spill[block].copy(), moving)
-        self.spill[block] = result.alpha
+        result = self.solver.step(block, rows, Dense(self.spill[block].copy()), moving)
+        self.spill[block] = result.alpha.values
         evicted = result.evicted
-        for home, row, alpha in zip(evicted.home, evicted.row, evicted.alpha, strict=True):
+        for home, row, alpha in zip(evicted.home, evicted.row, evicted.alpha.values, strict=True):
             assert self.spill[home][row] == 0, "an alpha would have two homes"
             self.spill[home][row] = alpha
         return result
@@ -90,18 +95,18 @@ class Simulation:
         screen = self.solver.look_ahead(block, len(rows))
         for first in range(0, len(rows), 4):  # as chunks are decoded
             part = rows.part(first, min(4, len(rows) - first))
-            screen.add(first, part, self.spill[block][first : first + 4])
+            screen.add(first, part, Dense(self.spill[block][first : first + 4]))
         return screen
 
     def alphas(self):
         """All alphas in row order; fails where a cached row has a second, nonzero home."""
         alpha = np.zeros(len(self.X))
         for block, rows in enumerate(self.blocks):
-            alpha[rows] = self.spill[block][:, 0]
+            alpha[rows] = self.spill[block]
         for i in range(self.working.n_cached):
             row = self.blocks[self.working.home[i]][self.working.row[i]]
             assert alpha[row] == 0, "a cached row has a second home"
-            alpha[row] = self.working.alpha[i, 0]
+            alpha[row] = self.working.alpha.values[i]
         return alpha
 
     def signs(self):
@@ -129,7 +134,7 @@ def make_problem(loss="hinge", positive_cost=0.7, negative_cost=0.4, bias=0.0):
 
 @given(
     seed=st.integers(0, 10**6),
-    loss=st.sampled_from(sorted(LOSSES)),
+    loss=st.sampled_from(BINARY),
     policy=st.sampled_from(sorted(POLICIES)),
     n_blocks=st.integers(1, 5),
     cache_rows=st.integers(0, 25),
@@ -170,7 +175,7 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
             assert screened or result.totals.rest == 0
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("cache_rows", [0, 10])
 @pytest.mark.parametrize("bias", [0.0, 2.0])
 @pytest.mark.parametrize("screened", [False, True])
@@ -193,7 +198,7 @@ def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias, screen
     assert sim.primal(sim.solver.W[:, 0]) == pytest.approx(-best.fun, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     X, y, blocks = make_blocks(5, 3, 12)
@@ -205,9 +210,9 @@ def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     sim.solver.W += np.random.default_rng(1).normal(size=sim.solver.W.shape) * 0.01  # drift
     certifier = Certifier(problem, sim.solver.W, np.full_like(sim.solver.W, 7.0))
     for block in range(3):
-        spilled = sim.spill[block].copy()
+        spilled = Dense(sim.spill[block].copy())
         sim.working.alphas_of(block, spilled)
-        np.testing.assert_array_equal(spilled[:, 0], alpha[blocks[block]])
+        np.testing.assert_array_equal(spilled.values, alpha[blocks[block]])
         certifier.add(sim.load(block), spilled)
     certificate = certifier.finish()
     w = sim.solver.W[:, 0]
@@ -223,7 +228,7 @@ def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     assert certificate.n_free == np.count_nonzero(free)
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
     X, _, blocks = make_blocks(8, 3, 40)
@@ -235,7 +240,7 @@ def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
     screen = sim.screen(1)
     cached = np.zeros(len(blocks[1]), bool)
     sim.working.mark_cached(1, cached)
-    alpha, w = sim.spill[1][:, 0], sim.solver.W[:, 0]
+    alpha, w = sim.spill[1], sim.solver.W[:, 0]
     rows = blocks[1]
     G = sim.signs()[rows] * (sim.design()[rows] @ w) - 1
     C = problem.costs(y[rows])
@@ -253,7 +258,7 @@ def test_selection_takes_the_best_rows_that_fit_free_rows_and_small_numbers_firs
     random = np.random.default_rng(seed)
     n = int(random.integers(1, 60))
     max_rows, max_nnz = int(random.integers(0, 70)), int(random.integers(0, 200))
-    working = WorkingSet(Arena.of(1, "ones"), max_rows, max_nnz, n)
+    working = WorkingSet(Arena.of(1, "ones"), DenseSet(max_rows + n), max_rows, max_nnz)
     working.n = n
     working.lengths[:n] = random.integers(0, 7, n)
     working.home[:n] = random.integers(0, 3, n)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sbm.errors import MemoryPlanError
 from sbm.jobs.pace import BASE_FRAC, MOST_FRAC
 from sbm.settings import format_size
+from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
 __all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
@@ -24,6 +25,19 @@ UNWRITTEN_BYTES = 4_000_000
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
 _BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16
+# Where rows have lists of variables. Working set: begin and length instead of alpha, and the head
+# of the list; for each variable output and value. Spilling: lists of this block as they were and
+# as they will be, of the next one and of the rows that leave; codes and positions.
+_LIST_WORK_ROW = 8 + 4 + 12 - 8
+_LIST_SPILL_ROW = 4 * 8 + 4
+_VARIABLE = 12
+_SPILL_VARIABLE = 4 * 12 + 9 + 8
+# By pairs of classes: order of the rows by class; all variables, and their places as they turn into
+# lists again.
+_PAIR_ROW = 64
+_PAIR_VARIABLE = 8 + 16 + 12
+# Variables a row that are planned for, the largest number that fits; most rows need few.
+_ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -58,6 +72,8 @@ class MemoryPlan:
         Capacity of the cache.
     part_rows, part_nnz : int
         Of the largest part; there are two buffers for parts.
+    row_variables : int
+        Variables a row, on average, that the lists of a block have room for.
     items : dict of str to int
         Bytes by purpose.
     """
@@ -67,6 +83,7 @@ class MemoryPlan:
     cache_nnz: int
     part_rows: int
     part_nnz: int
+    row_variables: int
     items: dict[str, int]
 
     def decoders(self, threads: int, mem: int) -> int:
@@ -85,7 +102,13 @@ class MemoryPlan:
 
 
 def plan_training(
-    store: BlockStore, mem: int, cache_frac: float | str, n_weights: int, n_outputs: int = 1
+    store: BlockStore,
+    mem: int,
+    cache_frac: float | str,
+    n_weights: int,
+    outputs: Sequence[int] = (1,),
+    listed: bool = False,
+    pairs: bool = False,
 ) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
@@ -100,8 +123,14 @@ def plan_training(
         Bytes of the whole process.
     cache_frac : float or "auto"
         In [0, 1); ``auto`` makes room for `BASE_FRAC`, and up to `MOST_FRAC` in what is left then.
-    n_weights, n_outputs : int
-        Shape of W.
+    n_weights : int
+        Rows of W.
+    outputs : sequence of int
+        Columns of W, of each problem that is solved.
+    listed : bool
+        Whether rows have lists of variables, and not one each.
+    pairs : bool
+        Whether they are solved by pairs of classes, which needs all variables of a row.
 
     Returns
     -------
@@ -112,23 +141,19 @@ def plan_training(
     MemoryPlanError
         Not even single chunks fit; says what would.
     """
-    facts = _Facts(store, n_weights, n_outputs)
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
-    room = mem - sum(facts.fixed.values())
-    most_cuts = max(len(chunks) for chunks in store.chunks)
-    cuts = 1
-    while True:
-        parts = [part for chunks in store.chunks for part in _cut_block(chunks, cuts)]
-        blocks = facts.block_bytes(parts)
-        _, _, wanted = facts.cache(parts, base)
-        if blocks + wanted <= room:
+    choices = sorted({min(n, max(outputs)) for n in _ROW_VARIABLES}) if listed else [0]
+    choices = choices[-1:] if pairs else choices
+    plans: list[tuple[_Facts, list[Part], int, int]] = []
+    for variables in choices:  # as many as leave the blocks as large as with the fewest
+        facts = _Facts(store, n_weights, outputs, listed, variables, pairs)
+        room = mem - sum(facts.fixed.values())
+        parts, blocks, fits = facts.cut(room, base)
+        if plans and (not fits or len(parts) > len(plans[0][1])):
             break
-        if cuts == most_cuts:
-            if blocks <= room:
-                break
-            raise _too_little(store, mem, facts, blocks)
-        cuts = min(most_cuts, max(cuts + 1, cuts * 9 // 8))
-    if facts.ids > room:
+        plans.append((facts, parts, blocks, variables))
+    facts, parts, blocks, variables = plans[-1]
+    if blocks > room or facts.ids > room:
         raise _too_little(store, mem, facts, blocks)
     rows, nnz, wanted = facts.cache(parts, most)
     granted = min(wanted, room - blocks)
@@ -140,6 +165,7 @@ def plan_training(
         cache_nnz=nnz,
         part_rows=max(p.rows for p in parts),
         part_nnz=max(p.nnz for p in parts),
+        row_variables=variables,
         items=facts.fixed | {"blocks": blocks, "cache": granted},
     )
 
@@ -147,20 +173,50 @@ def plan_training(
 class _Facts:
     """Bytes that follow from the store and the shape of W."""
 
-    def __init__(self, store: BlockStore, n_weights: int, n_outputs: int) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        n_weights: int,
+        outputs: Sequence[int],
+        listed: bool,
+        variables: int,
+        pairs: bool,
+    ) -> None:
         self.nonzero = NONZERO_BYTES[store.value_type]
-        more = 8 * (n_outputs - 1)
-        self.work_row, self.spill_row = _WORK_ROW + more, _SPILL_ROW + 3 * more
-        self.cache_row = self.work_row + 16 + more  # with the room to leave
+        self.work_row, self.spill_row = _WORK_ROW, _SPILL_ROW
+        if listed:  # every problem has a working set of its own
+            n = len(outputs)
+            room = sum(min(variables, k) for k in outputs)
+            self.work_row += (n - 1) * _WORK_ROW + n * _LIST_WORK_ROW + room * _VARIABLE
+            self.work_row += sum(4 * (FEW + 2) for k in outputs if k > MANY)
+            self.spill_row += (n - 1) * _SPILL_ROW + n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
+        if pairs:
+            self.work_row += _PAIR_ROW + variables * _PAIR_VARIABLE
+        self.cache_row = self.work_row + 16  # with the room to leave
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
         self.ids = 8 * n_weights  # to write the model, when blocks and cache are gone
+        self.n_weights, self.n_outputs = n_weights, sum(outputs)
         self.fixed = {
             "interpreter": INTERPRETER,
-            "weights": 8 * n_weights * n_outputs * 2,  # W, and a copy to screen and certify with
+            # W, a copy to screen and certify with, and by pairs one that lies by classes
+            "weights": 8 * n_weights * self.n_outputs * (3 if pairs else 2),
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
             "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES,
         }
+
+    def cut(self, room: int, cache_frac: float) -> tuple[list[Part], int, bool]:
+        """Cut blocks until they and their cache fit; return parts, their bytes, whether they do."""
+        most_cuts = max(len(chunks) for chunks in self.store.chunks)
+        cuts = 1
+        while True:
+            parts = [part for chunks in self.store.chunks for part in _cut_block(chunks, cuts)]
+            blocks = self.block_bytes(parts)
+            _, _, wanted = self.cache(parts, cache_frac)
+            fits = blocks + wanted <= room
+            if fits or cuts == most_cuts:
+                return parts, blocks, fits
+            cuts = min(most_cuts, max(cuts + 1, cuts * 9 // 8))
 
     def block_bytes(self, parts: list[Part]) -> int:
         """Two buffers, the rows of one in the working set, and their spill."""
@@ -181,9 +237,17 @@ def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> Memo
     items = facts.fixed | last
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     least = sum(items.values())
+    advice = ""
+    if facts.n_outputs > 1 and 2 * facts.fixed["weights"] > least:
+        copies = facts.fixed["weights"] // (8 * facts.n_weights * facts.n_outputs)
+        advice = (
+            f", or fewer features: weights are {facts.n_weights:,} features x "
+            f"{facts.n_outputs:,} classes x 8 bytes, {copies} times, and sbm split --min-count N "
+            "leaves out features that N rows do not have"
+        )
     return MemoryPlanError(
         f"--mem {format_size(mem)} is too little to train on {store.folder}, which needs {needed}; "
-        f"the least that works is --mem {-(-least // 1_000_000)}MB",
+        f"the least that works is --mem {-(-least // 1_000_000)}MB{advice}",
         least,
     )
 

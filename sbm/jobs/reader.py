@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, prefetched
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import Arena, Rows
 from sbm.store.blocks import BlockStore, Chunk
 
 __all__ = ["BlockReader"]
@@ -25,7 +25,8 @@ class BlockReader:
     plan : MemoryPlan
         Its parts are the blocks, by number.
     arena : Arena
-        Nonzeros of the cache first, then those of the two buffers.
+    first : int
+        Nonzeros in front of the two buffers: those of the caches.
     pool : Executor
         Reads ahead; see `loading_thread`.
     decoders : int
@@ -44,13 +45,13 @@ class BlockReader:
         store: BlockStore,
         plan: MemoryPlan,
         arena: Arena,
+        first: int,
         pool: Executor,
         decoders: int = 1,
         rate: float | None = None,
     ) -> None:
         self._store = store
         self._parts = plan.parts
-        first = plan.cache_nnz + SPARE
         self._offsets = (first, first + plan.part_nnz)
         self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
         self._pool = pool

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import sbm
 from sbm import compiled
@@ -21,6 +22,11 @@ _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
 }
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "train": {},
+    "multiclass": {"loss": "crammer_singer"},
+    "pairs": {"loss": "weston_watkins", "schedule": "pairs"},
+}
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:
@@ -28,7 +34,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
 
     Parameters
     ----------
-    command : {"split", "train"}
+    command : {"split", "train", "multiclass", "pairs"}
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.
@@ -38,7 +44,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     marker = compiled.folder() / f"{command}-{value_type}.{state}.ready"
     if compiled.COMPILE_HERE in os.environ or marker.exists():
         return
-    if command == "train":  # its child splits a few rows first
+    if command != "split":  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
     progress.note("compiling, once; this takes a few seconds")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
@@ -71,5 +77,5 @@ def run(command: str, value_type: str) -> None:
             source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
             source.write_text(text, "ascii")
             split([source], store, dtype=dtype, blocks=2, force=True)
-        if command == "train":
-            train(store, Path(folder, "t.model"), Settings(rounds=2))
+        if command != "split":
+            train(store, Path(folder, "t.model"), Settings(rounds=2, **_SETTINGS[command]))

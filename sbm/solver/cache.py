@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from sbm.alphas import Alphas
     from sbm.rows import Arena, Rows
+    from sbm.solver.variables import DenseSet, ListPool
 
     Ranking = Callable[[npt.NDArray[np.float32], np.random.Generator], npt.NDArray[np.float32]]
 
@@ -30,12 +32,12 @@ class Evicted:
         The block each row belongs to.
     row : ndarray, shape (n,), int32
         Its number in that block.
-    alpha : ndarray, shape (n, n_outputs), float64
+    alpha : Alphas
     """
 
     home: npt.NDArray[np.int32]
     row: npt.NDArray[np.int32]
-    alpha: npt.NDArray[np.float64]
+    alpha: Alphas
 
 
 class WorkingSet:
@@ -46,45 +48,47 @@ class WorkingSet:
     Parameters
     ----------
     arena : Arena
-        Its first `cache_nnz` nonzeros belong to the cache.
+        `cache_nnz` nonzeros from `base` on, and `SPARE` more, belong to the cache.
+    alpha : DenseSet or ListPool
+        Variables of as many rows as the cache and the largest block have.
     cache_rows, cache_nnz : int
         Capacity of the cache; 0 for block minimization without one.
-    block_rows : int
-        Rows of the largest block.
-    n_outputs : int
     y_dtype : dtype
         int32 for class codes, float64 for targets.
+    base : int
+        First nonzero of the cache.
 
     Attributes
     ----------
     n_cached, n : int
         Rows of the cache, and of the whole working set.
-    starts, lengths, y, alpha, score, home, row : ndarray, shape (capacity, ...)
+    starts, lengths, y, score, home, row : ndarray, shape (capacity,)
         One entry a row; `home` is its block and `row` its number there.
     """
 
     def __init__(
         self,
         arena: Arena,
+        alpha: DenseSet | ListPool,
         cache_rows: int,
         cache_nnz: int,
-        block_rows: int,
-        n_outputs: int = 1,
         y_dtype: npt.DTypeLike = "int32",
+        base: int = 0,
     ) -> None:
         import numpy as np
 
         from sbm.compiled import load
 
         self._kernels = load("sbm.solver.kernels.working_set")
-        capacity = cache_rows + block_rows
+        capacity = alpha.capacity
         self.arena = arena
+        self.alpha = alpha
         self.cache_rows = cache_rows
         self.cache_nnz = cache_nnz
+        self.base = base
         self.starts = np.empty(capacity, np.int64)
         self.lengths = np.empty(capacity, np.int32)
         self.y = np.empty(capacity, y_dtype)
-        self.alpha = np.empty((capacity, n_outputs))
         self.score = np.empty(capacity, np.float32)
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
@@ -97,7 +101,7 @@ class WorkingSet:
         self,
         block: int,
         rows: Rows,
-        alpha: npt.NDArray[np.float64],
+        alpha: Alphas,
         moving: npt.NDArray[np.bool_],
     ) -> int:
         """Put rows of a block behind the cache; return how many of the block the cache held.
@@ -109,15 +113,16 @@ class WorkingSet:
         block : int
         rows : Rows
             Must lie in the same arena.
-        alpha : ndarray, shape (n_rows, n_outputs), float64
-            The spilled alphas of the block.
+        alpha : Alphas
+            The spilled ones of the block.
         moving : ndarray, shape (n_rows,), bool, changed in place
             The rows to take.
         """
         self.n, cached = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, alpha, moving, self.n_cached,
-            self.starts, self.lengths, self.y, self.alpha, self.home, self.row,
+            block, rows.starts, rows.lengths, rows.y, moving, self.n_cached,
+            self.starts, self.lengths, self.y, self.home, self.row,
         )  # fmt: skip
+        self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
         return int(cached)
 
     def select(
@@ -153,49 +158,59 @@ class WorkingSet:
         )
         ties = np.empty(self._kernels.mark(bits, key, keep), np.int64)
         if len(ties) == 0 or key <= _KEY_OF_MINUS_INF:
-            return keep
+            return self._limit_variables(keep, rank)
         self._kernels.list_ties(bits, key, ties)
         order = np.lexsort((self.row[ties], self.home[ties], ~is_free(ties)))
         ties = ties[order]
         fits = np.arange(1, len(ties) + 1) + n_rows <= self.cache_rows
         fits &= np.cumsum(lengths[ties], dtype=np.int64) + nnz <= self.cache_nnz
         keep[ties[fits]] = True
+        return self._limit_variables(keep, rank)
+
+    def _limit_variables(
+        self, keep: npt.NDArray[np.bool_], rank: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.bool_]:
+        """Drop the worst of the chosen rows if their variables take the room of a block's."""
+        import numpy as np
+
+        sizes, limit = self.alpha.sizes(self.n), self.alpha.cache_limit
+        if sizes is None or int(sizes[keep].sum()) <= limit:
+            return keep
+        chosen = np.flatnonzero(keep)
+        best_first = chosen[np.argsort(-rank[chosen], kind="stable")]
+        keep[best_first[np.cumsum(sizes[best_first]) > limit]] = False
         return keep
 
-    def compact(
-        self, keep: npt.NDArray[np.bool_], block: int, alpha: npt.NDArray[np.float64]
-    ) -> Evicted:
+    def compact(self, keep: npt.NDArray[np.bool_], block: int, alpha: Alphas) -> Evicted:
         """Keep the chosen rows as the new cache and hand back the alphas of the others.
 
         Parameters
         ----------
         keep : ndarray, shape (n,), bool
         block : int
-        alpha : ndarray, shape (n_block, n_outputs), float64, filled in place
-            Alphas of the block's rows that go home; 0 for those that are cached now. Rows that
+        alpha : Alphas, changed in place
+            Those of the block's rows that go home; 0 for those that are cached now. Rows that
             were not in the working set keep theirs.
         """
-        import numpy as np
-
-        leaving = self.n - int(np.count_nonzero(keep))
-        home = np.empty(leaving, np.int32)
-        row = np.empty(leaving, np.int32)
-        strays = np.empty((leaving, self.alpha.shape[1]))
-        self.n_cached, _, n_strays = self._kernels.compact(
-            keep, self.n, block, self.starts, self.lengths, self.y, self.alpha, self.score,
-            self.home, self.row, self.arena.indices, self.arena.values, alpha, home, row, strays,
+        n, home, row = self.n, self.home[: self.n], self.row[: self.n]
+        evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
+        self.n_cached = self._kernels.compact(
+            keep, n, self.base, self.starts, self.lengths, self.y, self.score, self.home, self.row,
+            self.arena.indices, self.arena.values,
         )  # fmt: skip
         self.n = self.n_cached
-        return Evicted(home[:n_strays], row[:n_strays], strays[:n_strays])
+        return evicted
 
     def mark_cached(self, block: int, marks: npt.NDArray[np.bool_]) -> None:
         """Set the entries of a block's cached rows in `marks`, shape (n_block,)."""
         marks[self.row[: self.n_cached][self.home[: self.n_cached] == block]] = True
 
-    def alphas_of(self, block: int, alpha: npt.NDArray[np.float64]) -> None:
-        """Put the alphas of a block's cached rows into `alpha`, shape (n_block, n_outputs)."""
-        mine = self.home[: self.n_cached] == block
-        alpha[self.row[: self.n_cached][mine]] = self.alpha[: self.n_cached][mine]
+    def alphas_of(self, block: int, alpha: Alphas) -> None:
+        """Put the alphas of a block's cached rows into those of the block."""
+        import numpy as np
+
+        mine = np.flatnonzero(self.home[: self.n_cached] == block)
+        alpha.put(self.row[mine], self.alpha.take(mine))
 
 
 _KEY_OF_MINUS_INF = 0x007FFFFF

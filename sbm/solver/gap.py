@@ -5,13 +5,15 @@ row, plus ½|W - W(α)|²: no cancellation, and exact even if the running W has 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from sbm.alphas import Alphas
 from sbm.rows import Rows
-from sbm.solver.problem import Problem, squared_norm
+from sbm.solver.problem import AnyProblem, squared_norm
 
 __all__ = ["Certificate", "Certifier", "GapWatch"]
 
@@ -45,6 +47,22 @@ class Certificate:
     n_support: int
     n_free: int
 
+    @classmethod
+    def total(cls, parts: Sequence["Certificate"]) -> "Certificate":
+        """Return that of several problems that share nothing: all of it adds up but the drift."""
+        if len(parts) == 1:
+            return parts[0]
+        primal = math.fsum(part.primal for part in parts)
+        dual = math.fsum(part.dual for part in parts)
+        gap = math.fsum(part.gap for part in parts)
+        scale = max(abs(primal), abs(dual))
+        return cls(
+            primal, dual, gap, gap / scale if scale > 0 else 0.0,
+            drift=max(part.drift for part in parts),
+            n_support=sum(part.n_support for part in parts),
+            n_free=sum(part.n_free for part in parts),
+        )  # fmt: skip
+
     def to_dict(self) -> dict[str, float | int]:
         """Plain names and numbers."""
         return asdict(self)
@@ -55,14 +73,14 @@ class Certifier:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or MultiProblem
     W : ndarray, shape (n_weights, n_outputs), float64
     W_alpha : ndarray, like W
-        Overwritten with Σ α s x.
+        Overwritten with the weights that belong to the alphas.
     """
 
     def __init__(
-        self, problem: Problem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
+        self, problem: AnyProblem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
     ) -> None:
         self._problem = problem
         self._W = W
@@ -70,22 +88,9 @@ class Certifier:
         W_alpha[:] = 0.0
         self._sums: list[npt.NDArray[np.float64]] = []
 
-    def add(self, rows: Rows, alpha: npt.NDArray[np.float64]) -> None:
-        """Add a block, every row of the data exactly once over all calls.
-
-        Parameters
-        ----------
-        rows : Rows
-        alpha : ndarray, shape (n_rows, n_outputs), float64
-        """
-        problem = self._problem
-        sums = np.zeros(5)
-        problem.loss.kernels.certify(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha[:, 0],
-            self._W[:, 0], self.W_alpha[:, 0], problem.positive, problem.cost_positive,
-            problem.cost_negative, problem.bias, problem.loss.squared, problem.ahead(self._W), sums,
-        )  # fmt: skip
-        self._sums.append(sums)
+    def add(self, rows: Rows, alpha: Alphas) -> None:
+        """Add a block, every row of the data exactly once over all calls."""
+        self._sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
 
     def finish(self) -> Certificate:
         """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with."""

@@ -7,7 +7,7 @@ one, add a row here and, for a new dual, a file under ``kernels/``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sbm.errors import SettingsError
 from sbm.settings import nearest
@@ -31,32 +31,33 @@ class Loss:
         The loss of a row, for help and reports.
     task : str
         ``classification``.
-    kernel : str
-        Module under ``sbm.solver.kernels`` with ``solve`` and ``certify``; imported when needed,
-        so that listing the losses loads no library.
+    kernel : str or None
+        Module under ``sbm.solver.kernels`` for two classes, with ``solve``, ``screen`` and
+        ``certify``; None where two classes are treated as any other number of them.
+    kind : int
+        What ``sbm.solver.kernels.multiclass`` calls the problem of many classes.
     squared : bool
         Selects the constants U and D of the dual.
-    liblinear : int
+    liblinear : int or None
         LIBLINEAR's ``-s`` of the same problem.
     """
 
     name: str
     formula: str
     task: str
-    kernel: str
+    kernel: str | None
+    kind: int
     squared: bool
-    liblinear: int
+    liblinear: int | None
 
     @property
-    def kernels(self) -> Any:
-        """The module of compiled kernels."""
-        from sbm.compiled import load
-
-        return load(f"sbm.solver.kernels.{self.kernel}")
+    def joint(self) -> bool:
+        """Whether all classes share one problem: a row's loss depends on all its scores."""
+        return self.kernel is None
 
     def resting_values(self, costs: list[float]) -> list[float]:
         """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""
-        return [] if self.squared else sorted({c for c in costs if c > 0})
+        return [] if self.squared else sorted({c for c in costs if c > 0})[:_MOST_RESTING]
 
     def is_free(
         self, alpha: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]
@@ -66,13 +67,32 @@ class Loss:
         return free if self.squared else free & (alpha < cost)
 
 
+_MOST_RESTING = 200  # a byte tells them apart
+
+# What kernels/multiclass.py calls its problems.
+_ONE_VS_REST, _CRAMMER_SINGER, _WESTON_WATKINS = range(3)
+
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("hinge", "max(0, 1 - m)", "classification", "svc", squared=False, liblinear=3),
-        Loss("squared_hinge", "max(0, 1 - m)²", "classification", "svc", squared=True, liblinear=1),
+        Loss(
+            "hinge", "max(0, 1 - m)", "classification",
+            "svc", _ONE_VS_REST, squared=False, liblinear=3,
+        ),
+        Loss(
+            "squared_hinge", "max(0, 1 - m)²", "classification",
+            "svc", _ONE_VS_REST, squared=True, liblinear=1,
+        ),
+        Loss(
+            "crammer_singer", "max(0, max_c 1 - z_y + z_c)", "classification",
+            None, _CRAMMER_SINGER, squared=False, liblinear=4,
+        ),
+        Loss(
+            "weston_watkins", "Σ_c max(0, 1 - z_y + z_c)", "classification",
+            None, _WESTON_WATKINS, squared=False, liblinear=None,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def find_loss(name: str) -> Loss:

@@ -4,14 +4,17 @@ Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). Loading blocks and keep
 not in memory is the caller's work.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sbm.alphas import Alphas
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import Problem, squared_norm
+from sbm.solver.problem import AnyProblem, Sweeps, squared_norm
 
 __all__ = ["Screen", "Solver", "Step", "Totals"]
 
@@ -35,6 +38,8 @@ class Totals:
         Σ g_i of every block row at its first visit in its own block's step: during a pass an
         estimate, for free, of the gap at its middle.
     visits, updates, rounds : int
+    starved : int
+        Visits that were cut short because the lists of variables had no room.
     cached : int
         Rows of blocks that the cache held already.
     rest : int
@@ -46,6 +51,7 @@ class Totals:
     visits: int = 0
     updates: int = 0
     rounds: int = 0
+    starved: int = 0
     cached: int = 0
     rest: int = 0
 
@@ -61,14 +67,14 @@ class Step:
 
     Attributes
     ----------
-    alpha : ndarray, shape (n_block, n_outputs), float64
-        Alphas of the block's rows, 0 for those that are cached now.
+    alpha : Alphas
+        Of the block's rows, 0 for those that are cached now.
     evicted : Evicted
         Rows of other blocks that left the cache.
     totals : Totals
     """
 
-    alpha: npt.NDArray[np.float64]
+    alpha: Alphas
     evicted: Evicted
     totals: Totals = field(default_factory=Totals)
 
@@ -79,16 +85,16 @@ class Screen:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Problem or MultiProblem
     W : ndarray, shape (n_weights, n_outputs), float64
     moving : ndarray, shape (n_block,), bool
     """
 
-    problem: Problem
+    problem: AnyProblem
     W: npt.NDArray[np.float64]
     moving: npt.NDArray[np.bool_]
 
-    def add(self, first: int, rows: Rows, alpha: npt.NDArray[np.float64]) -> None:
+    def add(self, first: int, rows: Rows, alpha: Alphas) -> None:
         """Judge some rows of the block; those that are marked as moving stay so.
 
         Parameters
@@ -96,15 +102,10 @@ class Screen:
         first : int
             Number of the first of them in the block.
         rows : Rows
-        alpha : ndarray, shape (n_rows, n_outputs), float64
-            Their spilled alphas.
+        alpha : Alphas
+            Their spilled ones.
         """
-        problem = self.problem
-        problem.loss.kernels.screen(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha[:, 0], self.W[:, 0],
-            problem.positive, problem.cost_positive, problem.cost_negative, problem.bias,
-            problem.loss.squared, problem.ahead(self.W), self.moving[first : first + len(rows)],
-        )  # fmt: skip
+        self.problem.screen(rows, alpha, self.W, self.moving[first : first + len(rows)])
 
 
 class Solver:
@@ -112,7 +113,7 @@ class Solver:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or MultiProblem
     W : ndarray, shape (n_weights, n_outputs), float64
         Changed in place; zero, or Σ α s x of the alphas it starts from.
     working : WorkingSet
@@ -122,6 +123,9 @@ class Solver:
     policy : str
         A key of `POLICIES`.
     seed : int
+    spread, tasks : callable, int
+        A ``map`` that may work in threads, and for how many parts at a time; no result depends on
+        them.
 
     Attributes
     ----------
@@ -133,18 +137,21 @@ class Solver:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AnyProblem,
         W: npt.NDArray[np.float64],
         working: WorkingSet,
         *,
         rounds: int,
         policy: str = "gradient",
         seed: int = 0,
+        spread: Callable[..., Iterable[Any]] = map,
+        tasks: int = 1,
     ) -> None:
         self.problem = problem
         self.W = W
         self.working = working
         self.rounds = rounds
+        self._spread, self._tasks = spread, tasks
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
         self._rank = POLICIES[policy]
@@ -179,7 +186,7 @@ class Solver:
         self,
         block: int,
         rows: Rows,
-        alpha: npt.NDArray[np.float64],
+        alpha: Alphas,
         moving: npt.NDArray[np.bool_] | None = None,
     ) -> Step:
         """Merge a block with the cache, solve, select the next cache.
@@ -190,8 +197,8 @@ class Solver:
             Its number; cached rows remember it as their home.
         rows : Rows
             In the arena of the working set.
-        alpha : ndarray, shape (n_rows, n_outputs), float64
-            Spilled alphas; consumed: the result is written over it.
+        alpha : Alphas
+            Spilled ones; consumed: the result is written over it.
         moving : ndarray, shape (n_rows,), bool, optional
             Rows of the block to visit, changed in place. Default: all. The others must have been
             at rest at weights not older than the last step: their share of the gap was 0 then.
@@ -219,33 +226,28 @@ class Solver:
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """W, cache and random state as arrays: with the spilled alphas, all there is to keep."""
         work, n = self.working, self.working.n_cached
-        arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "alpha", "score")}
+        arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "score")}
         random = np.frombuffer(repr(self._random.bit_generator.state).encode(), np.uint8)
         return {
-            **arrays, "W": self.W, "random": self._state, "policy_random": random,
-            "dual_sum": np.array([self.dual_sum]),
+            **arrays, **work.alpha.state(n), "W": self.W, "random": self._state,
+            "policy_random": random, "dual_sum": np.array([self.dual_sum]),
         }  # fmt: skip
 
     def _solve(self, block: int) -> Totals:
         """Run the kernel over the working set."""
-        work, problem = self.working, self.problem
-        n = work.n
+        n = self.working.n
         chunk = _chunk(n)
         order = self._order[: -(-n // chunk)]
-        stats = np.zeros(5)
-        problem.loss.kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], work.home[:n], work.arena.indices,
-            work.arena.values, work.alpha[:n, 0], work.score[:n], self.W[:, 0], problem.positive,
-            problem.cost_positive, problem.cost_negative, problem.bias, problem.loss.squared, 1.0,
-            self.rounds, chunk, problem.ahead(self.W), INNER_TOL, block, self._state,
-            self._active[:n], order, stats,
+        how = Sweeps(
+            block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
+            self._spread, self._tasks,
         )  # fmt: skip
+        stats = self.problem.solve(self.working, self.W, how)
         self.dual_sum += float(stats[0])
-        return Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:5]))
+        return Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
 
     def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        costs = self.problem.costs(self.working.y[rows])
-        return self.problem.loss.is_free(self.working.alpha[rows, 0], costs)
+        return self.problem.is_free(self.working, rows)
 
 
 def _chunk(n: int) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.compiled import load
 from sbm.errors import StoreError
 from sbm.store import arrays as container
@@ -33,8 +34,7 @@ __all__ = ["Run"]
 VERSION = 1
 
 kernels = load("sbm.store.kernels.alphas")
-
-Alpha = npt.NDArray[np.float64]
+FREE = 255  # of kernels/alphas.py: the code of a variable that is not at rest
 
 
 class Run:
@@ -45,7 +45,9 @@ class Run:
     folder : Path
     block_rows : sequence of int
         Rows of each block.
-    n_outputs : int
+    lists_of : int, optional
+        Outputs that the variables of a row belong to, where it has a list of them; default: one
+        variable a row.
     resting_values : sequence of float
         Values other than 0 that many alphas have exactly (their upper bounds).
     stray_bytes : int
@@ -59,17 +61,17 @@ class Run:
         self,
         folder: Path,
         block_rows: Sequence[int],
-        n_outputs: int = 1,
+        lists_of: int | None = None,
         resting_values: Sequence[float] = (),
         stray_bytes: int = 4_000_000,
         unwritten_bytes: int = 4_000_000,
     ) -> None:
         self.folder = folder
         self._rows = list(block_rows)
-        self._outputs = n_outputs
+        self._lists_of = lists_of
         self._resting = [0.0, *resting_values]
         self._stray_limit = stray_bytes
-        self._strays: list[list[tuple[npt.NDArray[np.int32], Alpha]]] = [[] for _ in block_rows]
+        self._strays: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in block_rows]
         self._stray_bytes = 0
         self._stray_files: list[list[int]] = [[] for _ in block_rows]  # sizes of what is in them
         self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
@@ -105,42 +107,37 @@ class Run:
 
     # ------------------------------------------------------------------------------- alphas
 
-    def load(self, block: int, out: Alpha | None = None) -> Alpha:
+    def load(self, block: int, out: Alphas | None = None) -> Alphas:
         """Alphas of a block, strays included; rows that are cached elsewhere have 0.
 
         Parameters
         ----------
         block : int
-        out : ndarray, shape (at least n_rows, n_outputs), float64, optional
-            Where to put them.
-
-        Returns
-        -------
-        ndarray, shape (n_rows, n_outputs), float64
+        out : Alphas, optional
+            Where to put them: of as many rows as the block.
 
         Raises
         ------
         StoreError
             The file is missing or damaged.
         """
-        n = self._rows[block]
-        alpha = np.empty((n, self._outputs)) if out is None else out[:n]
+        alpha = no_alphas(self._rows[block], self._lists_of is not None) if out is None else out
         name = self._files.get(block)
         if name is None:
-            alpha[:] = 0.0
-        if block in self._unwritten:
-            data = self._unwritten[block]
-            self._decode(container.decode(data, "alpha", str(name)), alpha, str(name))
-        elif name is not None:
+            alpha.clear()
+        elif block in self._unwritten:
+            file = container.decode(self._unwritten[block], "alpha", name)
+            self._decode(file, alpha, name)
+        else:
             self._decode(container.read(self.folder / name, "alpha"), alpha, name)
         for rows, values in [*self._read_strays(block), *self._strays[block]]:
-            alpha[rows] = values
+            alpha.put(rows, values)
         return alpha
 
     def _stray_path(self, block: int) -> Path:
         return self.folder / f"stray-{block:05d}.sbt"
 
-    def _read_strays(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alpha]]:
+    def _read_strays(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
         """Yield rows and alphas of a block's stray file, oldest first."""
         if not self._stray_files[block]:
             return
@@ -152,7 +149,11 @@ class Run:
         position = 0
         for size in self._stray_files[block]:
             arrays = container.decode(data[position : position + size], "strays", str(path)).arrays
-            yield arrays["rows"], arrays["alpha"]
+            alpha = arrays["alpha"]
+            if self._lists_of is None:
+                yield arrays["rows"], Dense(alpha)
+            else:
+                yield arrays["rows"], Lists(arrays["offsets"], arrays["outputs"], alpha)
             position += size
 
     def _write_strays(self) -> None:
@@ -161,7 +162,11 @@ class Run:
             if not strays:
                 continue
             rows, alphas = zip(*strays, strict=True)
-            arrays = {"rows": np.concatenate(rows), "alpha": np.concatenate(alphas)}
+            alpha = join(alphas)
+            arrays: dict[str, npt.NDArray[Any]] = {"rows": np.concatenate(rows)}
+            arrays["alpha"] = alpha.values
+            if isinstance(alpha, Lists):
+                arrays |= {"offsets": alpha.offsets, "outputs": alpha.outputs}
             data = b"".join(container.encode("strays", arrays))
             path = self._stray_path(block)
             try:
@@ -173,24 +178,39 @@ class Run:
         self._strays = [[] for _ in self._strays]
         self._stray_bytes = 0
 
-    def _decode(self, file: container.Container, alpha: Alpha, name: str) -> None:
-        codes, free = file.arrays["codes"], file.arrays["free"]
+    def _decode(self, file: container.Container, alpha: Alphas, name: str) -> None:
+        """Fill in the variables that a file holds; trust nothing."""
+        arrays = file.arrays
+        sound = True
+        if isinstance(alpha, Lists):
+            assert self._lists_of is not None
+            counts, outputs = arrays["counts"], arrays["outputs"].astype(np.int32)
+            offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+            sound = bool(
+                len(counts) == len(alpha)
+                and offsets[-1] == len(outputs) == len(arrays["codes"])
+                and (counts >= 0).all()
+                and ((outputs >= 0) & (outputs < self._lists_of)).all()
+            )
+            alpha.set(offsets, outputs, np.empty(len(outputs)))
+        codes, free = arrays["codes"], arrays["free"]
         resting = np.array(file.meta["resting"], np.float64)
         if (
-            codes.shape != alpha.shape
+            not sound
+            or codes.shape != alpha.values.shape
             or codes.dtype != np.uint8
             or free.dtype != np.float64
-            or not kernels.unpack(codes.reshape(-1), free, resting, alpha.reshape(-1))
+            or not kernels.unpack(codes, free, resting, alpha.values)
         ):
             raise StoreError(f"{self.folder / name} does not belong to its block; train again")
 
-    def store(self, block: int, alpha: Alpha) -> int:
+    def store(self, block: int, alpha: Alphas) -> int:
         """Replace the alphas of a block; strays of the block are in `alpha` already.
 
         Returns
         -------
         int
-            How many of them are not at a resting value.
+            How many rows have one that is not at a resting value.
 
         Raises
         ------
@@ -204,10 +224,7 @@ class Run:
             self._stray_path(block).unlink(missing_ok=True)
         self._serial += 1
         name = f"alpha-{block:05d}.{self._serial:06d}.sba"
-        codes, free = np.empty(alpha.shape, np.uint8), np.empty(alpha.size)
-        resting = np.array(self._resting)
-        n_free = kernels.pack(alpha.reshape(-1), resting, codes.reshape(-1), free)
-        arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
+        arrays, free_rows = self._pack(alpha)
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
         old = self._files.get(block)
         if old is not None and old not in self._committed and block not in self._unwritten:
@@ -216,7 +233,24 @@ class Run:
         self._unwritten[block] = b"".join(buffers)
         if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
             self._write()
-        return int(n_free)
+        return free_rows
+
+    def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
+        """Turn variables into small arrays; also count the rows with one that is not at rest."""
+        values = alpha.values
+        codes, free = np.empty(len(values), np.uint8), np.empty(len(values))
+        n_free = kernels.pack(values, np.array(self._resting), codes, free)
+        arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
+        if not isinstance(alpha, Lists):
+            return arrays, int(n_free)
+        assert self._lists_of is not None
+        counts = alpha.counts.astype(np.int32)
+        arrays |= {
+            "counts": counts,
+            "outputs": alpha.outputs.astype(np.uint16 if self._lists_of < 1 << 16 else np.int32),
+        }
+        rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]
+        return arrays, len(np.unique(rows))
 
     def _write(self) -> None:
         """Write the encoded alphas that are still in memory; the next commit makes them durable."""
@@ -229,7 +263,7 @@ class Run:
         self._unwritten.clear()
 
     def add_strays(
-        self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alpha
+        self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alphas
     ) -> None:
         """Take alphas of rows that left the cache while another block was at work.
 
@@ -237,15 +271,15 @@ class Run:
         ----------
         home, row : ndarray, shape (n,), int32
             Block of each row and its number there.
-        alpha : ndarray, shape (n, n_outputs), float64
+        alpha : Alphas
         """
         if len(home) == 0:
             return
         order = np.argsort(home, kind="stable")
-        home, row, alpha = home[order], row[order], alpha[order]
+        home, row, alpha = home[order], row[order], alpha.take(order)
         blocks, begins = np.unique(home, return_index=True)
         for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
-            self._strays[block].append((row[begin:end], alpha[begin:end]))
+            self._strays[block].append((row[begin:end], alpha.part(begin, end - begin)))
         self._stray_bytes += row.nbytes + alpha.nbytes
         if self._stray_bytes > self._stray_limit:
             self._write_strays()

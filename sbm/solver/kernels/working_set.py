@@ -7,7 +7,7 @@ nonzeros lie in one arena: the cache's at its front, the block's in a buffer fur
 import numpy as np
 from numba import njit
 
-__all__ = ["compact", "find_threshold", "list_ties", "mark", "merge"]
+__all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "spill"]
 
 # Nonzeros moved at a time (sbm.rows.SPARE is the room behind what they overwrite). Positions are
 # unsigned because numba asks of every signed one whether it counts from the end.
@@ -102,8 +102,7 @@ def list_ties(bits, key, out):
 
 @njit(nogil=True, error_model="numpy")
 def merge(
-    block, b_starts, b_lengths, b_y, b_alpha, moving, n_cached,
-    starts, lengths, y, alpha, home, row,
+    block, b_starts, b_lengths, b_y, moving, n_cached, starts, lengths, y, home, row,
 ):  # fmt: skip
     """Append the moving rows of a block that are not in the cache.
 
@@ -113,12 +112,11 @@ def merge(
     ----------
     block : int
     b_starts, b_lengths, b_y : (n_block,) int64, int32, int32 or float64
-    b_alpha : (n_block, K) float64
     moving : (n_block,) bool, in place
         Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
     n_cached : int
         Rows of the cache at the front of the arrays that follow.
-    starts, lengths, y, alpha, home, row : arrays of the working set, in place
+    starts, lengths, y, home, row : arrays of the working set, in place
     """
     cached = 0
     for i in range(n_cached):
@@ -134,18 +132,41 @@ def merge(
         y[n] = b_y[j]
         home[n] = block
         row[n] = j
-        for k in range(alpha.shape[1]):
-            alpha[n, k] = b_alpha[j, k]
         n += 1
     return n, cached
 
 
 @njit(nogil=True, error_model="numpy")
-def _any_nonzero(alpha, i):
-    nonzero = False
-    for k in range(alpha.shape[1]):
-        nonzero |= alpha[i, k] != 0.0
-    return nonzero
+def spill(keep, home, row, block, alpha, b_alpha, stray_home, stray_row, stray_alpha):
+    """Move the variables of the kept rows to the front and hand back the others.
+
+    Returns how many rows of other blocks leave with a variable that is not 0.
+
+    Parameters
+    ----------
+    keep, home, row : (n,) bool, int32, int32
+    block : int
+    alpha : (n,) float64, in place
+    b_alpha : (n_block,) float64, in place
+        The entries of the block's rows in the working set are replaced: by 0 for those that stay
+        in the cache, by their variable for those that go home.
+    stray_home, stray_row, stray_alpha : (n,) int32, int32, float64, filled in place
+        Those rows of other blocks.
+    """
+    kept = 0
+    strays = 0
+    for i in range(len(keep)):
+        if home[i] == block:
+            b_alpha[np.uint32(row[i])] = 0.0 if keep[i] else alpha[i]
+        elif not keep[i] and alpha[i] != 0.0:
+            stray_home[strays] = home[i]
+            stray_row[strays] = row[i]
+            stray_alpha[strays] = alpha[i]
+            strays += 1
+        if keep[i]:
+            alpha[kept] = alpha[i]
+            kept += 1
+    return strays
 
 
 @njit(nogil=True, error_model="numpy")
@@ -163,11 +184,8 @@ def _move(array, begin, to, length):
 
 
 @njit(nogil=True, error_model="numpy")
-def compact(
-    keep, n, block, starts, lengths, y, alpha, score, home, row, indices, values,
-    b_alpha, stray_home, stray_row, stray_alpha,
-):  # fmt: skip
-    """Move the kept rows to the front of the arena, in order of address, and spill the others.
+def compact(keep, n, base, starts, lengths, y, score, home, row, indices, values):
+    """Move the kept rows to the front of the cache's room, in order of address; count them.
 
     No second copy of the working set is needed, because every kept row moves to a lower address
     or stays (SBM 2011, section 5.1).
@@ -175,28 +193,15 @@ def compact(
     Parameters
     ----------
     keep : (n,) bool
-    block : int
-        The block whose buffer is being given up.
-    starts, lengths, y, alpha, score, home, row : arrays of the working set, in place
+    n : int
+    base : int
+        First nonzero of the cache.
+    starts, lengths, y, score, home, row : arrays of the working set, in place
     indices, values : the arena, in place
-    b_alpha : (n_block, K) float64, in place
-        The entries of the block's rows in the working set are replaced: by 0 for those that stay
-        in the cache, by their alpha for those that go home.
-    stray_home, stray_row, stray_alpha : (n,), (n,), (n, K), filled in place
-        Rows of other blocks that leave the cache with a nonzero alpha.
-
-    Returns
-    -------
-    n_kept, nnz, n_strays : int
     """
     kept = 0
-    to = np.int64(0)
-    strays = 0
-    outputs = alpha.shape[1]
+    to = np.int64(base)
     for i in range(n):
-        if home[i] == block:
-            for k in range(outputs):
-                b_alpha[np.uint32(row[i]), k] = 0.0 if keep[i] else alpha[i, k]
         if keep[i]:
             length = lengths[i]
             begin = np.uint64(starts[i])
@@ -209,14 +214,6 @@ def compact(
             score[kept] = score[i]
             home[kept] = home[i]
             row[kept] = row[i]
-            for k in range(outputs):
-                alpha[kept, k] = alpha[i, k]
             to += length
             kept += 1
-        elif home[i] != block and _any_nonzero(alpha, i):
-            stray_home[strays] = home[i]
-            stray_row[strays] = row[i]
-            for k in range(outputs):
-                stray_alpha[strays, k] = alpha[i, k]
-            strays += 1
-    return kept, to, strays
+    return kept

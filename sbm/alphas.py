@@ -1,0 +1,152 @@
+"""Dual variables of the rows of a block: one a row, or a short list a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Alphas", "Dense", "Lists", "join", "no_alphas"]
+
+
+@dataclass
+class Dense:
+    """One variable a row.
+
+    Attributes
+    ----------
+    values : ndarray, shape (n_rows,), float64
+    """
+
+    values: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.values.nbytes
+
+    def part(self, first: int, n_rows: int) -> Dense:
+        """Return those of `n_rows` rows from `first` on, as a view."""
+        return Dense(self.values[first : first + n_rows])
+
+    def take(self, rows: npt.NDArray[np.integer]) -> Dense:
+        """Return a copy of those of some rows, in the order given."""
+        return Dense(self.values[rows])
+
+    def put(self, rows: npt.NDArray[np.integer], others: Alphas) -> None:
+        """Replace those of some rows."""
+        assert isinstance(others, Dense)
+        self.values[rows] = others.values
+
+    def clear(self) -> None:
+        """Make all of them 0."""
+        self.values[:] = 0.0
+
+
+@dataclass
+class Lists:
+    """A list of (output, variable) a row, of the variables that are not 0, by output.
+
+    Attributes
+    ----------
+    offsets : ndarray, shape (n_rows + 1,), int64
+        Row i has ``outputs[offsets[i] : offsets[i + 1]]``; the two arrays may hold more rows.
+    outputs : ndarray, shape (n,), int32
+    values : ndarray, shape (n,), float64
+    """
+
+    offsets: npt.NDArray[np.int64]
+    outputs: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.offsets.nbytes + 12 * int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Length of each list, shape (n_rows,)."""
+        return np.diff(self.offsets)
+
+    def part(self, first: int, n_rows: int) -> Lists:
+        """Return those of `n_rows` rows from `first` on, as views."""
+        return Lists(self.offsets[first : first + n_rows + 1], self.outputs, self.values)
+
+    def take(self, rows: npt.NDArray[np.integer]) -> Lists:
+        """Return a copy of those of some rows, in the order given."""
+        counts = self.counts[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        where = np.repeat(self.offsets[rows] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return Lists(offsets, self.outputs[where], self.values[where])
+
+    def put(self, rows: npt.NDArray[np.integer], others: Alphas) -> None:
+        """Replace those of some rows; new arrays, as lists have other lengths then."""
+        assert isinstance(others, Lists)
+        if len(rows) == 0:
+            return
+        if (np.diff(rows) <= 0).any():
+            order = np.argsort(rows, kind="stable")
+            rows, others = rows[order], others.take(order)
+        before, after = self.counts, self.counts
+        after[rows] = others.counts
+        fresh = np.zeros(len(self), np.bool_)
+        fresh[rows] = True
+        stay, is_fresh = np.repeat(~fresh, before), np.repeat(fresh, after)
+        offsets = np.concatenate([[0], np.cumsum(after)])
+        outputs, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1])
+        own = slice(self.offsets[0], self.offsets[-1])
+        theirs = slice(others.offsets[0], others.offsets[-1])
+        outputs[~is_fresh], outputs[is_fresh] = self.outputs[own][stay], others.outputs[theirs]
+        values[~is_fresh], values[is_fresh] = self.values[own][stay], others.values[theirs]
+        self.set(offsets, outputs, values)
+
+    def set(
+        self,
+        offsets: npt.NDArray[np.int64],
+        outputs: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float64],
+    ) -> None:
+        """Replace all lists."""
+        self.offsets, self.outputs, self.values = offsets, outputs, values
+
+    def clear(self) -> None:
+        """Make all lists empty."""
+        self.set(np.zeros_like(self.offsets), np.empty(0, np.int32), np.empty(0))
+
+
+Alphas: TypeAlias = Dense | Lists
+
+
+def join(parts: Sequence[Alphas]) -> Alphas:
+    """Return a copy of the variables of several sets of rows, one set behind the other."""
+    dense = [part.values for part in parts if isinstance(part, Dense)]
+    if len(dense) == len(parts):
+        return Dense(np.concatenate(dense))
+    lists = [part for part in parts if isinstance(part, Lists)]
+    own = [slice(part.offsets[0], part.offsets[-1]) for part in lists]
+    offsets = np.cumsum(np.concatenate([[0], *(part.counts for part in lists)]))
+    return Lists(
+        offsets,
+        np.concatenate([part.outputs[s] for part, s in zip(lists, own, strict=True)]),
+        np.concatenate([part.values[s] for part, s in zip(lists, own, strict=True)]),
+    )
+
+
+def no_alphas(n_rows: int, listed: bool) -> Alphas:
+    """Return variables that are all 0: lists, or one variable a row."""
+    if not listed:
+        return Dense(np.zeros(n_rows))
+    return Lists(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0))
