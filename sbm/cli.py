@@ -161,12 +161,16 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "--on-error", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
     help="At a line that is not LIBSVM text.",
 )  # fmt: skip
+@click.option(
+    "--min-count", type=int, default=1, show_default=True, metavar="N",
+    help="Leave out features that fewer than N rows have; reads the input twice.",
+)  # fmt: skip
 @_shared
 def split(
     inputs: tuple[str, ...], no_shuffle: bool, as_json: bool, quiet: bool, verbose: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Turn LIBSVM text into a block store, reading it once.
+    """Turn LIBSVM text into a block store, reading it once (twice with --min-count).
 
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. Rows are dealt to
     the blocks at random.
@@ -194,7 +198,16 @@ def split(
     )
     if report["skipped"]:
         _echo(f"{_count(report['skipped'], 'line')} skipped")
+    if options["min_count"] > 1:
+        _echo(_left_out({"min_count": options["min_count"], **report["left_out"]}))
     return None
+
+
+def _left_out(rare: dict[str, Any]) -> str:
+    return (
+        f"{_count(rare['features'], 'feature')} in fewer than {_count(rare['min_count'], 'row')} "
+        f"left out ({_count(rare['nnz'], 'nonzero')})"
+    )
 
 
 @cli.command()
@@ -454,6 +467,8 @@ def info(path: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
     for name, value in facts.items():
         if name == "log" or (name in ("block_rows", "options") and not verbose):
             continue
+        if name == "left_out" and not value:
+            continue
         _echo(f"{name.replace('_', ' '):>18}: {_in_words(name, value)}")
     return None
 
@@ -465,6 +480,8 @@ def _in_words(name: str, value: Any) -> str:
         pairs = sorted(zip(value["values"], value["counts"], strict=True))
         shown = ", ".join(f"{format_number(label)} ({count:,})" for label, count in pairs[:20])
         return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
+    if name == "left_out":
+        return "; ".join(_left_out(rare).replace(" left out", "") for rare in value)
     if name == "sources":
         return "\n".join(_source(s) for s in value).lstrip()
     if isinstance(value, dict):

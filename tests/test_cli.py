@@ -236,7 +236,7 @@ def _strict(text: str) -> dict:
 JSON_KEYS = {
     "split big.svm -o x.sbm --blocks 3 --json": {
         "store", "rows", "features", "nnz", "blocks", "bytes", "text_bytes", "skipped", "problems",
-        "value_type", "labels", "seconds",
+        "value_type", "labels", "left_out", "seconds",
     },
     "train -o x.model --json": {
         "primal", "dual", "relative_gap", "converged", "passes", "updates", "seconds", "bytes_read",
@@ -492,6 +492,41 @@ def test_a_store_with_a_damaged_block_is_named_with_the_place(run, here):
         assert (code, out) == (1, "")
         assert re.fullmatch(rf"sbm: {path} at byte 0 is damaged \(.*\); .*\n", err)
     assert not Path("x.model").exists()
+
+
+def test_rare_features_are_left_out_and_the_command_and_the_store_say_how_many(run, tmp_path):
+    Path("d.svm").write_text("1 1:1 2:1 5:3\n-1 1:1 6:2\n1 1:1 2:1\n")
+    code, out, _ = run("split d.svm --min-count 3")
+    assert code == 0
+    assert re.fullmatch(
+        r"d\.sbm: 3 rows, 1 features, 3 nonzeros in 1 block, .*\n"
+        r"3 features in fewer than 3 rows left out \(4 nonzeros\)\n",
+        out,
+    )
+    Path("e.svm").write_text("1 2:1 7:1\n-1 2:1 1:1\n")
+    assert run("split e.svm -o d.sbm --append --min-count 2 -q")[1].endswith(
+        "1 feature in fewer than 2 rows left out (1 nonzero)\n"
+    )
+    shown = [line.strip() for line in run("info d.sbm")[1].splitlines()]
+    assert (
+        "left out: 3 features in fewer than 3 rows (4 nonzeros); "
+        "1 feature in fewer than 2 rows (1 nonzero)"
+    ) in shown
+    assert _strict(run("info d.sbm --json")[1])["left_out"] == [
+        {"min_count": 3, "features": 3, "nnz": 4}, {"min_count": 2, "features": 1, "nnz": 1}
+    ]  # fmt: skip
+
+
+def test_stores_of_whole_text_say_nothing_of_rare_features(run, here):
+    assert "left out" not in run("split big.svm -o x.sbm")[1]
+    assert "left out" not in run("info x.sbm")[1]
+    assert run("split big.svm -o y.sbm --min-count 1")[1].count("\n") == 1
+
+
+def test_standard_input_is_not_read_twice(run, here):
+    refused = "- can be read only once, and --min-count reads twice; write the text to a file first"
+    assert run("split - -o x.sbm --min-count 2") == (2, "", f"sbm: {refused}\n")
+    assert not Path("x.sbm").exists()
 
 
 @pytest.mark.parametrize("threads", ["0", "-1"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbm.store.buffers import Buffers
 from sbm.store.codec import decode_rows, encode_rows, kernels
-from sbm.store.idtable import DIRECT_LIMIT, IdTable
+from sbm.store.idtable import DIRECT_LIMIT, IdTable, count_codes, drop_unknown
 from sbm.store.planes import join_planes
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
@@ -370,6 +370,57 @@ def test_the_id_table_does_what_a_dictionary_does(
     expected = [known.setdefault(key, len(known)) for key in fresh]
     assert again.intern(np.array(fresh, np.int64)).tolist() == expected
     assert again.keys.tolist() == list(known)
+
+
+@QUICK
+@given(st.lists(st.tuples(KEYS, st.booleans()), max_size=80, unique_by=lambda pair: pair[0]))
+def test_an_id_table_that_keeps_some_keys_is_a_table_of_those(
+    pairs: list[tuple[int, bool]],
+) -> None:
+    table, keys = IdTable(), np.array([key for key, _ in pairs], np.int64)
+    table.intern(keys)
+    table.keep(np.array([stays for _, stays in pairs], np.bool_))
+    kept = [key for key, stays in pairs if stays]
+    assert table.keys.tolist() == kept
+    codes = {key: code for code, key in enumerate(kept)}
+    assert table.find(keys).tolist() == [codes.get(key, -1) for key, _ in pairs]
+    fresh = [key for key, stays in pairs if not stays]
+    again = table.intern(np.array(fresh, np.int64))
+    assert again.tolist() == list(range(len(kept), len(pairs)))
+
+
+@QUICK
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(-1, 4), st.sampled_from([1.0, 1.0, 0.5])), max_size=6),
+        max_size=6,
+    ),
+    st.sampled_from(["float32", "float64", None]),
+)
+def test_nonzeros_without_a_code_are_taken_out_of_their_rows(
+    rows: list[list[tuple[int, float]]], dtype: str | None
+) -> None:
+    flat = [pair for row in rows for pair in row]
+    indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    codes = np.array([code for code, _ in flat], np.int32)
+    values = None if dtype is None else np.array([value for _, value in flat], dtype)
+    n, ones = drop_unknown(indptr, codes, values)
+    kept = [[pair for pair in row if pair[0] >= 0] for row in rows]
+    left = [pair for row in kept for pair in row]
+    assert indptr.tolist() == np.cumsum([0, *map(len, kept)]).tolist()
+    assert (n, codes[:n].tolist()) == (len(left), [code for code, _ in left])
+    assert ones == (values is None or all(value == 1 for _, value in left))
+    if values is not None:
+        assert values[:n].tolist() == [value for _, value in left]
+
+
+def test_a_count_stops_at_the_most_it_needs_to_tell() -> None:
+    counts = np.array([0, 0, 2, 2**31 - 2], np.int32)
+    for _ in range(3):
+        count_codes(np.array([3, 1, 2, 2], np.int32), counts, 2**31 - 1)
+    assert counts.tolist() == [0, 3, 8, 2**31 - 1]
+    count_codes(np.array([0, 0, 0], np.int32), counts, 2)
+    assert counts.tolist() == [2, 3, 8, 2**31 - 1]
 
 
 @QUICK

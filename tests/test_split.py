@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs import deal
+from sbm.jobs.deal import Dealer
 from sbm.jobs.info import check
 from sbm.jobs.split import default_store, split
 from sbm.store import blocks as block_module
@@ -287,6 +288,205 @@ def test_too_many_labels_to_be_classes_become_real_labels_midway(
     assert multiset(last) == [(-77.5, ((9, 1),)), (0.125, ((9, 1),))]
     assert (read_manifest(tmp_path / "a.sbm")["labels"] is None) == (coded >= 65_536)
     assert len(multiset(store_rows(tmp_path / "a.sbm"))) == 72_002
+
+
+# ----------------------------------------------------------------------------------- rare features
+
+WORDS = st.tuples(
+    st.sampled_from(["+1", "-1", "0.5"]),
+    st.dictionaries(
+        st.one_of(st.integers(0, 12), st.sampled_from([2**24 - 1, 2**24, 2**40, 2**63 - 1])),
+        st.sampled_from(["1", "1.0", "0.1", "-3", "0"]),
+        max_size=8,
+    ),
+)
+Word = tuple[str, dict[int, str]]
+
+
+def as_text(rows: list[Word]) -> bytes:
+    lines = (" ".join([label, *(f"{i}:{v}" for i, v in f.items())]) for label, f in rows)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def without_rare(rows: list[Word], least: int, old: set[int]) -> tuple[list[Word], set[int], int]:
+    """The rows as a patient person leaves them, what was left out, and how many nonzeros."""
+    counts = Counter(i for _, features in rows for i in features)
+    rare = {i for i, n in counts.items() if n < least and i not in old}
+    kept = [(label, {i: v for i, v in f.items() if i not in rare}) for label, f in rows]
+    return kept, rare, sum(counts[i] for i in rare)
+
+
+def same_but_for_the_source(folder: Path) -> dict[str, Any]:
+    """Every file; the manifest without what tells of the text and of what was left out of it."""
+    files: dict[str, Any] = dict(files_of(folder))
+    manifest = json.loads(files["manifest.json"])
+    for generation in manifest["generations"]:
+        generation["options"].pop("min_count", None)
+        generation.pop("left_out", None)
+        for source in generation["sources"]:
+            del source["bytes"], source["sha256"]
+    return {**files, "manifest.json": manifest}
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    st.lists(WORDS, min_size=1, max_size=25),
+    st.lists(WORDS, max_size=5),
+    st.integers(2, 5),
+    st.integers(1, 4),
+    st.sampled_from(["float32", "float64"]),
+)
+def test_a_store_without_rare_features_is_that_of_a_text_without_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[Word],
+    before: list[Word],
+    least: int,
+    blocks: int,
+    dtype: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("rare")
+    old = {i for _, features in before for i in features}
+    kept, rare, nnz = without_rare(rows, least, old)
+    for name in ("whole", "cleaned"):
+        if before:  # then what is counted is appended, and the ids that are there already stay
+            split([written(folder, "a.svm", as_text(before))], folder / name, dtype=dtype)
+        (folder / f"{name}.dir").mkdir()
+    options: dict[str, Any] = {
+        "blocks": blocks, "dtype": dtype, "append": bool(before), "force": True, "threads": 2
+    }  # fmt: skip
+    whole = written(folder / "whole.dir", "b.svm", as_text(rows))
+    cleaned = written(folder / "cleaned.dir", "b.svm", as_text(kept))
+    report = split([whole], folder / "whole", min_count=least, **options)
+    expected = split([cleaned], folder / "cleaned", **options)
+    assert report["left_out"] == {"features": len(rare), "nnz": nnz}
+    assert expected["left_out"] == {"features": 0, "nnz": 0}
+    assert same_but_for_the_source(folder / "whole") == same_but_for_the_source(folder / "cleaned")
+    same = set(report) - {"store", "text_bytes", "left_out"}
+    assert {k: report[k] for k in same} == {k: expected[k] for k in same}
+    generation = read_manifest(folder / "whole")["generations"][-1]
+    assert generation["options"]["min_count"] == least
+    assert generation["left_out"] == report["left_out"]
+    assert check(folder / "whole")["unused_features"] == 0
+
+
+def test_rare_features_are_left_out_alike_whatever_the_threads_and_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # several batches
+    r = random.Random(5)
+    rows: list[Word] = []
+    for k in range(40_000):  # most rare ids come late, and frequent ones anywhere
+        ids = [*r.sample(range(3000), 5), 10**6 + r.randrange(60_000), 2**41 + k % 7000]
+        rows.append((r.choice("12"), {i: "2" if i % 9 == 0 else "1" for i in ids}))
+    kept, rare, nnz = without_rare(rows, 6, set())
+    assert min(len(rare), 60_000 - len(rare)) > 1000
+    (tmp_path / "cleaned").mkdir()
+    whole = written(tmp_path, "a.svm", as_text(rows))
+    cleaned = written(tmp_path / "cleaned", "a.svm", as_text(kept))
+    split([cleaned], tmp_path / "cleaned.sbm", blocks=3)
+    expected = same_but_for_the_source(tmp_path / "cleaned.sbm")
+    for piece, threads in ((1 << 14, 1), (1 << 14, 3), (2 << 20, 2)):
+        monkeypatch.setattr("sbm.store.text.PIECE", piece)
+        report = split(
+            [whole], tmp_path / "a.sbm", blocks=3, threads=threads, min_count=6, force=True
+        )
+        assert report["left_out"] == {"features": len(rare), "nnz": nnz}
+        assert same_but_for_the_source(tmp_path / "a.sbm") == expected
+
+
+def test_a_feature_counts_the_rows_of_all_sources_and_none_that_is_refused(tmp_path: Path) -> None:
+    sources = [
+        written(tmp_path, "a.svm", b"1 1:1 2:1 3:5\n-1 1:1 3:x\n"),
+        written(tmp_path, "b.svm", b"# none\n1 1:1\n-1 2:1 4:1\n1 4:x\n"),
+        written(tmp_path, "c.svm.zst", zstandard.ZstdCompressor().compress(b"-1 9:1\n")),
+    ]
+    report = split(sources, tmp_path / "a.sbm", blocks=1, on_error="skip", min_count=2)
+    assert multiset(store_rows(tmp_path / "a.sbm")) == [
+        (-1, ()), (-1, ((2, 1),)), (1, ((1, 1),)), (1, ((1, 1), (2, 1)))
+    ]  # fmt: skip
+    assert (report["rows"], report["features"], report["nnz"]) == (4, 2, 4)
+    assert report["left_out"] == {"features": 3, "nnz": 3}
+    # Neither reading adds to what the other one found.
+    assert (report["skipped"], len(report["problems"])) == (2, 2)
+    assert report["text_bytes"] == sum(p.stat().st_size for p in sources[:2]) + len("-1 9:1\n")
+    # The only value that was not 1 is gone.
+    assert report["value_type"] == "ones"
+
+
+def test_a_store_may_lose_all_its_features(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.svm", b"1 1:2 2:1\n-1 3:1\n")
+    report = split([source], tmp_path / "a.sbm", blocks=1, min_count=2**31 - 1)
+    assert multiset(store_rows(tmp_path / "a.sbm")) == [(-1, ()), (1, ())]
+    assert report["left_out"] == {"features": 3, "nnz": 3}
+    check(tmp_path / "a.sbm")
+
+
+def test_a_count_of_one_leaves_no_trace(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.svm", random_text(4, 100))
+    split([source], tmp_path / "plain")
+    split([source], tmp_path / "one", min_count=1)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "plain")
+    generation = read_manifest(tmp_path / "one")["generations"][0]
+    assert "min_count" not in generation["options"]
+    assert "left_out" not in generation
+
+
+def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    source = written(tmp_path, "a.svm", b"1 1:1\n")
+    for name in ("-", str(pipe)):
+        with pytest.raises(SettingsError) as caught:
+            split([source, name], tmp_path / "a.sbm", min_count=2)
+        assert str(caught.value) == (
+            f"{name} can be read only once, and --min-count reads twice; "
+            "write the text to a file first"
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svm", "pipe"]
+
+
+def test_text_that_changes_between_the_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(tmp_path, "a.svm", b"1 1:1\n1 1:1\n")
+
+    class Changing(Dealer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            source.write_bytes(b"1 1:1\n1 2:1\n")
+
+    monkeypatch.setattr("sbm.jobs.split.Dealer", Changing)
+    with pytest.raises(DataError) as caught:
+        split([source], tmp_path / "a.sbm", min_count=2)
+    assert str(caught.value) == (
+        f"{source} changed between the two readings that --min-count takes; "
+        "split it again when it is complete"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
+
+
+def test_ids_that_do_not_fit_are_refused_while_they_are_counted(tmp_path: Path) -> None:
+    r = random.Random(1)
+    lines = (b"1 %d:1 %d:1\n" % (r.getrandbits(62), r.getrandbits(63)) for _ in range(700_000))
+    source = written(tmp_path, "a.svm", b"".join(lines))
+    with pytest.raises(MemoryPlanError) as caught:
+        split([source], tmp_path / "a.sbm", mem="180MB", threads=1, min_count=2)
+    assert re.fullmatch(
+        r"\d+ distinct features need [\d.]+ MB for their ids and counts alone, "
+        r"--mem 180 MB leaves [\d.]+ MB; raise --mem",
+        str(caught.value),
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
+
+
+def test_a_bad_line_is_found_while_counting_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fails_in_the_middle(tmp_path)
+    monkeypatch.setattr("sbm.jobs.split.Dealer", None)  # nobody gets to deal
+    with pytest.raises(DataError, match=f"{source}:80001: found 'oops'"):
+        split([source], tmp_path / "a.sbm", min_count=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.svm"]
 
 
 # ------------------------------------------------------------------------------------------ append
@@ -660,6 +860,8 @@ def test_an_append_without_rows_leaves_the_store_as_it_was(tmp_path: Path) -> No
         ({"level": 20}, "level is 20; it must be from 1 to 19"),
         ({"threads": 0}, "threads is 0; it must be at least 1"),
         ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"min_count": 0}, "min_count is 0; it must be from 1 to 2147483647"),
+        ({"min_count": 2**31}, "min_count is 2147483648; it must be from 1 to 2147483647"),
         ({"on_error": "ignore"}, "on_error is 'ignore'; it must be fail or skip"),
         (
             {"block_size": "much"},

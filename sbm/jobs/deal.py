@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from sbm.rows import Rows
 from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
 from sbm.store.buffers import Buffers
-from sbm.store.idtable import IdTable
+from sbm.store.idtable import IdTable, drop_unknown
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
-__all__ = ["CodedText", "Dealer", "Labels", "SplitOptions", "limit_threads"]
+__all__ = ["CodedText", "Dealer", "Labels", "SplitOptions", "check_ids", "limit_threads"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -130,6 +130,24 @@ class CodedText:
         if len(self.unknown):
             self.indices[self.unknown] = ids.intern(self.unknown_ids)
 
+    def without_unknown(self, ids: IdTable, buffers: Buffers) -> "CodedText":
+        """Leave out what is not in `ids`, which nobody adds to any more; in any thread.
+
+        The arrays of this one are used up. Values are looked at anew: where those that were not 1
+        are all left out, a store of ones needs to keep none.
+        """
+        if len(self.unknown):  # large ids among them may be known
+            self.indices[self.unknown] = ids.find(self.unknown_ids)
+        nnz, ones = drop_unknown(self.indptr, self.indices, self.values)
+        if ones:
+            buffers.give_back(self.values)
+        values = None if ones or self.values is None else self.values[:nnz]
+        nothing = slice(0)
+        return replace(
+            self, indices=self.indices[:nnz], values=values, unknown=self.unknown[nothing],
+            unknown_ids=self.unknown_ids[nothing],
+        )  # fmt: skip
+
 
 class Labels:
     """Class codes in order of first appearance, until there are too many to be classes."""
@@ -178,6 +196,7 @@ class SplitOptions:
     threads: int
     mem: int
     skip: bool
+    min_count: int
 
 
 def batch_bytes(mem: int) -> int:
@@ -205,6 +224,29 @@ def limit_threads(mem: int, threads: int) -> int:
     return min(threads, most)
 
 
+def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:
+    """Refuse more ids than fit beside the batches, with `count_bytes` for their counts.
+
+    There are no batches yet while features are counted, but their room is not given to ids then:
+    a table that grows needs more than it holds in the end.
+
+    Raises
+    ------
+    MemoryPlanError
+        Says what there is room for.
+    """
+    pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
+    room = options.mem - INTERPRETER - pieces - 2 * batch_bytes(options.mem)
+    needed = ids.nbytes + count_bytes
+    if needed > room:
+        what = "ids and counts" if count_bytes else "ids"
+        raise MemoryPlanError(
+            f"{len(ids)} distinct features need {format_size(needed)} for their {what} alone, "
+            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem",
+            options.mem + needed,
+        )
+
+
 class Dealer:
     """Gathers parsed text in batches and deals each batch to the blocks."""
 
@@ -223,8 +265,6 @@ class Dealer:
         self._random = np.random.default_rng([options.seed, first_block, 2])
         width = 4 + np.dtype(options.dtype).itemsize
         size = batch_bytes(options.mem)
-        pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
-        self._room = options.mem - INTERPRETER - pieces - 2 * size  # for the ids
         self._capacity = size // width
         self._row_capacity = size // 64
         self._dtype = options.dtype
@@ -238,13 +278,7 @@ class Dealer:
     def add(self, text: CodedText, text_share: float) -> None:
         """Take a piece of text; `text_share` is the part of the whole input read so far."""
         text.complete(self.ids)
-        if self.ids.nbytes > self._room:
-            raise MemoryPlanError(
-                f"{len(self.ids)} distinct features need {format_size(self.ids.nbytes)} for their "
-                f"ids alone, --mem {format_size(self._options.mem)} leaves "
-                f"{format_size(self._room)}; raise --mem",
-                self._options.mem + self.ids.nbytes,
-            )
+        check_ids(self.ids, self._options)
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
         self.has_values |= text.values is not None

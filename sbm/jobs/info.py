@@ -76,6 +76,11 @@ def _store(path: Path) -> dict[str, Any]:
             for source in generation["sources"]
         ],
         "options": [g["options"] for g in store.manifest["generations"]],
+        "left_out": [
+            {"min_count": g["options"]["min_count"], **g["left_out"]}
+            for g in store.manifest["generations"]
+            if "left_out" in g
+        ],
     }
 
 

@@ -1,8 +1,12 @@
-"""Split: LIBSVM text to a block store, read once, rows dealt to blocks at random.
+"""Split: LIBSVM text to a block store, rows dealt to blocks at random.
 
 Text is parsed in threads, ids become indices in order of first appearance, rows gather in a batch;
 a full batch is permuted and dealt, one chunk to each block, while the next one fills. Memory is two
 batches, whatever the number of blocks.
+
+The text is read once. To leave out rare features it is read twice, first to count: then the second
+reading knows all ids to keep, and nothing behind the parser differs from a split of a text without
+the others.
 """
 
 import contextlib
@@ -11,13 +15,15 @@ import datetime
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.jobs.count import FeatureCounter
 from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, limit_threads
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.process import return_freed_memory
@@ -29,6 +35,7 @@ from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
 from sbm.store.files import lock, write_error
 from sbm.store.idtable import IdTable
+from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
 
 __all__ = ["default_store", "split"]
@@ -59,6 +66,7 @@ def split(
     append: bool = False,
     force: bool = False,
     on_error: str = "fail",
+    min_count: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from LIBSVM text.
@@ -66,7 +74,8 @@ def split(
     Parameters
     ----------
     inputs : sequence of str or Path
-        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once.
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
+        with `min_count`.
     store : str or Path, optional
         Default: the first input's name with ``.sbm``.
     blocks : int, optional
@@ -91,6 +100,9 @@ def split(
         Replace an existing store; with `append`, take a source a second time.
     on_error : {"fail", "skip"}
         What to do with a line that is not LIBSVM text.
+    min_count : int
+        Leave out features that fewer rows have; rows that lose all of theirs stay, empty. With
+        `append` only the new rows count, and features of the store stay.
     progress : Progress, optional
         Is told the bytes read.
 
@@ -98,7 +110,8 @@ def split(
     -------
     dict
         ``store``, ``rows``, ``features``, ``nnz``, ``blocks``, ``bytes``, ``text_bytes``,
-        ``skipped``, ``problems``, ``value_type``, ``labels``.
+        ``skipped``, ``problems``, ``value_type``, ``labels``, ``left_out`` (``features`` and
+        ``nnz`` that `min_count` left out).
 
     Raises
     ------
@@ -118,8 +131,10 @@ def split(
     if append and dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"]
     options = _check_options(
-        blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error
+        blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error, min_count
     )
+    if min_count > 1:
+        _refuse_pipes(sources)
     progress = progress or Progress()
     return_freed_memory()
     prepare("split", options.dtype, progress)
@@ -137,6 +152,7 @@ def _check_options(
     threads: int | None,
     mem: int | str,
     on_error: str,
+    min_count: int,
 ) -> SplitOptions:
     if blocks is not None and block_size is not None:
         raise SettingsError("give --blocks or --block-size, not both")
@@ -154,6 +170,8 @@ def _check_options(
         raise SettingsError(f"on_error is {on_error!r}; it must be fail or skip")
     if seed < 0:
         raise SettingsError(f"seed is {seed}; it must be at least 0")
+    if not 1 <= min_count < 1 << 31:
+        raise SettingsError(f"min_count is {min_count}; it must be from 1 to {(1 << 31) - 1}")
     bound = parse_size(mem)
     return SplitOptions(
         blocks=blocks,
@@ -165,7 +183,17 @@ def _check_options(
         threads=limit_threads(bound, threads or len(os.sched_getaffinity(0))),
         mem=bound,
         skip=on_error == "skip",
+        min_count=min_count,
     )
+
+
+def _refuse_pipes(sources: list[Source]) -> None:
+    for source in sources:
+        if source.name == "-" or not os.path.isfile(source.name):
+            raise SettingsError(
+                f"{source.name} can be read only once, and --min-count reads twice; "
+                "write the text to a file first"
+            )
 
 
 @contextlib.contextmanager
@@ -263,20 +291,31 @@ def _fill_store(
         ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read and deal
         ThreadPoolExecutor(options.threads, "sbm-write") as writers,
     ):
+        counted = None
+        if options.min_count > 1:
+            counted = _count(sources, ids, options, pool, progress)
         dealer = Dealer(folder, first, options, ids, table, writers)
-        _read(sources, dealer, options, pool, progress)
+        _read("split", sources, dealer, options, pool, progress, only_known=counted is not None)
+        if counted is not None:
+            _refuse_changed_sources(sources, counted)
         _refuse_known_sources(sources, manifest, target, force)
         new_blocks, index = dealer.finish()
     files = (store_files.features_name(generation), store_files.index_name(generation))
     container.write(folder / files[0], "features", {"ids": ids.keys[known:]})
     container.write(folder / files[1], "index", {"chunks": index})
-    manifest["generations"].append({
+    entry: dict[str, Any] = {
         "features": files[0], "index": files[1], "new_features": len(ids) - known,
         "blocks": [b["file"] for b in new_blocks], "rows": dealer.n_rows,
         "sources": [s.describe() for s in sources],
         "options": {"seed": options.seed, "shuffle": options.shuffle, "level": options.level},
         "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    })  # fmt: skip
+    }  # fmt: skip
+    left_out = {"features": 0, "nnz": 0}
+    if counted is not None:
+        left_out = {"features": counted.n_rare, "nnz": counted.nnz - dealer.nnz}
+        entry["options"]["min_count"] = options.min_count
+        entry["left_out"] = left_out
+    manifest["generations"].append(entry)
     manifest["version"] = store_files.VERSION  # what was appended is of today's
     manifest["blocks"] += new_blocks
     manifest["rows"] += dealer.n_rows
@@ -289,7 +328,7 @@ def _fill_store(
     if dealer.has_values:
         manifest["value_type"] = options.dtype
     store_files.write_manifest(folder, manifest)
-    return _report(target, manifest, new_blocks, sources)
+    return _report(target, manifest, new_blocks, sources) | {"left_out": left_out}
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
@@ -309,29 +348,87 @@ def _number(file: str) -> int:
     return int(file.removeprefix("block-").removesuffix(".sbb"))
 
 
-def _read(
+@dataclass(frozen=True)
+class _Counted:
+    """What the first of two readings found.
+
+    Attributes
+    ----------
+    sources : list of Source
+        The sources as they were then.
+    n_rare : int
+        Features to leave out.
+    nnz : int
+        Nonzeros, those of rare features included.
+    """
+
+    sources: list[Source]
+    n_rare: int
+    nnz: int
+
+
+def _count(
     sources: list[Source],
-    dealer: Dealer,
+    ids: IdTable,
     options: SplitOptions,
     pool: ThreadPoolExecutor,
     progress: Progress,
+) -> _Counted:
+    """Read the sources a first time, and put the ids that are to be kept into the table."""
+    again = [Source(s.name, s.size) for s in sources]  # what the second reading counts is kept
+    counter = FeatureCounter(ids, options)
+    _read("count", again, counter, options, pool, progress)
+    return _Counted(again, counter.forget_rare(), counter.nnz)
+
+
+def _refuse_changed_sources(sources: list[Source], counted: _Counted) -> None:
+    """Notice text that is not the text that was counted."""
+    for before, source in zip(counted.sources, sources, strict=True):
+        if before.sha256 != source.sha256:
+            raise DataError(
+                f"{source.name} changed between the two readings that --min-count takes; "
+                "split it again when it is complete"
+            )
+
+
+class _Taker(Protocol):
+    """A dealer, or what counts before it."""
+
+    ids: IdTable
+    n_rows: int
+
+    def add(self, text: CodedText, text_share: float) -> None: ...
+
+
+def _read(
+    what: str,
+    sources: list[Source],
+    taker: _Taker,
+    options: SplitOptions,
+    pool: ThreadPoolExecutor,
+    progress: Progress,
+    only_known: bool = False,
 ) -> None:
-    """Parse everything and hand it to the dealer."""
+    """Parse everything and hand it over, without the features that are in no table if so wanted."""
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
-    progress.start("split", total if known else None)
+    progress.start(what, total if known else None)
     buffers = Buffers(PIECE)
+
+    def coded(parsed: ParsedText) -> CodedText:
+        text = CodedText.of(parsed, taker.ids, buffers)
+        return text.without_unknown(taker.ids, buffers) if only_known else text
+
     pieces = convert_sources(
-        sources, pool, lambda parsed: CodedText.of(parsed, dealer.ids, buffers),
-        ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
+        sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip
     for _, text in pieces:
         done = sum(s.parsed for s in sources)
         if len(text.labels):
-            dealer.add(text, done / total if known else 0.0)
+            taker.add(text, done / total if known else 0.0)
         text.give_back(buffers)
-        progress.advance(done, rows=dealer.n_rows)
+        progress.advance(done, rows=taker.n_rows)
     progress.finish()
 
 

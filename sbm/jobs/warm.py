@@ -76,6 +76,7 @@ def run(command: str, value_type: str) -> None:
         for text in kinds.values():
             source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
             source.write_text(text, "ascii")
+            split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
             split([source], store, dtype=dtype, blocks=2, force=True)
         if command != "split":
             train(store, Path(folder, "t.model"), Settings(rounds=2, **_SETTINGS[command]))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["DIRECT_LIMIT", "IdTable"]
+__all__ = ["DIRECT_LIMIT", "IdTable", "count_codes", "drop_unknown"]
 
 DIRECT_LIMIT = 1 << 24  # 64 MB of codes at most
 
@@ -27,7 +27,9 @@ class IdTable:
     """
 
     def __init__(self, keys: npt.NDArray[np.int64] | None = None) -> None:
-        known = np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64)
+        self._fill(np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64))
+
+    def _fill(self, known: npt.NDArray[np.int64]) -> None:
         self._n = len(known)
         self._seen = np.empty(max(1024, self._n), np.int64)
         self._seen[: self._n] = known
@@ -81,6 +83,18 @@ class IdTable:
                 return out
             self._grow(int(keys[begin]))
 
+    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Forget all keys but the chosen ones, which get the codes 0, 1, 2, ... in the same order.
+
+        Parameters
+        ----------
+        chosen : ndarray, shape (n,), bool
+            For each code whether its key stays.
+        """
+        known = self.keys[chosen]
+        del self._seen, self._direct, self._slots, self._slot_keys  # room for the new ones
+        self._fill(known)
+
     def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Codes of the keys, shape (n,), int32; -1 for an unknown key."""
         out = np.empty(len(keys), np.int32)
@@ -129,3 +143,43 @@ class IdTable:
                 self._direct = direct
         elif 2 * self._n >= len(self._slots):
             self._resize_hash(4 * self._n)
+
+
+def count_codes(codes: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], most: int) -> None:
+    """Add one to the count of each code; a count stays at `most` once it is there.
+
+    Parameters
+    ----------
+    codes : ndarray, shape (n,), int32, none negative
+    counts : ndarray, shape (more than the largest code,), int32, changed in place
+    most : int
+        At most 2^31 - 1.
+    """
+    kernels.count(codes, counts, most)
+
+
+def drop_unknown(
+    indptr: npt.NDArray[np.int64],
+    codes: npt.NDArray[np.int32],
+    values: npt.NDArray[np.floating] | None,
+) -> tuple[int, bool]:
+    """Take nonzeros without a code out of rows; a row that loses all of them stays, empty.
+
+    Parameters
+    ----------
+    indptr : ndarray, shape (n_rows + 1,), int64, changed in place
+        Begins with 0.
+    codes : ndarray, shape (nnz,), int32, changed in place
+        -1 for what is dropped.
+    values : ndarray, shape (nnz,), float32 or float64, changed in place, or None
+        None when all are 1.
+
+    Returns
+    -------
+    n : int
+        Nonzeros that are left, the first ones of `codes` and `values`.
+    ones : bool
+        Whether all of their values are 1.
+    """
+    n, ones = kernels.drop_unknown(indptr, codes, values)
+    return n, bool(ones)

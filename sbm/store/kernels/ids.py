@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-__all__ = ["intern", "look_up", "rehash"]
+__all__ = ["count", "drop_unknown", "intern", "look_up", "rehash"]
 
 DIRECT_LIMIT = 1 << 24
 
@@ -87,3 +87,36 @@ def rehash(seen, n_seen, slots, slot_keys, shift):
             s = (s + 1) & mask
         slots[s] = code + 1
         slot_keys[s] = key
+
+
+@njit(nogil=True, error_model="numpy")
+def count(codes, counts, most):
+    """Add one to the count of each code; none gets above `most`, so that none overflows."""
+    for k in range(len(codes)):
+        code = np.uint64(codes[k])
+        counts[code] += counts[code] < most
+
+
+@njit(nogil=True, error_model="numpy")
+def drop_unknown(indptr, codes, values):
+    """Take the nonzeros whose code is -1 out of rows that begin at 0, in place.
+
+    Returns how many are left, at the front of `codes` and `values`, and whether all of their
+    values are 1; `values` may be None. Without a branch on what is dropped.
+    """
+    n = np.int64(0)
+    ones = True
+    begin = np.int64(0)
+    for row in range(1, len(indptr)):
+        end = indptr[row]
+        for k in range(begin, end):
+            code = codes[np.uint64(k)]
+            codes[np.uint64(n)] = code
+            if values is not None:
+                value = values[np.uint64(k)]
+                values[np.uint64(n)] = value
+                ones &= (value == 1) | (code < 0)
+            n += code >= 0
+        begin = end
+        indptr[row] = n
+    return n, ones
