@@ -134,7 +134,8 @@ class CodedText:
         """Leave out what is not in `ids`, which nobody adds to any more; in any thread.
 
         The arrays of this one are used up. Values are looked at anew: where those that were not 1
-        are all left out, a store of ones needs to keep none.
+        are all left out, a store of ones needs to keep none (1.00000001, which float32 rounds to
+        1, is no reason either, though it is one for the parser).
         """
         if len(self.unknown):  # large ids among them may be known
             self.indices[self.unknown] = ids.find(self.unknown_ids)
