@@ -93,12 +93,16 @@ class Lists:
         return Lists(offsets, self.outputs[where], self.values[where])
 
     def put(self, rows: npt.NDArray[np.integer], others: Alphas) -> None:
-        """Replace those of some rows; new arrays, as lists have other lengths then."""
+        """Replace those of some rows; new arrays, as lists have other lengths then.
+
+        Of a row that is named twice the last list counts.
+        """
         assert isinstance(others, Lists)
         if len(rows) == 0:
             return
         if (np.diff(rows) <= 0).any():
             order = np.argsort(rows, kind="stable")
+            order = order[np.append(np.diff(rows[order]) > 0, True)]
             rows, others = rows[order], others.take(order)
         before, after = self.counts, self.counts
         after[rows] = others.counts

@@ -296,6 +296,11 @@ def train(
             f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
             f"{settings.tol:g}; raise {used_up}"
         )
+        if report["visits_cut_short"]:
+            _complain(
+                f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
+                "there is no room for more variables; raise --mem"
+            )
         sys.exit(EXIT_BUDGET)
 
 

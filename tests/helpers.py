@@ -4,12 +4,17 @@ import importlib.util
 import itertools
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import sbm
+from sbm.alphas import Alphas, Dense, Lists
+from sbm.jobs.progress import Progress
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore
 
@@ -28,6 +33,69 @@ def load_script(name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
+
+
+# ------------------------------------------------------------------------------ whole trainings
+
+
+class Passes(Progress):
+    """Keeps what is told of each pass."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def row(self, record: Any) -> None:
+        self.rows.append(record)
+
+
+def write_rows(path: Path, X: npt.NDArray[np.floating], labels: Iterable[float]) -> Path:
+    """Write LIBSVM text; features are numbered from 1."""
+    lines = []
+    for x, label in zip(X, labels, strict=True):
+        features = " ".join(f"{k + 1}:{float(x[k])!r}" for k in np.flatnonzero(x))
+        lines.append(f"{label:g} {features}\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def fit(
+    store: Path, name: str = "m.model", **settings: Any
+) -> tuple[sbm.Model, dict[str, Any], list[dict[str, Any]]]:
+    """Train on a store; model, report and passes."""
+    progress = Passes()
+    chosen = sbm.Settings(**{"mem": "400MB", **settings})
+    model, report = sbm.train(store, store.parent / name, chosen, progress=progress)
+    return model, report, progress.rows
+
+
+def full_weights(model: sbm.Model, n_features: int) -> npt.NDArray[np.float64]:
+    """Weights of the features 1 to `n_features`, also of those that the model does not know."""
+    W = np.zeros((n_features, model.W.shape[1]))
+    W[model.ids - 1] = model.W
+    return W
+
+
+# ----------------------------------------------------------------- variables as plain Python
+
+Variables = list[tuple[int, float]]  # (output, variable) of a row
+
+
+def lists_of(rows: Iterable[Variables]) -> Lists:
+    """Lists of variables from plain ones."""
+    flat = list(rows)
+    offsets = np.cumsum([0, *map(len, flat)]).astype(np.int64)
+    outputs = np.array([k for row in flat for k, _ in row], np.int32)
+    return Lists(offsets, outputs, np.array([value for row in flat for _, value in row], float))
+
+
+def plain(alpha: Alphas) -> list[float] | list[Variables]:
+    """Variables as plain ones, row by row."""
+    if isinstance(alpha, Dense):
+        return alpha.values.tolist()
+    return [
+        list(zip(alpha.outputs[a:b].tolist(), alpha.values[a:b].tolist(), strict=True))
+        for a, b in itertools.pairwise(alpha.offsets.tolist())
+    ]
 
 
 # ------------------------------------------------------------ LIBSVM text, slowly and surely

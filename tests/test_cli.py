@@ -839,3 +839,44 @@ def test_a_second_training_of_the_same_model_is_refused(run, long):
         "sbm: the run big.model.run is in use by another sbm process; "
         "wait for it to end or stop it\n"
     )
+
+
+# ------------------------------------------------------------------------------ many classes
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_train_predict_and_info_of_many_classes(run, loss):
+    """Trained on the command line; labels that are no codes, three best ones, confusions."""
+    labels = [-3, 0.5, 7, 1e6]
+    rows = [(k, k % 4) for k in range(80)]
+    text = "".join(f"{labels[c]:g} {c + 1}:2 {5 + k % 9}:1\n" for k, c in rows)
+    wrong = "7 1:2\n"  # looks like a -3
+    Path("t.svm").write_text(text)
+    Path("p.svm").write_text(text + wrong)
+    assert run("split t.svm -o t.sbm --blocks 3")[0] == 0
+    assert run(f"train t.sbm -o m.model --loss {loss} --tol 1e-4")[0] == 0
+    code, out, _ = run("predict m.model p.svm -o out.txt --top 3 --confusion c.tsv --json")
+    assert code == 0
+    report = _strict(out)
+    assert (report["rows"], report["top_n"]) == (81, 3)
+    assert report["accuracy"] == pytest.approx(80 / 81)
+    assert sum(n for _, _, n in report["confusion"]) == 81
+    assert [7.0, -3.0, 1] in report["confusion"]
+    lines = [line.split() for line in Path("out.txt").read_text().splitlines()]
+    assert [float(line[0]) for line in lines] == [*(labels[c] for _, c in rows), -3]
+    assert all(len({*map(float, line)} & {*labels}) == 3 for line in lines)
+    head, *table = (line.split("\t") for line in Path("c.tsv").read_text().splitlines())
+    counts = {(row[0], c): n for row in table for c, n in zip(head[1:], row[1:], strict=True)}
+    assert {k: n for k, n in counts.items() if n != "0"} == {
+        ("-3", "-3"): "20", ("0.5", "0.5"): "20", ("7", "7"): "20", ("7", "-3"): "1",
+        ("1000000", "1000000"): "20",
+    }  # fmt: skip
+    code, out, _ = run("info m.model --json")
+    assert code == 0
+    info = _strict(out)
+    assert info["labels"] == labels
+    assert (info["loss"], info["outputs"], info["converged"]) == (loss, 4, True)
+    assert info["certificate"]["relative_gap"] <= 1e-4
+    code, out, err = run("info m.model")
+    assert (code, err) == (0, "")
+    assert loss in out

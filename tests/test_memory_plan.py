@@ -49,6 +49,11 @@ STORES = st.builds(
     st.sampled_from(list(WIDTH)),
     st.booleans(),
 )
+OUTPUTS = st.one_of(
+    st.just(([1], False)),
+    st.integers(1, 300).map(lambda k: ([k], True)),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5).map(lambda ks: (ks, True)),
+)
 FRACTIONS = st.sampled_from([0.0, 0.1, 0.33, 0.5, 0.9])
 
 
@@ -86,22 +91,27 @@ def check(store: Any, plan: MemoryPlan, mem: int, cache_frac: float) -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(STORES, FRACTIONS, st.integers(1, 5_000_000), st.integers(1, 3))
+@given(STORES, FRACTIONS, st.integers(1, 5_000_000), OUTPUTS)
 def test_plans_keep_the_bound_and_the_least_one_is_the_least(
-    store: Any, cache_frac: float, n_weights: int, n_outputs: int
+    store: Any, cache_frac: float, n_weights: int, shape: tuple[list[int], bool]
 ) -> None:
+    outputs, listed = shape
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, INTERPRETER, cache_frac, n_weights, n_outputs)
+        plan_training(store, INTERPRETER, cache_frac, n_weights, outputs, listed)
     least = caught.value.least_bytes
-    assert least >= INTERPRETER + 8 * n_weights * n_outputs
-    check(store, plan_training(store, least, cache_frac, n_weights, n_outputs), least, cache_frac)
-    with pytest.raises(MemoryPlanError) as again:
-        plan_training(store, least - 1, cache_frac, n_weights, n_outputs)
-    assert again.value.least_bytes == least
-    for factor in (1.01, 1.2, 2, 10, 100):
-        mem = int(least * factor)
-        plan = plan_training(store, mem, cache_frac, n_weights, n_outputs)
+    assert least >= INTERPRETER + 8 * n_weights * sum(outputs)
+    for mem in (least, *(int(least * factor) for factor in (1.01, 1.2, 2, 10, 100))):
+        plan = plan_training(store, mem, cache_frac, n_weights, outputs, listed)
         check(store, plan, mem, cache_frac)
+        if listed:
+            # The lists of a block, in the working set and on their way to the disk.
+            variables = sum(min(plan.row_variables, k) for k in outputs)
+            assert 1 <= plan.row_variables <= max(outputs)
+            assert plan.items["blocks"] >= 2 * 12 * variables * plan.part_rows
+            assert plan.items["cache"] >= 12 * variables * plan.cache_rows
+    with pytest.raises(MemoryPlanError) as again:
+        plan_training(store, least - 1, cache_frac, n_weights, outputs, listed)
+    assert again.value.least_bytes == least
 
 
 def test_the_refusal_names_the_least_size_in_a_form_that_is_accepted() -> None:
@@ -166,3 +176,15 @@ def test_parts_are_samples_of_their_block() -> None:
     q = len(plan.parts)
     for k, part in enumerate(plan.parts):
         assert part.chunks == store.chunks[0][k::q]
+
+
+def test_lists_have_room_for_all_classes_where_that_costs_no_block() -> None:
+    store = store_of(12, 5, 1000, 50_000, "float32")
+    ample = plan_training(store, 10**10, 0.5, 1000, [300], True)
+    assert ample.row_variables == 300
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, 1, 0.5, 1000, [300], True)
+    tight = plan_training(store, caught.value.least_bytes, 0.5, 1000, [300], True)
+    assert tight.row_variables == 4
+    binary = plan_training(store, 10**10, 0.5, 1000)
+    assert ample.items["weights"] == 300 * binary.items["weights"]

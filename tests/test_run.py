@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import lists_of, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from sbm.alphas import Dense, Lists
 from sbm.errors import StoreError
 from sbm.store import arrays as container
 from sbm.store import files
@@ -37,11 +39,17 @@ def _names(folder: Path) -> set[str]:
     return set(os.listdir(folder)) - {"lock", "log.jsonl"}
 
 
-def _alpha(seed: int, n: int, outputs: int = 1) -> np.ndarray:
+def _alpha(seed: int, n: int) -> Dense:
     """A mixture of 0, C and free values."""
     random = np.random.default_rng(seed)
-    free = random.random((n, outputs)) * C
-    return np.choose(random.integers(0, 3, (n, outputs)), [np.zeros_like(free), C, free])
+    free = random.random(n) * C
+    return Dense(np.choose(random.integers(0, 3, n), [np.zeros_like(free), C, free]))
+
+
+def _assert_same(ours, expected) -> None:
+    """Fail unless two sets of variables are the same to the bit."""
+    assert type(ours) is type(expected)
+    assert plain(ours) == plain(expected)
 
 
 def _committed(folder: Path, rows: list[int], **options) -> tuple[Run, dict]:
@@ -61,7 +69,7 @@ def _committed(folder: Path, rows: list[int], **options) -> tuple[Run, dict]:
 @given(
     hnp.arrays(
         np.float64,
-        st.tuples(st.integers(0, 50), st.integers(1, 3)),
+        st.integers(0, 50),
         elements=st.sampled_from([0.0, C, 3 * C, C / 3, 5e-324])
         | st.floats(0, 1e300)
         | st.floats(-10, 10),
@@ -69,22 +77,21 @@ def _committed(folder: Path, rows: list[int], **options) -> tuple[Run, dict]:
     st.sampled_from([(), (C,), (C, 3 * C)]),
 )
 def test_alphas_come_back_exactly(tmp_path, alpha, resting):
-    run = Run(tmp_path, [7, len(alpha)], alpha.shape[1], resting)
-    run.store(1, alpha)
-    assert run.load(1).dtype == np.float64
-    np.testing.assert_array_equal(run.load(1), alpha)
-    assert run.load(0).shape == (7, alpha.shape[1])
-    assert not run.load(0).any()
+    run = Run(tmp_path, [7, len(alpha)], None, resting)
+    run.store(1, Dense(alpha))
+    assert run.load(1).values.dtype == np.float64
+    _assert_same(run.load(1), Dense(alpha))
+    _assert_same(run.load(0), Dense(np.zeros(7)))
 
 
 def test_resting_alphas_take_next_to_nothing(folder):
     n = 100_000
-    run = Run(folder, [n], 1, [C], **AT_ONCE)
-    run.store(0, np.where(np.arange(n)[:, None] % 1000, 0.0, C))
+    run = Run(folder, [n], None, [C], **AT_ONCE)
+    run.store(0, Dense(np.where(np.arange(n) % 1000, 0.0, C)))
     (path,) = folder.glob("*.sba")
     assert path.stat().st_size < n / 40
-    free = np.random.default_rng(0).random((n, 1)) * C
-    run.store(0, free)
+    free = np.random.default_rng(0).random(n) * C
+    run.store(0, Dense(free))
     (path,) = folder.glob("*.sba")
     assert n * 6 < path.stat().st_size < n * 9
 
@@ -93,20 +100,20 @@ def test_a_loaded_array_may_be_changed(folder):
     run = Run(folder, [3])
     run.store(0, _alpha(0, 3))
     before = run.load(0)
-    run.load(0)[:] = 77
-    np.testing.assert_array_equal(run.load(0), before)
+    run.load(0).values[:] = 77
+    _assert_same(run.load(0), before)
 
 
 def test_encoded_alphas_are_held_back_up_to_the_limit(folder):
     run = Run(folder, [1000] * 8, unwritten_bytes=30_000)
     for block in range(8):  # 7 to 8 kB each, all of them free
-        run.store(block, np.random.default_rng(block).random((1000, 1)))
+        run.store(block, Dense(np.random.default_rng(block).random(1000)))
         assert sum(len(data) for data in run._unwritten.values()) <= 30_000
         assert block > 2 or _names(folder) == set()
     assert len(_names(folder)) >= 4
     for block in range(8):
-        expected = np.random.default_rng(block).random((1000, 1))
-        np.testing.assert_array_equal(run.load(block), expected)
+        expected = Dense(np.random.default_rng(block).random(1000))
+        _assert_same(run.load(block), expected)
 
 
 def test_only_the_newest_alphas_of_a_block_are_kept(folder):
@@ -115,8 +122,8 @@ def test_only_the_newest_alphas_of_a_block_are_kept(folder):
         run.store(0, _alpha(k, 5))
         run.store(1, _alpha(10 + k, 5))
     assert len(_names(folder)) == 2
-    np.testing.assert_array_equal(run.load(0), _alpha(3, 5))
-    np.testing.assert_array_equal(run.load(1), _alpha(13, 5))
+    _assert_same(run.load(0), _alpha(3, 5))
+    _assert_same(run.load(1), _alpha(13, 5))
 
 
 def test_alphas_of_another_block_are_refused(folder):
@@ -143,47 +150,171 @@ def test_damaged_and_missing_alphas_are_refused(folder):
         run.load(0)
 
 
+# --------------------------------------------------------------------------------------- lists
+
+K = 70_000  # more outputs than 16 bits tell apart
+value_of = st.sampled_from([C, 3 * C, 5e-324]) | st.floats(0, 1e300, exclude_min=True)
+
+
+def rows_of_lists(n_rows: int, n_outputs: int):
+    """Lists of (output, variable) of so many rows, by output, as plain Python."""
+    row = st.dictionaries(st.integers(0, n_outputs - 1), value_of, max_size=5)
+    return st.lists(row.map(lambda d: sorted(d.items())), min_size=n_rows, max_size=n_rows)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(st.data(), st.sampled_from([1, 3, 65_535, 65_536, K]), st.integers(0, 30))
+def test_lists_come_back_exactly(tmp_path, data, n_outputs, n_rows):
+    rows = data.draw(rows_of_lists(n_rows, n_outputs))
+    run = Run(tmp_path, [7, n_rows], n_outputs, data.draw(st.sampled_from([(), (C,), (C, 3 * C)])))
+    resting = {0.0, *run._resting}
+    assert run.store(1, lists_of(rows)) == sum(any(v not in resting for _, v in r) for r in rows)
+    assert isinstance(run.load(1), Lists)
+    assert plain(run.load(1)) == rows
+    assert plain(run.load(0)) == [[]] * 7
+
+
+def test_the_last_outputs_of_very_many_classes_come_back(folder):
+    rows = [[(0, C), (65_535, 0.5), (65_536, 0.25), (K - 1, C)], [], [(K - 1, 1e-9)]]
+    run = Run(folder, [3, 3], K, [C], **AT_ONCE)
+    run.store(0, lists_of(rows))
+    assert plain(run.load(0)) == rows
+
+
+def test_lists_are_loaded_into_those_given_and_replace_what_was_there(folder):
+    run = Run(folder, [2, 2], 5, [C])
+    out = lists_of([[(1, 0.5)], [(2, 0.5), (3, C)]])
+    assert run.load(0, out) is out
+    assert plain(out) == [[], []]
+    run.store(1, lists_of([[], [(4, C)]]))
+    assert plain(run.load(1, out)) == [[], [(4, C)]]
+
+
+def _write_list_file(run, name, **changes):
+    """A file of two rows with the lists [(0, C)] and [(2, 0.5)], some arrays replaced."""
+    arrays = {
+        "counts": np.array([1, 1], np.int32), "outputs": np.array([0, 2], np.uint16),
+        "codes": np.array([1, 255], np.uint8), "free": np.array([0.5]),
+    } | changes  # fmt: skip
+    container.write(run.folder / name, "alpha", arrays, {"resting": [0.0, C]})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outputs": np.array([0, 3], np.uint16)},  # one output too far
+        {"outputs": np.array([0, -1], np.int32)},
+        {"outputs": np.array([0], np.uint16)},
+        {"outputs": np.array([0, 2, 2], np.uint16)},
+        {"counts": np.array([1, 2], np.int32)},
+        {"counts": np.array([3, -1], np.int32)},
+        {"counts": np.array([1, 1, 0], np.int32)},
+        {"counts": np.array([2], np.int32)},
+        {"codes": np.array([1, 255, 0], np.uint8)},
+        {"codes": np.array([1, 7], np.uint8)},
+        {"codes": np.array([1, 255], np.int32)},
+        {"free": np.array([0.5, 0.5])},
+        {"free": np.array([], np.float64)},
+        {"free": np.array([1])},
+    ],
+)
+def test_lists_that_do_not_fit_their_block_are_refused(folder, changes):
+    run = Run(folder, [2], 3, [C])
+    run._files[0] = "alpha-00000.000001.sba"
+    _write_list_file(run, run._files[0])
+    assert plain(run.load(0)) == [[(0, C)], [(2, 0.5)]]
+    _write_list_file(run, run._files[0], **changes)
+    expected = f"{folder / run._files[0]} does not belong to its block; train again"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        run.load(0)
+
+
+def test_damaged_lists_are_refused(folder):
+    run = Run(folder, [50], 9, [C], **AT_ONCE)
+    run.store(0, lists_of([[(k % 9, k + 0.5)] for k in range(50)]))
+    path = folder / run._files[0]
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))} is damaged"):
+        run.load(0)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(st.data())
+def test_any_order_of_verbs_keeps_what_lists_of_lists_keep(tmp_path, data):
+    rows = [3, 1, 4]
+    limits = st.sampled_from([0, 30, 500, 10**6])
+    run = Run(tmp_path, rows, K, [C], data.draw(limits), data.draw(limits))
+    expected = [[[] for _ in range(n)] for n in rows]
+    for _ in range(data.draw(st.integers(0, 12))):
+        verb = data.draw(st.sampled_from(["store", "stray", "flush", "commit"]))
+        if verb == "store":
+            block = data.draw(st.integers(0, 2))
+            expected[block] = data.draw(rows_of_lists(rows[block], K))
+            run.store(block, lists_of(expected[block]))
+        elif verb == "stray":  # the last one of a row counts
+            home = data.draw(st.lists(st.integers(0, 2), max_size=6))
+            row = [data.draw(st.integers(0, rows[h] - 1)) for h in home]
+            lists = data.draw(rows_of_lists(len(home), K))
+            run.add_strays(np.array(home, np.int32), np.array(row, np.int32), lists_of(lists))
+            for h, r, mine in zip(home, row, lists, strict=True):
+                expected[h][r] = mine
+        elif verb == "flush":
+            run.flush()
+        else:
+            run.commit({}, {"W": np.zeros((2, 1))})
+            again, _ = _committed(tmp_path, rows, lists_of=K)
+            for block in range(3):
+                assert plain(again.load(block)) == expected[block]
+        for block in range(3):
+            assert plain(run.load(block)) == expected[block]
+
+
 # -------------------------------------------------------------------------------------- strays
 
 
 def _stray(home, row, alpha):
-    alpha = np.array(alpha, float).reshape(len(home), 1)
-    return np.array(home, np.int32), np.array(row, np.int32), alpha
+    return np.array(home, np.int32), np.array(row, np.int32), Dense(np.array(alpha, float))
 
 
 def test_strays_override_what_is_stored_and_the_last_one_counts(folder):
-    run = Run(folder, [4, 4], 1, [C], **AT_ONCE)
-    run.store(0, np.full((4, 1), 0.25))
+    run = Run(folder, [4, 4], None, [C], **AT_ONCE)
+    run.store(0, Dense(np.full(4, 0.25)))
     run.add_strays(*_stray([1, 0, 1], [3, 2, 0], [0.5, 0.0, C]))
     run.add_strays(*_stray([1], [3], [0.75]))
     run.add_strays(*_stray([], [], []))
-    assert run.load(0)[:, 0].tolist() == [0.25, 0.25, 0.0, 0.25]
-    assert run.load(1)[:, 0].tolist() == [C, 0, 0, 0.75]
+    assert run.load(0).values.tolist() == [0.25, 0.25, 0.0, 0.25]
+    assert run.load(1).values.tolist() == [C, 0, 0, 0.75]
     assert len(_names(folder)) == 1  # strays are held back
 
 
 def test_a_stored_block_has_taken_its_strays(folder):
     run = Run(folder, [3, 3])
     run.add_strays(*_stray([0, 1], [1, 2], [0.5, 0.6]))
-    run.store(0, np.zeros((3, 1)))  # the caller saw the stray in load() and cached that row
-    assert not run.load(0).any()
-    assert run.load(1)[:, 0].tolist() == [0, 0, 0.6]
+    run.store(0, Dense(np.zeros(3)))  # the caller saw the stray in load() and cached that row
+    assert not run.load(0).values.any()
+    assert run.load(1).values.tolist() == [0, 0, 0.6]
 
 
 def test_strays_above_the_limit_are_written_at_once(folder):
-    run = Run(folder, [100, 100], 1, [], 10 * 12, **AT_ONCE)
+    run = Run(folder, [100, 100], None, [], 10 * 12, **AT_ONCE)
     rows = np.arange(8)
     run.add_strays(*_stray(np.zeros(8), rows, rows + 1.0))
     assert _names(folder) == set()
     run.add_strays(*_stray(np.ones(8), rows, rows + 2.0))
     assert len(_names(folder)) == 2
     assert run._strays == [[], []]
-    assert run.load(0)[:8, 0].tolist() == (rows + 1.0).tolist()
-    assert run.load(1)[:8, 0].tolist() == (rows + 2.0).tolist()
+    assert run.load(0).values[:8].tolist() == (rows + 1.0).tolist()
+    assert run.load(1).values[:8].tolist() == (rows + 2.0).tolist()
 
 
 def test_strays_that_went_to_their_block_no_longer_count_towards_the_limit(folder):
-    run = Run(folder, [100, 100], 1, [], 10 * 12, **AT_ONCE)
+    run = Run(folder, [100, 100], None, [], 10 * 12, **AT_ONCE)
     for _ in range(5):
         run.add_strays(*_stray(np.zeros(8), np.arange(8), np.ones(8)))
         run.store(0, run.load(0))
@@ -198,15 +329,15 @@ def test_strays_that_went_to_their_block_no_longer_count_towards_the_limit(folde
 def test_any_order_of_verbs_keeps_what_a_dictionary_keeps(tmp_path, data):
     rows = [3, 1, 4]
     limits = st.sampled_from([0, 30, 500, 10**6])
-    run = Run(tmp_path, rows, 1, [C], data.draw(limits), data.draw(limits))
-    expected = [np.zeros((n, 1)) for n in rows]
+    run = Run(tmp_path, rows, None, [C], data.draw(limits), data.draw(limits))
+    expected = [np.zeros(n) for n in rows]
     value = st.sampled_from([0.0, C]) | st.floats(0, C)
     for _ in range(data.draw(st.integers(0, 12))):
         verb = data.draw(st.sampled_from(["store", "stray", "flush", "commit"]))
         if verb == "store":
             block = data.draw(st.integers(0, 2))
-            expected[block] = data.draw(hnp.arrays(np.float64, (rows[block], 1), elements=value))
-            run.store(block, expected[block])
+            expected[block] = data.draw(hnp.arrays(np.float64, rows[block], elements=value))
+            run.store(block, Dense(expected[block].copy()))
         elif verb == "stray":
             home = data.draw(st.lists(st.integers(0, 2), max_size=6))
             row = [data.draw(st.integers(0, rows[h] - 1)) for h in home]
@@ -220,9 +351,9 @@ def test_any_order_of_verbs_keeps_what_a_dictionary_keeps(tmp_path, data):
             run.commit({}, {"W": np.zeros((2, 1))})
             again, _ = _committed(tmp_path, rows)
             for block in range(3):
-                np.testing.assert_array_equal(again.load(block), expected[block])
+                _assert_same(again.load(block), Dense(expected[block]))
         for block in range(3):
-            np.testing.assert_array_equal(run.load(block), expected[block])
+            _assert_same(run.load(block), Dense(expected[block]))
 
 
 # ------------------------------------------------------------------------------------- commits
@@ -247,14 +378,14 @@ def test_a_commit_leaves_only_the_files_it_names(folder):
         assert state["W"].tolist() == [[k]] * 3
         assert state["home"].dtype == np.int32
     again, _ = _committed(folder, [5, 5, 5])
-    np.testing.assert_array_equal(again.load(1), _alpha(11, 5))
-    assert again.load(2)[:, 0].tolist() == [0.5, 0.5, 0.5, 0, 0]
+    _assert_same(again.load(1), _alpha(11, 5))
+    assert again.load(2).values.tolist() == [0.5, 0.5, 0.5, 0, 0]
 
 
 @pytest.mark.parametrize("unwritten", [0, 10**6])
 def test_what_was_written_since_does_not_touch_the_last_commit(folder, unwritten):
     rows = [20, 20]
-    run = Run(folder, rows, 1, [C], 100, unwritten)
+    run = Run(folder, rows, None, [C], 100, unwritten)
     run.store(0, _alpha(0, 20))
     run.store(1, _alpha(1, 20))
     run.commit({"passes": 1}, _state(1))
@@ -263,16 +394,16 @@ def test_what_was_written_since_does_not_touch_the_last_commit(folder, unwritten
         run.add_strays(*_stray(np.ones(20), np.arange(20), np.full(20, 0.9)))
     again, record = _committed(folder, rows)
     assert record["passes"] == 1
-    np.testing.assert_array_equal(again.load(0), _alpha(0, 20))
-    np.testing.assert_array_equal(again.load(1), _alpha(1, 20))
+    _assert_same(again.load(0), _alpha(0, 20))
+    _assert_same(again.load(1), _alpha(1, 20))
     assert container.read(folder / record["state"], "state").arrays["W"][0, 0] == 1
-    np.testing.assert_array_equal(run.load(0), _alpha(5, 20))
+    _assert_same(run.load(0), _alpha(5, 20))
 
 
 @pytest.mark.parametrize("breaks", ["state", "sync", "run.json"])
 def test_a_commit_that_fails_leaves_the_last_one(folder, monkeypatch, breaks):
     rows = [20, 20]
-    run = Run(folder, rows, 1, [C])
+    run = Run(folder, rows, None, [C])
     run.store(0, _alpha(0, 20))
     run.commit({"passes": 1}, _state(1))
     run.store(0, _alpha(1, 20))
@@ -289,12 +420,12 @@ def test_a_commit_that_fails_leaves_the_last_one(folder, monkeypatch, breaks):
             run.commit({"passes": 2}, _state(2))
     again, record = _committed(folder, rows)
     assert record["passes"] == 1
-    np.testing.assert_array_equal(again.load(0), _alpha(0, 20))
-    assert not again.load(1).any()
+    _assert_same(again.load(0), _alpha(0, 20))
+    assert not again.load(1).values.any()
     run.commit({"passes": 2}, _state(2))  # there is room again
     again, record = _committed(folder, rows)
     assert record["passes"] == 2
-    np.testing.assert_array_equal(again.load(1), _alpha(2, 20))
+    _assert_same(again.load(1), _alpha(2, 20))
 
 
 def test_the_alphas_are_durable_before_the_commit_names_them(folder, monkeypatch):
@@ -345,7 +476,7 @@ def test_a_new_run_replaces_what_an_earlier_one_left(tmp_path):
     (folder / "notes.txt").write_text("mine")
     with Run.create(folder, [3]) as run:
         assert sorted(os.listdir(folder)) == ["lock", "notes.txt"]
-        assert not run.load(0).any()
+        assert not run.load(0).values.any()
 
 
 def test_the_folder_stays_after_an_error_and_is_free_again(tmp_path):
@@ -361,7 +492,7 @@ def test_the_folder_stays_after_an_error_and_is_free_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train()
     again, _ = _committed(folder, [3])
-    np.testing.assert_array_equal(again.load(0), _alpha(0, 3))
+    _assert_same(again.load(0), _alpha(0, 3))
     with Run.create(folder, [3]):
         pass
 
@@ -446,7 +577,7 @@ def test_a_full_disk_is_said_in_a_sentence_when_alphas_are_stored(folder):
         full_disk(),
         pytest.raises(StoreError, match=f"^cannot write {folder}/alpha-00000.* {REASON}"),
     ):
-        run.store(0, np.random.default_rng(0).random((10_000, 1)))
+        run.store(0, Dense(np.random.default_rng(0).random(10_000)))
 
 
 def test_a_full_disk_is_said_in_a_sentence_when_a_commit_is_written(folder):

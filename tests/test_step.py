@@ -5,116 +5,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from simulation import N_FEATURES, Simulation, make_blocks
 
 from sbm.alphas import Dense
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import Arena
 from sbm.solver.cache import POLICIES, WorkingSet
-from sbm.solver.gap import Certifier
 from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import Problem
-from sbm.solver.step import Solver
 from sbm.solver.variables import DenseSet
 
 BINARY = sorted(name for name, loss in LOSSES.items() if not loss.joint)
 
-N_FEATURES = 8
 
-
-def make_blocks(seed, n_blocks, rows_each, values=True, empty_rows=True):
-    """Random rows, dense and sparse: X, y codes and the row numbers of each block."""
-    random = np.random.default_rng(seed)
-    n = n_blocks * rows_each
-    X = random.normal(size=(n, N_FEATURES)).astype(np.float32).astype(float)
-    X[random.random(X.shape) < 0.5] = 0
-    if not values:
-        X = (X != 0).astype(float)
-    if empty_rows:
-        X[:: rows_each + 1] = 0
-    y = (random.random(n) < 0.4).astype(np.int32)
-    return X, y, np.array_split(random.permutation(n), n_blocks)
-
-
-class Simulation:
-    """Blocks in memory, the solver under test, and the alphas of every home in plain arrays."""
-
-    def __init__(
-        self, X, y, blocks, problem, cache_rows, cache_nnz, policy, rounds, values=True, seed=0
-    ):
-        self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
-        self.block_rows = max(len(b) for b in blocks)
-        self.block_nnz = self.block_rows * X.shape[1]
-        self.offset = cache_nnz + SPARE
-        nonzeros = cache_nnz + self.block_nnz + 2 * SPARE
-        arena = Arena.of(nonzeros, "float32" if values else "ones")
-        alpha = DenseSet(cache_rows + self.block_rows)
-        self.working = WorkingSet(arena, alpha, cache_rows, cache_nnz)
-        W = np.zeros((X.shape[1] + (problem.bias > 0), 1))
-        self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)
-        self.spill = [np.zeros(len(b)) for b in blocks]
-
-    def load(self, block):
-        arena, position = self.working.arena, self.offset
-        starts, lengths = [], []
-        for row in self.blocks[block]:
-            (indices,) = np.nonzero(self.X[row])
-            starts.append(position)
-            lengths.append(len(indices))
-            arena.indices[position : position + len(indices)] = indices
-            if arena.values is not None:
-                arena.values[position : position + len(indices)] = self.X[row, indices]
-            position += len(indices)
-        return Rows(
-            np.array(starts, np.int64), np.array(lengths, np.int32), arena.indices, arena.values,
-            self.y[self.blocks[block]].astype(np.int32),
-        )  # fmt: skip
-
-    def step(self, block, moving=None):
-        rows = self.load(block)
-        result = self.solver.step(block, rows, Dense(self.spill[block].copy()), moving)
-        self.spill[block] = result.alpha.values
-        evicted = result.evicted
-        for home, row, alpha in zip(evicted.home, evicted.row, evicted.alpha.values, strict=True):
-            assert self.spill[home][row] == 0, "an alpha would have two homes"
-            self.spill[home][row] = alpha
-        return result
-
-    def screened_steps(self, order):
-        """Step over blocks, each screened at the weights before the step in front of it."""
-        coming = None
-        for block, following in zip(order, [*order[1:], None], strict=True):
-            screen = coming or self.screen(block)
-            coming = None if following is None else self.screen(following)
-            result = self.step(block, screen.moving)
-            if coming is not None:
-                late = result.evicted.home == following
-                coming.moving[result.evicted.row[late]] = True
-            yield block, result
-
-    def screen(self, block):
-        rows = self.load(block)
-        screen = self.solver.look_ahead(block, len(rows))
-        for first in range(0, len(rows), 4):  # as chunks are decoded
-            part = rows.part(first, min(4, len(rows) - first))
-            screen.add(first, part, Dense(self.spill[block][first : first + 4]))
-        return screen
+class Binary(Simulation):
+    """Two classes, from their definitions."""
 
     def alphas(self):
-        """All alphas in row order; fails where a cached row has a second, nonzero home."""
-        alpha = np.zeros(len(self.X))
-        for block, rows in enumerate(self.blocks):
-            alpha[rows] = self.spill[block]
-        for i in range(self.working.n_cached):
-            row = self.blocks[self.working.home[i]][self.working.row[i]]
-            assert alpha[row] == 0, "a cached row has a second home"
-            alpha[row] = self.working.alpha.values[i]
-        return alpha
+        return np.array(super().alphas())
 
     def signs(self):
         return np.where(self.y == self.problem.positive, 1.0, -1.0)
-
-    def design(self):
-        bias = self.problem.bias
-        return np.hstack([self.X, np.full((len(self.X), 1), bias)]) if bias else self.X
 
     def primal(self, w):
         h = np.maximum(0, 1 - self.signs() * (self.design() @ w))
@@ -150,13 +60,12 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
 ):
     X, y, blocks = make_blocks(seed, n_blocks, 9, values)
     problem = make_problem(loss, 0.7, negative_cost, bias)
-    sim = Simulation(X, y, blocks, problem, cache_rows, 50, policy, rounds, values)
+    sim = Binary(X, y, blocks, problem, cache_rows, 50, policy, rounds, values)
     random = np.random.default_rng(seed)
     before = 0.0
     for _ in range(3):
         order = random.permutation(n_blocks)
-        plain = ((block, sim.step(block)) for block in order)
-        for block, result in sim.screened_steps(order) if screened else plain:
+        for block, result in sim.steps(order, screened):
             alpha = sim.alphas()
             costs = problem.costs(y)
             assert (alpha >= 0).all()
@@ -182,9 +91,9 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
 def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias, screened):
     X, y, blocks = make_blocks(3, 4, 10)
     problem = make_problem(loss, bias=bias)
-    sim = Simulation(X, y, blocks, problem, cache_rows, 80, "gradient", 3)
+    sim = Binary(X, y, blocks, problem, cache_rows, 80, "gradient", 3)
     for _ in range(400):
-        for _ in sim.screened_steps(range(4)) if screened else map(sim.step, range(4)):
+        for _ in sim.steps(range(4), screened):
             pass
     D = np.diag(0.5 / problem.costs(y)) if problem.loss.squared else 0.0
     A = sim.design() * sim.signs()[:, None]
@@ -203,24 +112,22 @@ def test_steps_reach_the_optimum_that_scipy_finds(loss, cache_rows, bias, screen
 def test_the_certificate_is_primal_minus_dual_whatever_the_weights(loss, bias):
     X, y, blocks = make_blocks(5, 3, 12)
     problem = make_problem(loss, 0.9, 0.3, bias)
-    sim = Simulation(X, y, blocks, problem, 8, 60, "gradient", 2)
+    sim = Binary(X, y, blocks, problem, 8, 60, "gradient", 2)
     for block in range(3):
         sim.step(block)
     alpha = sim.alphas()
     sim.solver.W += np.random.default_rng(1).normal(size=sim.solver.W.shape) * 0.01  # drift
-    certifier = Certifier(problem, sim.solver.W, np.full_like(sim.solver.W, 7.0))
     for block in range(3):
-        spilled = Dense(sim.spill[block].copy())
+        spilled = Dense(sim.spill[block].values.copy())
         sim.working.alphas_of(block, spilled)
         np.testing.assert_array_equal(spilled.values, alpha[blocks[block]])
-        certifier.add(sim.load(block), spilled)
-    certificate = certifier.finish()
+    certificate, W_alpha = sim.certify()
     w = sim.solver.W[:, 0]
     assert certificate.primal == pytest.approx(sim.primal(w), rel=1e-12)
     assert certificate.dual == pytest.approx(sim.dual(alpha), rel=1e-12)
     assert certificate.gap == pytest.approx(sim.primal(w) - sim.dual(alpha), rel=1e-10)
     link = sim.design().T @ (alpha * sim.signs())
-    np.testing.assert_allclose(certifier.W_alpha[:, 0], link, atol=1e-13)
+    np.testing.assert_allclose(W_alpha[:, 0], link, atol=1e-13)
     drift = np.linalg.norm(w - link) / np.sqrt(2 * sim.primal(w))
     assert certificate.drift == pytest.approx(drift, rel=1e-9)
     assert certificate.n_support == np.count_nonzero(alpha)
@@ -234,13 +141,13 @@ def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
     X, _, blocks = make_blocks(8, 3, 40)
     y = (X @ np.random.default_rng(8).normal(size=N_FEATURES) > 0).astype(np.int32)
     problem = make_problem(loss, 30.0, 20.0, bias)
-    sim = Simulation(X, y, blocks, problem, 20, 120, "gradient", 2)
+    sim = Binary(X, y, blocks, problem, 20, 120, "gradient", 2)
     for block in (0, 1, 2, 0, 1, 2):
         sim.step(block)
     screen = sim.screen(1)
     cached = np.zeros(len(blocks[1]), bool)
     sim.working.mark_cached(1, cached)
-    alpha, w = sim.spill[1], sim.solver.W[:, 0]
+    alpha, w = sim.spill[1].values, sim.solver.W[:, 0]
     rows = blocks[1]
     G = sim.signs()[rows] * (sim.design()[rows] @ w) - 1
     C = problem.costs(y[rows])
@@ -292,6 +199,6 @@ def test_rows_without_features_get_their_closed_form_alphas():
     y = np.array([0, 1, 0, 1, 1, 0], np.int32)
     for loss, factor in (("hinge", 1.0), ("squared_hinge", 2.0)):
         problem = make_problem(loss)
-        sim = Simulation(X, y, [np.arange(6)], problem, 0, 0, "gradient", 1)
+        sim = Binary(X, y, [np.arange(6)], problem, 0, 0, "gradient", 1)
         sim.step(0)
         np.testing.assert_array_equal(sim.alphas(), factor * problem.costs(y))

@@ -6,36 +6,18 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import load_script
+from helpers import Passes, fit, load_script, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import pace
+from sbm.jobs import deal, pace
 from sbm.jobs import train as train_job
-from sbm.jobs.progress import Progress
 from sbm.solver.step import Solver
 from sbm.store import arrays, blocks
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 ROUNDING = 1e-6  # values are float32: the optimum differs from float64's by about 1e-7
-
-
-class Passes(Progress):
-    def __init__(self):
-        self.rows = []
-
-    def row(self, record):
-        self.rows.append(record)
-
-
-def write_rows(path, X, labels):
-    lines = []
-    for x, label in zip(X, labels, strict=True):
-        features = " ".join(f"{k + 1}:{float(x[k])!r}" for k in np.flatnonzero(x))
-        lines.append(f"{label:g} {features}\n")
-    path.write_text("".join(lines))
-    return path
 
 
 def random_rows(seed=0, n=400, features=12, noise=0.5):
@@ -52,13 +34,6 @@ def store(tmp_path):
     X, y = random_rows()
     sbm.split([write_rows(tmp_path / "d.svm", X, y)], tmp_path / "d.sbm", blocks=5)
     return tmp_path / "d.sbm"
-
-
-def fit(store, name="m.model", **settings):
-    progress = Passes()
-    chosen = sbm.Settings(**{"mem": "400MB", **settings})
-    model, report = sbm.train(store, store.parent / name, chosen, progress=progress)
-    return model, report, progress.rows
 
 
 # ------------------------------------------------------------------------------- the optimum
@@ -214,12 +189,12 @@ def read_alphas(run, record, state, data):
         values = np.zeros(n)
         if str(block) in record["alphas"]:
             file = arrays.read(run / record["alphas"][str(block)], "alpha")
-            codes = file.arrays["codes"][:, 0]
+            codes = file.arrays["codes"]
             values = np.array([*file.meta["resting"], *[0] * 256])[codes]
             values[codes == 255] = file.arrays["free"]
         mine = state["home"] == block
         assert (values[state["row"][mine]] == 0).all(), "a cached row has a second home"
-        values[state["row"][mine]] = state["alpha"][mine, 0]
+        values[state["row"][mine]] = state["alpha"][mine]
         alpha.append(values)
     return alpha, rows_of
 
@@ -453,16 +428,35 @@ def test_float64_values_are_kept(tmp_path):
     assert primal == pytest.approx(report["primal"], rel=1e-13)
 
 
-def test_labels_that_are_not_two_classes_are_refused_with_what_to_use(tmp_path):
-    (tmp_path / "d.svm").write_text("1 1:1\n2 1:1\n3 2:1\n")
+def test_more_than_two_labels_are_trained_one_against_the_rest(tmp_path):
+    (tmp_path / "d.svm").write_text("1 1:1\n2 1:1 3:1\n3 2:1\n")
     sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm")
-    with pytest.raises(DataError) as error:
-        fit(tmp_path / "d.sbm")
-    assert str(error.value) == (
-        f"{tmp_path / 'd.sbm'} has 3 different labels (1, 2, 3), hinge needs two; make the labels "
-        "binary, multi-class losses (crammer_singer, weston_watkins, one-vs-rest) and regression "
-        "are planned, see the README"
-    )
+    model, report, _ = fit(tmp_path / "d.sbm", tol=1e-6, max_passes=1000)
+    assert report["converged"]
+    assert model.labels == [1, 2, 3]
+    assert model.W.shape == (3, 3)
+
+
+def test_labels_that_do_not_fit_the_loss_are_refused_with_what_to_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(deal, "MOST_LABELS", 5)
+    (tmp_path / "r.svm").write_text("".join(f"{k + 0.5} 1:1\n" for k in range(9)))
+    sbm.split([tmp_path / "r.svm"], tmp_path / "r.sbm")
+    assert BlockStore(tmp_path / "r.sbm").labels is None
+    (tmp_path / "o.svm").write_text("3 1:1\n3 2:1\n")
+    sbm.split([tmp_path / "o.svm"], tmp_path / "o.sbm")
+    for loss in ("hinge", "squared_hinge", "crammer_singer", "weston_watkins"):
+        with pytest.raises(DataError) as error:
+            fit(tmp_path / "r.sbm", loss=loss)
+        assert str(error.value) == (
+            f"{tmp_path / 'r.sbm'} has real-valued labels, {loss} needs classes; "
+            "regression is planned, see the README"
+        )
+    for loss in ("crammer_singer", "weston_watkins"):
+        with pytest.raises(DataError) as error:
+            fit(tmp_path / "o.sbm", loss=loss)
+        assert str(error.value) == (
+            f"all rows of {tmp_path / 'o.sbm'} have the label 3, {loss} needs at least two classes"
+        )
 
 
 def test_settings_that_do_not_fit_the_store_are_refused(store):

@@ -82,6 +82,12 @@ def _check_multiclass(settings: Settings, loss: Loss, n_labels: int) -> None:
             f"schedule is {settings.schedule!r}, which belongs to weston_watkins; "
             f"{loss.name} visits sample by sample"
         )
+    many = loss.joint or n_labels > 2
+    if settings.policy == "active" and (not many or settings.schedule == "pairs"):
+        raise SettingsError(
+            "policy active counts the variables of a row, which takes more than two classes or "
+            "crammer_singer or weston_watkins, and schedule sample; use policy gradient"
+        )
     if settings.caches != 1 and (loss.joint or n_labels < 3):
         raise SettingsError(
             f"caches is {settings.caches}; only one-vs-rest, hinge or squared_hinge with more than "

@@ -87,7 +87,8 @@ def train(
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
         ``rounds`` (of each pass),
-        ``visits``, ``updates``, ``seconds`` (total, disk, load, wait, solve, certify, write),
+        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
+        load, wait, solve, certify, write),
         ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``.
 
     Raises
@@ -250,6 +251,7 @@ class _Training:
         self._blocks: Generator[Loaded[int, list[_Coming], Rows]] | None = None
         self._evicted: list[Evicted | None] = [None] * n_groups
         self._last_block = -1
+        self._cut_short = 0
         self.rounds: list[int] = []
         self._pass_bytes = sum(c.size for part in plan.parts for c in part.chunks)
         self._free_rows: int | None = None
@@ -348,6 +350,7 @@ class _Training:
             self._stop_reading()
         self._free_rows = sum(task.result() for task in kept) + self._count_free()
         self.totals.add(done)
+        self._cut_short = done.starved
         return done, not self._is_late()
 
     def _order(self) -> Iterator[int]:
@@ -536,6 +539,7 @@ class _Training:
             "rounds": self.rounds,
             "updates": self.totals.updates,
             "visits": self.totals.visits,
+            "visits_cut_short": self._cut_short,
             "seconds": {"total": time.perf_counter() - self.begin, **asdict(self.seconds)},
             "bytes_read": self.reader.bytes_read,
             "peak_rss_bytes": peak_bytes(),

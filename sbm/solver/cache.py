@@ -235,4 +235,7 @@ def _none(score: npt.NDArray[np.float32], random: np.random.Generator) -> npt.ND
     return ranks
 
 
-POLICIES: dict[str, Ranking] = {"gradient": _gradient, "random": _random, "none": _none}
+# Of `active` the kernel writes another score: how many variables of a row are not shrunk.
+POLICIES: dict[str, Ranking] = {
+    "gradient": _gradient, "active": _gradient, "random": _random, "none": _none
+}  # fmt: skip

@@ -36,7 +36,7 @@ class Certificate:
         |W - W(α)| / sqrt(2 P(W)): rounding of the running W; above 1e-9 something is wrong. (The
         scale is at least |W|, and not 0 where the optimum is W = 0.)
     n_support, n_free : int
-        Rows with α > 0, and those of them inside their bounds.
+        Rows with α > 0, and those of them inside their bounds; of one-vs-rest summed over classes.
     """
 
     primal: float

@@ -55,6 +55,8 @@ class Sweeps:
         Like ``map``: calls a function for many arguments, perhaps in threads.
     tasks : int
         Into how many parts it is worth dividing what can be done at the same time.
+    count_active : bool
+        Score rows of many classes by the number of their variables that are not shrunk.
     """
 
     block: int
@@ -66,6 +68,7 @@ class Sweeps:
     order: npt.NDArray[np.int64]
     spread: Callable[..., Iterable[Any]] = map
     tasks: int = 1
+    count_active: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,8 +239,8 @@ class MultiProblem:
             work.arena.values, pool.begin[:n], pool.count[:n], pool.outputs, pool.betas, pool.used,
             pool.held, pool.few[:n], pool.n_few[:n], work.score[:n], W, *self._numbers,
             self.bias, self.loss.squared, 1.0, pool.held_limit, how.rounds, how.chunk,
-            rows_ahead(W), how.inner_tol, how.block, how.state, how.active, how.order,
-            np.empty((6, self._width)), np.empty((6, FEW)),
+            rows_ahead(W), how.inner_tol, how.block, how.count_active, how.state, how.active,
+            how.order, np.empty((6, self._width)), np.empty((6, FEW)),
             np.empty(self._width, np.int32), np.empty(self.n_outputs, np.bool_),
             np.empty(FEW, np.bool_), stats,
         )  # fmt: skip

@@ -155,6 +155,7 @@ class Solver:
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
         self._rank = POLICIES[policy]
+        self._count_active = policy == "active"
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' generator, never 0
@@ -240,7 +241,7 @@ class Solver:
         order = self._order[: -(-n // chunk)]
         how = Sweeps(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self._spread, self._tasks,
+            self._spread, self._tasks, self._count_active,
         )  # fmt: skip
         stats = self.problem.solve(self.working, self.W, how)
         self.dual_sum += float(stats[0])

@@ -123,7 +123,9 @@ class ListPool:
         self.capacity = block_rows + cache_rows
         self.held_limit = block_rows * row_variables
         self.cache_limit = cache_rows * (row_variables + 1)
-        room = self.capacity * (row_variables + 1)
+        # A list that grows lies in two places for a moment: with room for one more, the last one
+        # can grow too.
+        room = self.capacity * (row_variables + 1) + row_variables + 2
         self.begin = np.empty(self.capacity, np.int64)
         self.count = np.empty(self.capacity, np.int32)
         self.outputs = np.empty(room, np.int32)

@@ -519,7 +519,8 @@ def _solve_joint(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
     for k in range(len(loss)):
         new[k] = max(v[k] - level, 0.0)
         total += new[k]
-    if total > C * _FULL:
+    # Above C, what the variables lack to C is rounding, however much: the level may be far larger.
+    if total > C * _FULL or (level > C and total > 0.0):
         for k in range(len(loss)):
             new[k] *= C / total
 
@@ -551,6 +552,13 @@ def _rank_joint(loss, new, C, kind, violation):
 
 
 # ------------------------------------------------------------------------------------ the kernels
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _column(y, first, W):
+    """Column of a row's class; -1 where it is none of these, and not what lies behind them."""
+    own = y - first
+    return own if own < W.shape[1] else -1
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -621,18 +629,41 @@ def _steps(
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _choose_few(own, z, new, n_outputs, kind, few):
     """Write the classes of a row that matter, in order; return how many, or -1 for too many."""
+    most = _largest_loss(z, n_outputs, kind)
+    n = 0
+    for k in range(n_outputs):
+        few[min(n, FEW)] = k
+        n += (k == own) | _matters(k, own, z, new, most, kind)
+    return n if n <= FEW else -1
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _count_active(own, z, new, n_outputs, kind):
+    """Count the variables of a row that are not shrunk: the cache score of SBM 2011, section 3."""
+    most = _largest_loss(z, n_outputs, kind)
+    n = 0
+    for k in range(n_outputs):
+        n += _matters(k, own, z, new, most, kind)
+    return n
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _largest_loss(z, n_outputs, kind):
+    """What the loss of a class is compared with; of Crammer-Singer the largest one counts alone."""
     most = 0.0
     if kind == CRAMMER_SINGER:
         for k in range(n_outputs):
             most = max(most, z[k])
-    n = 0
-    for k in range(n_outputs):
-        loss = z[k]
-        if kind == ONE_VS_REST:
-            loss = 1.0 - z[k] if k == own else 1.0 + z[k]
-        few[min(n, FEW)] = k
-        n += (new[k] > 0.0) | (k == own) | (loss > most - _NEAR)
-    return n if n <= FEW else -1
+    return most
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _matters(k, own, z, new, most, kind):
+    """Whether a variable is not 0 or nearly moves."""
+    loss = z[k]
+    if kind == ONE_VS_REST:
+        loss = 1.0 - z[k] if k == own else 1.0 + z[k]
+    return (new[k] > 0.0) | (loss > most - _NEAR)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -668,8 +699,8 @@ def _read_few(i, begin, count, outputs, betas, few, m, label, beta):
 def solve(
     starts, lengths, y, home, indices, values, begin, count, outputs, betas, used, held, few,
     n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds, chunk,
-    ahead, inner_tol, block, state, active, order, scratch, scratch_few, columns, shut, shut_few,
-    stats,
+    ahead, inner_tol, block, count_active, state, active, order, scratch, scratch_few, columns,
+    shut, shut_few, stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -706,6 +737,8 @@ def solve(
         End after a full first round whose largest violation is not above.
     block : int
         Rows with home == block count towards the gap estimate.
+    count_active : bool
+        Score rows by the number of their variables that are not shrunk.
     state : (1,) uint64, in place
         Random generator.
     active, order : (n,) int32, (at least n / chunk,) int64
@@ -767,7 +800,7 @@ def solve(
                     )
                 else:
                     n_outputs = W.shape[1]
-                    own = label - first
+                    own = _column(label, first, W)
                     _decide(indices, values, start, end, W, bias, z)
                     _read(i, begin, count, outputs, betas, beta)
                 violation, row_gap = _judge(own, cost, z, beta, kind, cost_rest, squared)
@@ -779,6 +812,8 @@ def solve(
                     own, cost, z, a, beta, kind, cost_rest, squared, violation, closed, new, v, keys
                 )
                 score[i] = rank
+                if count_active:
+                    score[i] = _count_active(own, z, new, n_outputs, kind)
                 if len(n_few) > 0 and not in_few and r + 1 < rounds:
                     n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
                 if violation == 0.0:
@@ -863,7 +898,8 @@ def screen(
         _decide(indices, values, start, start + np.uint64(lengths[i]), W, bias, z)
         _spread(i, offsets, outputs, betas, beta)
         label = np.int64(y[i])
-        violation, _ = _judge(label - first, costs[label], z, beta, kind, cost_rest, squared)
+        own = _column(label, first, W)
+        violation, _ = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
         moving[i] |= violation > 0.0
 
 
@@ -890,6 +926,15 @@ def _is_free(y, beta, kind, first, costs, cost_rest, squared):
         if beta[k] > 0.0 and (squared or beta[k] < C):
             return True
     return False
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _count_free(own, cost, beta, cost_rest, squared):
+    """Variables of a row of one-vs-rest that lie inside their bounds."""
+    n = 0
+    for k in range(len(beta)):
+        n += (beta[k] > 0.0) & (squared or beta[k] < (cost if k == own else cost_rest))
+    return n
 
 
 @njit(nogil=True, error_model="numpy")
@@ -957,7 +1002,7 @@ def certify(
         Scratch.
     sums : (5,) float64, added to in place
         Σ g_i (the gap at drift 0), Σ φ_i, Σ d_i, rows with a variable above 0, rows with one inside
-        its bounds.
+        its bounds; of one-vs-rest these variables themselves, as every class has its own rows.
     others : as in `solve`; nothing of these is changed
     """
     n = np.uint64(len(starts))
@@ -982,7 +1027,8 @@ def certify(
         end = start + np.uint64(lengths[i])
         _decide(indices, values, start, end, W, bias, z)
         _spread(i, offsets, outputs, betas, beta)
-        _, row_gap = _judge(label - first, costs[label], z, beta, kind, cost_rest, squared)
+        own = _column(label, first, W)
+        _, row_gap = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
         row_loss, row_dual = _values(
             label, z, beta, n_outputs, kind, first, costs, cost_rest, squared
         )
@@ -990,12 +1036,16 @@ def certify(
         loss += row_loss
         dual += row_dual
         n_steps, _ = _steps(
-            label - first, costs[label], nothing, beta, n_outputs, kind, cost_rest, squared, 1.0,
+            own, costs[label], nothing, beta, n_outputs, kind, cost_rest, squared, 1.0,
             columns, steps,
         )  # fmt: skip
         if n_steps > 0:
-            support += 1
-            free += _is_free(label, beta, kind, first, costs, cost_rest, squared)
+            if kind == ONE_VS_REST:
+                support += n_steps
+                free += _count_free(own, costs[label], beta, cost_rest, squared)
+            else:
+                support += 1
+                free += _is_free(label, beta, kind, first, costs, cost_rest, squared)
             _move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
     sums[0] += gap
     sums[1] += loss

@@ -1,0 +1,83 @@
+"""Variables of rows against plain Python lists."""
+
+import numpy as np
+from helpers import Variables, lists_of, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbm.alphas import Dense, Lists, join, no_alphas
+
+VALUES = st.floats(-1e300, 1e300)
+LIST = st.dictionaries(st.integers(0, 70_000), VALUES, max_size=4).map(lambda d: sorted(d.items()))
+DENSE = (VALUES, lambda rows: Dense(np.array(rows, float)), 0.0)
+LISTED = (LIST, lists_of, [])
+
+
+@st.composite
+def rows_and_alphas(draw, kinds=(DENSE, LISTED)):
+    """What makes variables of this kind; plain rows; the same, often a part of more rows."""
+    row, make, _ = kind = draw(st.sampled_from(kinds))
+    rows = draw(st.lists(row, max_size=12))
+    front, behind = draw(st.lists(row, max_size=3)), draw(st.lists(row, max_size=3))
+    alpha = make([*front, *rows, *behind]).part(len(front), len(rows))
+    return kind, rows, alpha
+
+
+@given(rows_and_alphas(), st.data())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_take_and_part_are_those_of_a_list(case, data):
+    _, rows, alpha = case
+    assert plain(alpha) == rows
+    assert len(alpha) == len(rows)
+    chosen = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
+    taken = alpha.take(np.array(chosen, np.int32))
+    assert plain(taken) == [rows[k] for k in chosen]
+    first = data.draw(st.integers(0, len(rows)))
+    n = data.draw(st.integers(0, len(rows) - first))
+    assert plain(alpha.part(first, n)) == rows[first : first + n]
+    taken.values[:] = 7.0
+    assert plain(alpha) == rows, "take copies"
+
+
+@given(rows_and_alphas(), st.data())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_put_replaces_rows_in_any_order_the_last_of_each_row(case, data):
+    (row, make, _), rows, alpha = case
+    where = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
+    fresh = [data.draw(row) for _ in where]
+    more = data.draw(st.lists(row, max_size=3))
+    others = make([*more, *fresh]).part(len(more), len(fresh))
+    alpha.put(np.array(where, np.int32), others)
+    expected = list(rows)
+    for k, mine in zip(where, fresh, strict=True):
+        expected[k] = mine
+    assert plain(alpha) == expected
+    assert plain(others) == fresh
+
+
+@given(rows_and_alphas())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_clear_and_no_alphas_are_all_zero(case):
+    (_, _, nothing), rows, alpha = case
+    alpha.clear()
+    assert plain(alpha) == [nothing] * len(rows)
+    assert plain(no_alphas(len(rows), isinstance(alpha, Lists))) == [nothing] * len(rows)
+
+
+@given(st.sampled_from([DENSE, LISTED]), st.data())
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_join_puts_parts_one_behind_the_other(kind, data):
+    parts = data.draw(st.lists(rows_and_alphas([kind]), min_size=1, max_size=4))
+    joined = join([alpha for _, _, alpha in parts])
+    assert plain(joined) == [row for _, rows, _ in parts for row in rows]
+    joined.values[:] = 7.0
+    assert [plain(alpha) for _, _, alpha in parts] == [rows for _, rows, _ in parts]
+
+
+@given(rows_and_alphas([LISTED]))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_counts_and_bytes_are_those_of_the_own_rows(case):
+    _, rows, alpha = case
+    lists: list[Variables] = rows
+    assert alpha.counts.tolist() == [len(row) for row in lists]
+    assert alpha.nbytes == 8 * (len(rows) + 1) + 12 * sum(map(len, lists))
