@@ -18,10 +18,20 @@
 `screening`    what do rows that need no visit save, and what could safe rules save?
 `threads`      what do two threads give, and what would eight?
 
+Of several classes:
+
+`multiclass`        how long to LIBLINEAR's objective, of Crammer and Singer and of one-vs-rest?
+`bmd`               what does a chosen cache give against a random one and against none (BMD)?
+`pairs`             Weston-Watkins by pairs of classes: when is it faster, what do threads give?
+`ovr-cache`         one cache for all classes of one-vs-rest, or several?
+`classes`           what do time and memory do when classes become more?
+`multiclass-error`  how good are the losses on unseen rows?
+
 Every number is a median over ``--runs`` runs, in which the contestants take turns; ratios are
 medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels, by default made
 by ``make_synthetic.py`` and thrown away; where accuracy is measured, the last tenth of its lines
-is held out unless ``--test`` names a text. The report goes to stdout as Markdown, and with ``-o``
+is held out unless ``--test`` names a text. Of several classes the text has ten, and some take
+several texts, ``--data`` again and again. The report goes to stdout as Markdown, and with ``-o``
 to PREFIX.md, PREFIX.json and, where there is a picture, PREFIX.png. ``--quick`` is a toy size that
 only shows that everything still runs.
 
@@ -38,10 +48,35 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from sbm.settings import Settings
+from scripts.bench_bmd import bench_bmd
+from scripts.bench_classes import bench_classes, bench_multiclass_error
 from scripts.bench_data import FEATURES, QUICK_FEATURES, hold_out, make_text
 from scripts.bench_kernel import bench_kernel
 from scripts.bench_models import bench_one_pass, bench_text_to_gap
+from scripts.bench_multiclass import bench_multiclass, bench_ovr_cache, bench_pairs
+from scripts.bench_options import (
+    bmd_options,
+    cache_option,
+    cache_options,
+    classes_options,
+    cost_option,
+    error_options,
+    gap_options,
+    kernel_options,
+    liblinear_option,
+    limit_options,
+    multiclass_options,
+    overlap_options,
+    ovr_cache_options,
+    parse_options,
+    rounds_option,
+    rounds_options,
+    scaling_options,
+    screening_options,
+    split_options,
+    splitting_options,
+    training_options,
+)
 from scripts.bench_plot import draw
 from scripts.bench_text import bench_parse, bench_split, bench_start
 from scripts.bench_tools import BenchError, Report, tell
@@ -57,148 +92,8 @@ from scripts.bench_training import (
 HELD_OUT = 0.1
 QUICK_ROWS = 20_000
 QUICK_TRAINING = {"tol": 1e-2, "runs": 1}
+QUICK_CLASSES = {"runs": 1, "max_passes": 20}
 QUICK_LONG = {"long_rows": 1500, "long_features": 2000, "long_nnz": 200}
-
-# --------------------------------------------------------------------------------------- options
-
-
-def _list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Type of an option that takes values separated by commas."""
-
-    def read(text: str) -> list[Any]:
-        return [kind(word) for word in text.split(",")]
-
-    read.__name__ = f"list of {kind.__name__}"  # for the message of argparse
-    return read
-
-
-def _or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Type of an option that takes a number or ``auto``."""
-
-    def read(text: str) -> Any:
-        return text if text == "auto" else kind(text)
-
-    read.__name__ = f"{getattr(kind, '__name__', 'number')} or auto"
-    return read
-
-
-def _rate(text: str) -> float | None:
-    return None if text == "none" else float(text)
-
-
-def _cost(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-C", dest="C", type=float, default=0.1)
-
-
-def _splitting(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--blocks", type=int, default=12, metavar="M")
-    parser.add_argument("--mem", default="400MB", metavar="SIZE", help="of each of our processes")
-
-
-def _training(parser: argparse.ArgumentParser) -> None:
-    _cost(parser)
-    _splitting(parser)
-    parser.add_argument("--split-mem", metavar="SIZE", help="of sbm split alone; default: --mem")
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--max-passes", type=int, default=500, metavar="N")
-
-
-def _rounds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rounds", type=_or_auto(int), default=Settings().rounds, metavar="N",
-        help="of sbm train; default: its own",
-    )  # fmt: skip
-
-
-def _cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache-frac", type=_or_auto(float), default=Settings().cache_frac, metavar="F",
-        help="of sbm train; default: its own",
-    )  # fmt: skip
-
-
-def _liblinear(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--liblinear-train", metavar="PROGRAM",
-        help="LIBLINEAR's own program, or none for the library; default: liblinear-train on PATH",
-    )  # fmt: skip
-
-
-def _parse_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--peer-bytes", type=float, default=64e6, metavar="N", help="text that the peers read"
-    )
-
-
-def _split_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of sbm split")
-
-
-def _kernel_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--more-iterations", type=int, default=2, metavar="N",
-        help="least difference of the two runs of LIBLINEAR",
-    )  # fmt: skip
-    parser.add_argument(
-        "--epochs", type=_list_of(int), default=[1, 2, 4, 8], metavar="K,K,...",
-        help="after which the gap is computed",
-    )  # fmt: skip
-    parser.add_argument("--long", type=Path, metavar="FILE", help="text with long rows")
-    parser.add_argument("--long-rows", type=int, default=60_000, metavar="N", help="if it is made")
-    parser.add_argument("--long-features", type=int, default=100_000, metavar="N")
-    parser.add_argument("--long-nnz", type=int, default=500, metavar="N")
-
-
-def _gap_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--liblinear-e", type=float, default=0.1, metavar="E")
-    parser.add_argument(
-        "--bound-tol", type=float, default=1e-5, metavar="T", help="of the training for a bound"
-    )
-    parser.add_argument(
-        "--curve-passes", type=int, default=30, metavar="N", help="most passes of a curve's point"
-    )
-
-
-def _scaling_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--parts", type=_list_of(int), default=[8, 4, 2, 1], metavar="N,N,...",
-        help="1/N of the lines each",
-    )  # fmt: skip
-
-
-def _overlap_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bmd-max-passes", type=int, default=100, metavar="N", help="without a cache"
-    )
-
-
-def _rounds_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rounds", type=_list_of(_or_auto(int)), default=[1, 2, 3, 5, 10, "auto"],
-        metavar="N,N,...",
-    )  # fmt: skip
-    parser.add_argument(
-        "--read-rates", type=_list_of(_rate), default=[None, 1e8], metavar="R,R,...",
-        help="bytes a second, or none; default: none,1e8",
-    )  # fmt: skip
-
-
-def _cache_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache-frac", type=_list_of(_or_auto(float)), default=[0.0, 0.25, 0.5, 0.75, "auto"],
-        metavar="F,F,...",
-    )  # fmt: skip
-    parser.add_argument(
-        "--also", type=Path, action="append", default=[], metavar="FILE", help="more data"
-    )
-
-
-def _screening_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gaps", type=_list_of(float), default=[1e-2, 1e-3, 1e-4, 1e-5, 1e-6], metavar="G,G,...",
-        help="relative gaps at which safe rows are counted",
-    )  # fmt: skip
-
 
 # ----------------------------------------------------------------------------------------- table
 
@@ -222,6 +117,10 @@ class Benchmark:
         Rows of the data that is made; 0 for a benchmark without data.
     needs_test : bool
         Whether accuracy is measured.
+    classes : int
+        Of the data that is made.
+    several : bool
+        Whether there may be several texts.
     """
 
     run: Callable[[argparse.Namespace, Report], None]
@@ -231,29 +130,31 @@ class Benchmark:
     quick: dict[str, Any] = field(default_factory=dict)
     rows: int = 2_500_000
     needs_test: bool = False
+    classes: int = 2
+    several: bool = False
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "parse": Benchmark(
-        bench_parse, "LIBSVM text to rows on one core", (_parse_options,), quick={"peer_bytes": 2e5}
+        bench_parse, "LIBSVM text to rows on one core", (parse_options,), quick={"peer_bytes": 2e5}
     ),
     "split": Benchmark(
         bench_split,
         "LIBSVM text to a store",
-        (_cost, _splitting, _split_options, _liblinear),
+        (cost_option, splitting_options, split_options, liblinear_option),
         quick={"runs": 1},
     ),
     "kernel": Benchmark(
         bench_kernel,
         "one epoch over rows in memory",
-        (_cost, _kernel_options),
+        (cost_option, kernel_options),
         quick={"more_iterations": 30, "runs": 7, **QUICK_LONG},
     ),
     "start": Benchmark(bench_start, "start of the program", rows=0),
     "text-to-gap": Benchmark(
         bench_text_to_gap,
         "text to a model of given accuracy",
-        (_training, _rounds, _cache, _liblinear, _gap_options),
+        (training_options, rounds_option, cache_option, liblinear_option, gap_options),
         {"mem": "160MB"},
         {**QUICK_TRAINING, "bound_tol": 1e-3, "curve_passes": 2, "mem": "400MB"},
         needs_test=True,
@@ -261,7 +162,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "one-pass": Benchmark(
         bench_one_pass,
         "the model after a single pass",
-        (_training, _rounds, _cache),
+        (training_options, rounds_option, cache_option),
         {"tol": 1e-4},
         QUICK_TRAINING,
         needs_test=True,
@@ -269,7 +170,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "scaling": Benchmark(
         bench_scaling,
         "time per row and memory when the data grows",
-        (_training, _rounds, _cache, _scaling_options),
+        (training_options, rounds_option, cache_option, scaling_options),
         {"mem": "300MB"},
         {"runs": 1, "parts": [4, 1]},
         rows=4_000_000,
@@ -277,29 +178,88 @@ BENCHMARKS: dict[str, Benchmark] = {
     "overlap": Benchmark(
         bench_overlap,
         "loading behind solving",
-        (_training, _rounds, _cache, _overlap_options),
+        (training_options, rounds_option, cache_option, overlap_options),
         quick=QUICK_TRAINING,
     ),
     "rounds": Benchmark(
         bench_rounds,
         "sweeps over a working set",
-        (_training, _cache, _rounds_options),
+        (training_options, cache_option, rounds_options),
         quick={**QUICK_TRAINING, "rounds": [2, "auto"]},
     ),
     "cache": Benchmark(
         bench_cache,
         "size of the cache",
-        (_training, _rounds, _cache_options),
+        (training_options, rounds_option, cache_options),
         quick={**QUICK_TRAINING, "cache_frac": [0.0, 0.5, "auto"]},
     ),
     "screening": Benchmark(
         bench_screening,
         "rows that need no visit",
-        (_training, _rounds, _cache, _screening_options),
+        (training_options, rounds_option, cache_option, screening_options),
         quick={**QUICK_TRAINING, "gaps": [1e-2]},
     ),
     "threads": Benchmark(
-        bench_threads, "one thread and two", (_training, _rounds, _cache), quick=QUICK_TRAINING
+        bench_threads,
+        "one thread and two",
+        (training_options, rounds_option, cache_option),
+        quick=QUICK_TRAINING,
+    ),
+    "multiclass": Benchmark(
+        bench_multiclass,
+        "several classes to LIBLINEAR's objective",
+        (limit_options, rounds_option, cache_option, liblinear_option, multiclass_options),
+        {"mem": "2GB"},
+        {"runs": 1, "C": [0.1], "e": [0.1]},
+        rows=500_000,
+        classes=10,
+        several=True,
+    ),
+    "bmd": Benchmark(
+        bench_bmd,
+        "a chosen cache against a random one and none",
+        (training_options, bmd_options),
+        {"mem": "4GB", "blocks": 15, "max_passes": 8, "tol": 1e-4, "runs": 1},
+        {"max_passes": 2, "tol": 1e-2},
+        rows=1_000_000,
+        needs_test=True,
+        classes=10,
+    ),
+    "pairs": Benchmark(
+        bench_pairs,
+        "Weston-Watkins by pairs of classes",
+        (training_options, rounds_option, cache_option),
+        {"mem": "1GB"},
+        QUICK_CLASSES,
+        rows=1_000_000,
+        classes=10,
+    ),
+    "ovr-cache": Benchmark(
+        bench_ovr_cache,
+        "caches of one-vs-rest",
+        (training_options, rounds_option, cache_option, ovr_cache_options),
+        {"mem": "300MB"},
+        {**QUICK_CLASSES, "caches": [1, 2]},
+        rows=1_000_000,
+        classes=10,
+    ),
+    "classes": Benchmark(
+        bench_classes,
+        "time and memory when classes become more",
+        (training_options, rounds_option, cache_option, classes_options),
+        {"mem": "4GB"},
+        {"runs": 1, "classes": [4, 12], "made_rows": 2000, "features": 2000, "passes": 2},
+        rows=0,
+    ),
+    "multiclass-error": Benchmark(
+        bench_multiclass_error,
+        "test error of the losses",
+        (limit_options, rounds_option, cache_option, error_options),
+        {"mem": "2GB", "tol": 1e-3},
+        {**QUICK_CLASSES, "C": [0.1]},
+        rows=500_000,
+        classes=10,
+        several=True,
     ),
 }
 
@@ -321,7 +281,9 @@ def _parser() -> argparse.ArgumentParser:
         if benchmark.rows:
             command.add_argument(
                 "--data", type=Path, metavar="FILE",
-                help="LIBSVM text with two labels; default: made, then removed",
+                action="append" if benchmark.several else "store",
+                help=f"LIBSVM text with {'two' if benchmark.classes == 2 else 'several'} labels"
+                f"{', may be repeated' * benchmark.several}; default: made, then removed",
             )  # fmt: skip
             command.add_argument("--rows", type=int, metavar="N", help="of the data that is made")
         if benchmark.needs_test:
@@ -337,18 +299,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make_data(args: argparse.Namespace, report: Report) -> None:
     """See to it that there is data, and describe it."""
+    benchmark = BENCHMARKS[args.benchmark]
     if args.data is None:
-        args.data = args.folder / "data.svm"
+        texts = [args.folder / "data.svm"]
         tell("making data")
-        features = QUICK_FEATURES if args.quick else FEATURES
-        shape = ("--rows", args.rows, "--features", features, "--nnz", 10, "--power", 0.8)
-        report.data["name"] = make_text(args.data, *shape)
+        report.data["name"] = make_text(texts[0], *_shape(args, benchmark.classes))
     else:
-        args.data = _existing(args.data)
-        report.data["name"] = args.data.name
-    if BENCHMARKS[args.benchmark].needs_test:
+        texts = [_existing(path) for path in (args.data if benchmark.several else [args.data])]
+        report.data["name"] = ", ".join(path.name for path in texts)
+    args.data = texts if benchmark.several else texts[0]
+    if benchmark.needs_test:
         _find_test(args, report)
-    report.data["bytes"] = args.data.stat().st_size
+        texts = [args.data]
+    report.data["bytes"] = sum(path.stat().st_size for path in texts)
+
+
+def _shape(args: argparse.Namespace, classes: int) -> tuple[str | float, ...]:
+    """What is asked of the maker of the data."""
+    features = QUICK_FEATURES if args.quick else FEATURES
+    shape = ("--rows", args.rows, "--features", features, "--nnz", 10, "--power", 0.8)
+    return shape if classes == 2 else (*shape, "--classes", classes)
 
 
 def _find_test(args: argparse.Namespace, report: Report) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Held",
     "accuracy_of",
     "hold",
+    "log_of",
     "passes_of",
     "remove",
     "split",
@@ -95,7 +96,7 @@ def splitting_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any
 def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
     """The options of ``sbm train`` among the arguments, some of them replaced."""
     names = ("C", "cache_frac", "mem", "rounds", "tol", "max_passes")
-    return {name: getattr(args, name) for name in names} | changes
+    return {name: getattr(args, name) for name in names if hasattr(args, name)} | changes
 
 
 def accuracy_of(model: Path, test: Path) -> float:
@@ -113,16 +114,20 @@ def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:
     train(store, model, codes=BUDGET, max_passes=1)
 
 
+def log_of(model: Path) -> list[dict[str, Any]]:
+    """The events in the log of the training that made a model."""
+    log = model.with_name(model.name + ".run") / "log.jsonl"
+    return [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+
+
 def passes_of(model: Path) -> list[dict[str, float]]:
     """Seconds of each pass of the training that made a model, from its log.
 
     ``wall`` is the time between two rows of the log less the certificate, which is a pass of its
     own; the first one includes opening the store.
     """
-    log = model.with_name(model.name + ".run") / "log.jsonl"
     passes, before = [], 0.0
-    for line in log.read_text("utf-8").splitlines():
-        event = json.loads(line)
+    for event in log_of(model):
         if event["event"] != "pass":
             continue
         parts = {name: event["seconds"][name] for name in ("load", "solve", "wait", "write")}

@@ -30,7 +30,7 @@ __all__ = [
     "run_sklearn_loader",
 ]
 
-# Arguments: text, model, C, e. Prints where the time went.
+# Arguments: text, model, C, e, solver. Prints where the time went.
 LIBLINEAR_CHILD = """\
 import json, sys, time
 begin = time.perf_counter()
@@ -43,7 +43,7 @@ marks.append(time.perf_counter())
 data = problem(y, scipy.sparse.csr_matrix(X))
 del X
 marks.append(time.perf_counter())
-model = train(data, parameter(f"-s 3 -q -c {sys.argv[3]} -e {sys.argv[4]}"))
+model = train(data, parameter("-q -c {} -e {} -s {}".format(*sys.argv[3:])))
 marks.append(time.perf_counter())
 save_model(sys.argv[2], model)
 marks.append(time.perf_counter())
@@ -76,26 +76,37 @@ class Liblinear:
     the program (``--liblinear-train none``) it is a Python process that reads with scikit-learn's
     compiled loader, hands the rows over and trains in the C library. It prints its shares.
 
+    Parameters
+    ----------
+    args : Namespace
+    C : float, optional
+        Default: that of the arguments.
+    solver : int
+        Its ``-s``: 3 is the hinge loss (of several classes, one against the rest), 4 that of
+        Crammer and Singer.
+
     Attributes
     ----------
     what : str
         Which one it is, for the report.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(
+        self, args: argparse.Namespace, C: float | None = None, *, solver: int = 3
+    ) -> None:
         program = args.liblinear_train or shutil.which("liblinear-train")
         self._program = None if program == "none" else program
-        self._C = args.C
+        self._C, self._solver = args.C if C is None else C, solver
         kind = "its own train program" if self._program else "scikit-learn's loader, C library"
-        self.what = f"{kind}, -s 3 -c {args.C}"
+        self.what = f"{kind}, -s {solver} -c {self._C}"
 
     def run(self, text: Path, model: Path, e: float) -> Finished:
         """Train from a text to a model file."""
         remove(model)
-        arguments = [text, model, self._C, e]
+        arguments = [text, model, self._C, e, self._solver]
         command = [sys.executable, "-c", LIBLINEAR_CHILD, *arguments]
         if self._program:
-            command = [self._program, "-s", 3, "-q", "-c", self._C, "-e", e, text, model]
+            command = [self._program, "-s", self._solver, "-q", "-c", self._C, "-e", e, text, model]
         return run_process([str(word) for word in command])
 
     def shares(self, done: Finished) -> dict[str, float]:

@@ -58,9 +58,69 @@ def _scaling(report: dict[str, Any], panels: Any) -> None:
     panels[1].set_ylabel("peak memory, MB")
 
 
+BMD_STYLES = {
+    "SBM-1/2": ("#0072b2", "o"), "SBM-1/3": ("#56b4e9", "v"),
+    "SBM-1/2-rand": ("#e69f00", "s"), "BMD": ("#d55e00", "^"),
+}  # fmt: skip
+
+
+def _bmd(report: dict[str, Any], panels: Any) -> None:
+    """Distance from the optimum, and from the best test accuracy, over the wall time from text.
+
+    As figure 2 (e) and (f) of the SBM paper: a marker a pass.
+    """
+    rows, settings = report["rows"], report["settings"]
+    # The best model of all has difference 0, which a logarithm does not show: half a test row.
+    least = {"dual_difference": 0.0, "accuracy_difference": 50 / settings["test_rows"]}
+    for panel, (quantity, lowest) in zip(panels, least.items(), strict=True):
+        for method, rounds in dict.fromkeys((row["method"], row["rounds"]) for row in rows):
+            mine = [row for row in rows if (row["method"], row["rounds"]) == (method, rounds)]
+            points = [(row["seconds"], max(row[quantity], lowest)) for row in mine]
+            points = [point for point in points if point[1] > 0]
+            marks = _bmd_marks(method, rounds, rounds == rows[0]["rounds"])
+            panel.plot(*zip(*points, strict=True), **marks)
+        panel.set_yscale("log")
+        panel.set_xlabel("seconds from text; a marker a pass")
+        panel.grid(alpha=0.3)
+    known = settings["reference_gap"]
+    panels[0].axhspan(0, known, color="#000000", alpha=0.07, label="optimum not known better")
+    panels[0].set_ylabel("relative difference of the dual value to the optimum")
+    panels[1].set_ylabel("test accuracy below the best, points of percent")
+    panels[0].legend(fontsize=8)
+
+
+def _bmd_marks(method: str, rounds: str, first: bool) -> dict[str, Any]:
+    """How a curve is drawn."""
+    colour, marker = BMD_STYLES[method]
+    return {
+        "color": colour, "marker": marker, "markersize": 5, "linewidth": 1.4,
+        "linestyle": "-" if first else ":", "markerfacecolor": colour if first else "white",
+        "label": f"{method}, {rounds} rounds" if rounds != "auto" else f"{method}, rounds auto",
+    }  # fmt: skip
+
+
+def _classes(report: dict[str, Any], panels: Any) -> None:
+    """Seconds of a pass, and peak memory, over the number of classes."""
+    rows = [row for row in report["rows"] if row["data"].endswith(" classes")]
+    shown = {"seconds_a_pass": "seconds a pass", "peak_MB": "peak memory, MB"}
+    for panel, (quantity, words) in zip(panels, shown.items(), strict=True):
+        for loss, marker in zip(dict.fromkeys(row["loss"] for row in rows), "os^v", strict=False):
+            mine = [row for row in rows if row["loss"] == loss]
+            heights = [row[quantity] for row in mine]
+            panel.plot([row["classes"] for row in mine], heights, marker=marker, label=loss)
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xlabel("classes")
+        panel.set_ylabel(words)
+        panel.grid(alpha=0.3)
+        panel.legend()
+
+
 PICTURES: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "text-to-gap": _text_to_gap,
     "scaling": _scaling,
+    "bmd": _bmd,
+    "classes": _classes,
 }
 
 

@@ -1,0 +1,371 @@
+"""Benchmarks of several classes: beside LIBLINEAR, by pairs of classes, caches of one-vs-rest."""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench_data import labels_of, parse
+from scripts.bench_evaluate import (
+    read_liblinear_classifier,
+    read_our_classifier,
+    total_objective,
+)
+from scripts.bench_ours import BUDGET, passes_of, split, splitting_options, train, training_options
+from scripts.bench_peers import Liblinear
+from scripts.bench_tools import (
+    BenchError,
+    Finished,
+    Report,
+    alternate,
+    median,
+    median_ratio,
+    tell,
+    timed,
+)
+
+__all__ = ["bench_multiclass", "bench_ovr_cache", "bench_pairs", "count_labels", "warm_training"]
+
+TOLERANCES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7)
+SOLVERS = {"crammer_singer": 4, "weston_watkins": 4, "hinge": 3}  # LIBLINEAR's -s
+READING_E = 1e9  # so that LIBLINEAR ends after one iteration
+
+
+def count_labels(text: Path) -> int:
+    """How many labels a text has.
+
+    Raises
+    ------
+    BenchError
+        Fewer than three.
+    """
+    count = len(np.unique(labels_of(text)))
+    if count < 3:
+        raise BenchError(f"{text.name} has {count} different labels, at least three are needed")
+    return count
+
+
+def warm_training(store: Path, model: Path, **options: Any) -> None:
+    """Train for a pass: compiles what is missing, and fills the page cache."""
+    tell("warming up")
+    train(store, model, codes=BUDGET, **options | {"max_passes": 1})
+
+
+# ------------------------------------------------------------------------------- beside LIBLINEAR
+
+
+@dataclass
+class _Peer:
+    """LIBLINEAR with one solver and C on one text."""
+
+    text: Path
+    model: Path
+    program: Liblinear
+    loss: str
+    C: float
+    primals: dict[float, float] = field(default_factory=dict)
+
+    def run(self, e: float) -> Finished:
+        """Train from the text to a model file."""
+        return self.program.run(self.text, self.model, e)
+
+    def primal(self, e: float) -> float:
+        """Objective at a tolerance, by our own evaluation; trains once."""
+        if e not in self.primals:
+            tell(f"LIBLINEAR, {self.loss} -c {self.C:g} -e {e:g}")
+            self.run(e)
+            found = read_liblinear_classifier(self.model)
+            self.primals[e] = total_objective(self.text, self.loss, self.C, found)
+        return self.primals[e]
+
+
+@dataclass
+class _Ours:
+    """Ours with one loss and C on a store; remembers what each tolerance gave."""
+
+    store: Path
+    folder: Path
+    options: dict[str, Any]
+    known: dict[float, dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, tol: float) -> tuple[Finished, dict[str, float]]:
+        """Train to a tolerance; return the process, and its seconds of solving apart.
+
+        Those of solving and of certificates, and of waiting for rows but the first time: LIBLINEAR
+        keeps them in memory, ours reads them anew in each pass.
+        """
+        model = self.model(tol)
+        done = train(self.store, model, codes=BUDGET, **self.options | {"tol": tol})
+        seconds = done.json()["seconds"]
+        first = passes_of(model)[0]["wait"]
+        solving = seconds["solve"] + seconds["certify"] + seconds["wait"] - first
+        return done, {"solving": solving}
+
+    def model(self, tol: float) -> Path:
+        """Where the model of a tolerance is."""
+        return self.folder / f"{self.options['loss']}-{tol:.3g}.model"
+
+    def report(self, tol: float) -> dict[str, Any]:
+        """What a tolerance gives; trains once."""
+        if tol not in self.known:
+            tell(f"sbm, {self.options['loss']} -C {self.options['C']:g} --tol {tol:.3g}")
+            self.known[tol] = self.run(tol)[0].json()
+        return self.known[tol]
+
+    def reach(self, primal: float) -> float:
+        """The largest tolerance that gives at most this primal value, else the smallest tried."""
+        for tol in TOLERANCES:
+            if self.report(tol)["primal"] <= primal:
+                return tol
+        return TOLERANCES[-1]
+
+    @property
+    def best_dual(self) -> float:
+        """The largest dual value that is certified."""
+        return max(float(report["dual"]) for report in self.known.values())
+
+
+def bench_multiclass(args: argparse.Namespace, report: Report) -> None:
+    """Time training to at most LIBLINEAR's objective, whole processes, taking turns.
+
+    Ours is ``sbm train`` on a store of one block, to the largest of some tolerances at which its
+    certified primal is not above LIBLINEAR's, which is computed from text and model file. For
+    Weston-Watkins, which LIBLINEAR lacks, the relative gap is to be at most LIBLINEAR's relative
+    distance from the optimum of Crammer and Singer (from the largest dual value that ours certifies
+    at a tenth of the tolerance).
+    """
+    for text in args.data:
+        count_labels(text)
+        report.rows += list(_compare_on(args, text))
+    for loss in args.losses:
+        rows = [row for row in report.rows if row["loss"] == loss]
+        for what in ("solving", "whole", "memory"):
+            ratios = [row[f"{what}_ratio"] for row in rows]
+            report.ratios[f"{loss}: {what}_of_liblinear, median"] = median(ratios)
+            report.ratios[f"{loss}: {what}_of_liblinear, largest"] = max(ratios)
+    report.notes = [
+        f"LIBLINEAR: {Liblinear(args, args.C[0]).what.split(',')[0]}",
+        (
+            "solving: LIBLINEAR's whole process less reading and writing (a process of one "
+            "iteration, less that iteration in memory through the C library); ours solving, "
+            "certificates and waiting for rows after the first time, from its report and its log"
+        ),
+        "whole: LIBLINEAR's process; sbm split and sbm train as processes; memory: the peaks",
+        (
+            "above: objective, computed from text and model by one function, above the largest "
+            "certified dual value; of weston_watkins, peer above is that of crammer_singer, and "
+            "ours is to certify a gap as small"
+        ),
+        "the aim is a solving ratio of at most 0.5",
+    ]
+
+
+def _compare_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table for one text."""
+    store = args.folder / "one.sbm"
+    split(text, store, **splitting_options(args, blocks=1))  # compiles
+    splits = [split(text, store, **splitting_options(args, blocks=1)) for _ in range(args.runs)]
+    first = sorted(splits, key=lambda done: done.seconds)[len(splits) // 2]
+    warm_training(store, args.folder / "one.model", **training_options(args, C=args.C[0]))
+    for C in args.C:
+        for solver in sorted({SOLVERS[loss] for loss in args.losses}):
+            losses = [loss for loss in args.losses if SOLVERS[loss] == solver]
+            yield from _compare(args, text, store, first, C, solver, losses)
+
+
+def _compare(
+    args: argparse.Namespace,
+    text: Path,
+    store: Path,
+    first: Finished,
+    C: float,
+    solver: int,
+    losses: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one solver of LIBLINEAR: a row for each of ours and each tolerance."""
+    loss = next(name for name, number in SOLVERS.items() if number == solver)
+    program = Liblinear(args, C, solver=solver)
+    peer = _Peer(text, args.folder / "peer.model", program, loss, C)
+    ours = {
+        name: _Ours(store, args.folder, training_options(args, C=C, loss=name))
+        for name in {loss, *losses}
+    }
+    tols = {(loss, e): ours[loss].reach(peer.primal(e)) for e in args.e}
+    best = _bound(ours[loss], [tols[loss, e] for e in args.e])
+    for e in args.e:  # only Weston-Watkins is another loss than LIBLINEAR's
+        tols["weston_watkins", e] = max((peer.primal(e) - best) / peer.primal(e), TOLERANCES[-1])
+    tasks: dict[str, Callable[[], Any]] = {"reading": partial(peer.run, READING_E)}
+    tasks |= {f"LIBLINEAR {e:g}": partial(peer.run, e) for e in args.e}
+    tasks |= {
+        f"{name} {tols[name, e]:.3g}": partial(ours[name].run, tols[name, e])
+        for name in losses
+        for e in args.e
+    }
+    runs = alternate(tasks, args.runs)
+    writing = median([done.seconds for done in runs["reading"]])
+    reading = max(writing - _one_iteration(text, C, solver), 1e-9)
+    for name in losses:
+        bound = best if name == loss else _bound(ours[name], [tols[name, e] for e in args.e])
+        for e in args.e:
+            tol = tols[name, e]
+            row = _Row(runs[f"LIBLINEAR {e:g}"], reading, runs[f"{name} {tol:.3g}"], first)
+            primal = total_objective(text, name, C, read_our_classifier(ours[name].model(tol)))
+            peer_above = peer.primal(e) / best - 1
+            reached = name != loss or ours[name].report(tol)["primal"] <= peer.primal(e)
+            yield {
+                "data": text.name, "C": C, "loss": name, "peer_e": e, "peer_above": peer_above,
+                "tol": tol, "above": max(primal / bound - 1, 0.0), "reached": reached,
+                **row.described(),
+            }  # fmt: skip
+
+
+def _bound(ours: _Ours, tols: Sequence[float]) -> float:
+    """The largest certified dual value, of a training to a tenth of the smallest tolerance too."""
+    ours.report(max(min(tols) / 10, TOLERANCES[-1] / 10))
+    return ours.best_dual
+
+
+def _one_iteration(text: Path, C: float, solver: int) -> float:
+    """Seconds of LIBLINEAR's first iteration with the rows in memory already, by its library."""
+    import scipy.sparse
+    from liblinear import liblinearutil as peer
+
+    tell("LIBLINEAR's first iteration in memory")
+    pieces = list(parse(text))
+    width = 1 + max(int(ids.max(initial=0)) for _, _, ids, _ in pieces)
+    rows = [
+        scipy.sparse.csr_matrix((values, ids, indptr), (len(labels), width))
+        for labels, indptr, ids, values in pieces
+    ]
+    y = np.concatenate([labels for labels, *_ in pieces])
+    problem = peer.problem(y, scipy.sparse.csr_matrix(scipy.sparse.vstack(rows, "csr")))
+    del pieces, rows
+    parameter = peer.parameter(f"-q -s {solver} -c {C!r} -e {READING_E!r}")
+    return timed(lambda: peer.train(problem, parameter))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Runs of LIBLINEAR and ours that took turns."""
+
+    peer: list[Finished]
+    reading: float
+    ours: list[tuple[Finished, dict[str, float]]]
+    split: Finished
+
+    def described(self) -> dict[str, Any]:
+        """Cells of the table."""
+        peer = [done.seconds for done in self.peer]
+        peer_solving = [max(seconds - self.reading, 1e-3) for seconds in peer]
+        solving = [shares["solving"] for _, shares in self.ours]
+        train_seconds = [done.seconds for done, _ in self.ours]
+        whole = [self.split.seconds + seconds for seconds in train_seconds]
+        peak = max(self.split.peak_bytes, *(done.peak_bytes for done, _ in self.ours))
+        peer_peak = max(done.peak_bytes for done in self.peer)
+        return {
+            "passes": self.ours[0][0].json()["passes"],
+            "peer_solving": median(peer_solving), "solving": median(solving),
+            "solving_ratio": median_ratio(solving, peer_solving),
+            "peer_whole": median(peer), "split": self.split.seconds,
+            "train": median(train_seconds), "whole_ratio": median_ratio(whole, peer),
+            "peer_MB": peer_peak / 1e6, "MB": peak / 1e6, "memory_ratio": peak / peer_peak,
+        }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ choices of training
+
+
+def _store(args: argparse.Namespace) -> Path:
+    tell("splitting")
+    store: Path = args.folder / "classes.sbm"
+    split(args.data, store, **splitting_options(args))
+    return store
+
+
+def _describe(done: Sequence[Finished]) -> dict[str, Any]:
+    """Cells of trainings that are the same but for the clock."""
+    reports = [run.json() for run in done]
+    facts = reports[0]
+    parts = ("load", "wait", "solve", "certify", "write")
+    return {
+        "seconds": median([run.seconds for run in done]),
+        "cpu_seconds": median([run.cpu_seconds for run in done]),
+        "passes": facts["passes"], "converged": facts["converged"],
+        "relative_gap": facts["relative_gap"],
+        **{name: median([report["seconds"][name] for report in reports]) for name in parts},
+        "visits_1e6": facts["visits"] / 1e6, "updates_1e6": facts["updates"] / 1e6,
+        "MB_read": facts["bytes_read"] / 1e6,
+        "peak_MB": median([run.peak_bytes for run in done]) / 1e6,
+    }  # fmt: skip
+
+
+def _seconds(done: Sequence[Finished]) -> list[float]:
+    return [run.seconds for run in done]
+
+
+def _solving(done: Sequence[Finished]) -> list[float]:
+    return [run.json()["seconds"]["solve"] for run in done]
+
+
+def bench_pairs(args: argparse.Namespace, report: Report) -> None:
+    """Time Weston-Watkins by rows and by pairs of classes, each on one thread and on two.
+
+    Whole processes of ``sbm train`` on one store, to the same certified gap. By rows a second
+    thread reads, decodes and screens; by pairs of classes it solves.
+    """
+    count_labels(args.data)
+    store, model = _store(args), args.folder / "pairs.model"
+    options = training_options(args, loss="weston_watkins")
+    choices = [(schedule, threads) for schedule in ("sample", "pairs") for threads in (1, 2)]
+    tasks = {}
+    for schedule, threads in choices:
+        chosen = {**options, "schedule": schedule, "threads": threads}
+        warm_training(store, model, **chosen)
+        tasks[f"{schedule}, {threads}"] = partial(train, store, model, codes=BUDGET, **chosen)
+    runs = alternate(tasks, args.runs)
+    for schedule, threads in choices:
+        cells = _describe(runs[f"{schedule}, {threads}"])
+        report.rows.append({"schedule": schedule, "threads": threads, **cells})
+    for what, seconds in (("seconds", _seconds), ("solve", _solving)):
+        for schedule in ("sample", "pairs"):
+            one, two = (seconds(runs[f"{schedule}, {threads}"]) for threads in (1, 2))
+            report.ratios[f"{schedule}: {what}, speed_up_of_2_threads"] = median_ratio(one, two)
+        by_pairs, by_rows = (seconds(runs[f"{name}, 2"]) for name in ("pairs", "sample"))
+        report.ratios[f"{what} with 2 threads: pairs_of_sample"] = median_ratio(by_pairs, by_rows)
+    report.notes = ["whole processes of sbm train to one certified gap; solve is a part of them"]
+
+
+def bench_ovr_cache(args: argparse.Namespace, report: Report) -> None:
+    """Time one-vs-rest with one cache for all classes, and with caches for groups of classes.
+
+    All at the same ``--mem``, on a store of the same blocks: what more caches take of the memory
+    they do not have for rows.
+    """
+    classes = count_labels(args.data)
+    store, model = _store(args), args.folder / "caches.model"
+    numbers = sorted({classes if n == "K" else min(n, classes) for n in args.caches})
+    choices = [(caches, threads) for caches in numbers for threads in (1, 2)]
+    tasks = {}
+    for caches, threads in choices:
+        options = training_options(args, loss=args.loss, caches=caches, threads=threads)
+        warm_training(store, model, **options)
+        tasks[f"{caches}, {threads}"] = partial(train, store, model, codes=BUDGET, **options)
+    runs = alternate(tasks, args.runs)
+    for caches, threads in choices:
+        cells = _describe(runs[f"{caches}, {threads}"])
+        report.rows.append({"caches": caches, "threads": threads, **cells})
+    for caches in numbers:
+        one, two = (runs[f"{caches}, {threads}"] for threads in (1, 2))
+        name = "K" if caches == classes else caches
+        report.ratios[f"{name} caches: speed_up_of_2_threads"] = median_ratio(
+            _seconds(one), _seconds(two)
+        )
+        if caches != numbers[0]:
+            least = runs[f"{numbers[0]}, 2"]
+            ratio = median_ratio(_seconds(two), _seconds(least))
+            report.ratios[f"{name} caches: of_{numbers[0]}_with_2_threads"] = ratio
+    report.notes = [f"--mem {args.mem} throughout; {classes} classes (K); whole processes"]
