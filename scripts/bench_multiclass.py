@@ -214,7 +214,7 @@ def _compare(
             tol = tols[name, e]
             row = _Row(runs[f"LIBLINEAR {e:g}"], reading, runs[f"{name} {tol:.3g}"], first)
             primal = total_objective(text, name, C, read_our_classifier(ours[name].model(tol)))
-            peer_above = peer.primal(e) / best - 1
+            peer_above = max(peer.primal(e) / best - 1, 0.0)  # rounding of stored values
             reached = name != loss or ours[name].report(tol)["primal"] <= peer.primal(e)
             yield {
                 "data": text.name, "C": C, "loss": name, "peer_e": e, "peer_above": peer_above,

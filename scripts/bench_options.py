@@ -40,7 +40,7 @@ def _list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     def read(text: str) -> list[Any]:
         return [kind(word) for word in text.split(",")]
 
-    read.__name__ = f"list of {kind.__name__}"  # for the message of argparse
+    read.__name__ = f"list of {kind.__name__.lstrip('_')}"  # for the message of argparse
     return read
 
 

@@ -73,7 +73,46 @@ RATIOS = {
         "train: 2_threads_of_1",
         "train: 8_threads_of_1, extrapolated",
     },
+    "multiclass": {
+        f"{loss}: {what}_of_liblinear, {which}"
+        for loss in ("crammer_singer", "weston_watkins", "hinge")
+        for what in ("solving", "whole", "memory")
+        for which in ("median", "largest")
+    },
+    "bmd": {
+        f"rounds {rounds}: {what}"
+        for rounds in (10, "auto")
+        for what in (
+            "dual difference, SBM-1/2_of_SBM-1/2-rand",
+            "dual difference, SBM-1/2_of_BMD",
+            "seconds_of_a_first_pass, SBM-1/2_of_BMD",
+        )
+    },
+    "pairs": {
+        "sample: seconds, speed_up_of_2_threads",
+        "sample: solve, speed_up_of_2_threads",
+        "pairs: seconds, speed_up_of_2_threads",
+        "pairs: solve, speed_up_of_2_threads",
+        "seconds with 2 threads: pairs_of_sample",
+        "solve with 2 threads: pairs_of_sample",
+    },
+    "ovr-cache": {
+        "1 caches: speed_up_of_2_threads",
+        "2 caches: speed_up_of_2_threads",
+        "2 caches: of_1_with_2_threads",
+    },
+    "classes": {
+        f"{loss}: {what}, most_classes_of_fewest"
+        for loss in ("crammer_singer", "weston_watkins", "hinge")
+        for what in ("seconds_a_pass", "peak_MB")
+    },
+    "multiclass-error": {
+        f"{loss}: best_error_percent, mean of the sets"
+        for loss in ("crammer_singer", "weston_watkins", "hinge")
+    },
 }
+MULTICLASS = {"multiclass", "bmd", "pairs", "ovr-cache", "multiclass-error"}
+WITHOUT_DATA = {"start", "parse", "classes"}  # or of their own
 LEARNERS = {"liblinear": "liblinear-official", "sklearn": "scikit-learn"}
 PEERS = {
     "parse": LEARNERS,
@@ -81,18 +120,28 @@ PEERS = {
     "kernel": {"liblinear": "liblinear-official"},
     "text-to-gap": LEARNERS | {"vowpalwabbit": "vowpalwabbit"},
     "one-pass": {"vowpalwabbit": "vowpalwabbit"},
+    "multiclass": {"liblinear": "liblinear-official"},
 }
-PICTURES = {"text-to-gap", "scaling"}
+PICTURES = {"text-to-gap", "scaling", "bmd", "classes"}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The text of all benchmarks but one, which makes its own."""
-    text = tmp_path_factory.mktemp("data") / "data.svm"
-    script = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", str(text)]
-    size = ["--rows", "20000", "--features", "5000", "--nnz", "10", "--power", "0.8"]
-    subprocess.run([*script, *size, "--noise", "0.02"], check=True, capture_output=True)
-    return text
+    """The text of the benchmarks of two classes but one, which makes its own."""
+    return make_text(tmp_path_factory.mktemp("data") / "data.svm", 20_000)
+
+
+@pytest.fixture(scope="module")
+def classes_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text of those of several classes."""
+    return make_text(tmp_path_factory.mktemp("classes") / "data.svm", 3000, "--classes", "5")
+
+
+def make_text(out: Path, rows: int, *more: str) -> Path:
+    script = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", str(out)]
+    size = ["--rows", str(rows), "--features", "5000", "--nnz", "10", "--power", "0.8"]
+    subprocess.run([*script, *size, "--noise", "0.02", *more], check=True, capture_output=True)
+    return out
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,13 +184,16 @@ def numbers_of(rows: list[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", list(RATIOS))
-def test_benchmark_runs_at_toy_size(name: str, data: Path, tmp_path: Path) -> None:
+def test_benchmark_runs_at_toy_size(
+    name: str, data: Path, classes_data: Path, tmp_path: Path
+) -> None:
     for module, package in PEERS.get(name, {}).items():
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{package} is not installed")
     prefix = tmp_path / "folder" / "report"
     command = [sys.executable, str(SCRIPTS / "bench.py"), name, "--quick", "-o", str(prefix)]
-    command += [] if name in ("start", "parse") else ["--data", str(data)]
+    text = classes_data if name in MULTICLASS else data
+    command += [] if name in WITHOUT_DATA else ["--data", str(text)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "folder" / "report.md").read_text()
@@ -149,7 +201,7 @@ def test_benchmark_runs_at_toy_size(name: str, data: Path, tmp_path: Path) -> No
     assert report["benchmark"] == name
     assert set(report["ratios"]) == RATIOS[name]
     assert str(tmp_path) not in json.dumps(report)
-    assert str(data.parent) not in json.dumps(report)
+    assert str(text.parent) not in json.dumps(report)
     assert sys.prefix not in json.dumps(report)
     if name == "text-to-gap":
         for row in report["rows"][:2]:
@@ -157,6 +209,14 @@ def test_benchmark_runs_at_toy_size(name: str, data: Path, tmp_path: Path) -> No
     if name in ("text-to-gap", "one-pass"):
         for row in report["rows"]:
             assert 0.75 < row["test_accuracy"] < 1, row  # labels have the right sign
+    if name == "multiclass":
+        for row in report["rows"]:
+            assert row["reached"], row
+            assert 0 <= row["above"] < 0.01, row  # the same problem, the labels in the same order
+            assert 0 < row["peer_above"] < 0.1, row
+    if name == "bmd":
+        for row in report["rows"]:
+            assert 20 < row["accuracy_percent"] < 100, row
     picture = prefix.with_name("report.png")
     drawn = name in PICTURES and importlib.util.find_spec("matplotlib") is not None
     assert picture.exists() == drawn
@@ -191,6 +251,69 @@ def test_gap_of_liblinear_is_that_of_a_small_problem(tmp_path: Path) -> None:
     gaps = [state.relative_gap for state in found.values() if state is not None]
     assert len(gaps) > 2
     assert 1 > gaps[0] > gaps[-1] > 0
+
+
+MULTICLASS_TEXT = "7 2:0.5 7:2\n-1 3:1 9000:4\n3\n-1 2:-1\n"
+# Decision values, a column a label: -1, 3, 7.
+DECISIONS = np.array([[0.5, -1.0, 0.75], [-3.0, 0.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.5]])
+WEIGHTS = np.array([[1.0, 0.0, -0.5], [-3.0, 0.0, 1.0], [0.0, -0.5, 0.5]])  # of ids 2, 3, 7
+
+
+def make_classifier() -> Any:
+    ids, labels = np.array([2, 3, 7]), np.array([-1.0, 3.0, 7.0])
+    return load_script("bench_evaluate").Classifier(ids, WEIGHTS, labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "losses"),
+    [
+        ("crammer_singer", [0.75, 5.0, 1.0, 2.5]),
+        ("weston_watkins", [0.75, 4.0 + 5.0, 1.0 + 1.0, 2.0 + 2.5]),
+        ("hinge", [1.5 + 0.0 + 0.25, 4.0 + 1.0 + 2.0, 3.0, 2.0 + 1.0 + 1.5]),
+    ],
+)
+def test_objective_of_several_classes_is_that_of_the_formula(
+    loss: str, losses: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "small.svm").write_text(MULTICLASS_TEXT)
+    evaluate = load_script("bench_evaluate")
+    value = evaluate.total_objective(tmp_path / "small.svm", loss, 0.5, make_classifier())
+    assert value == pytest.approx(0.5 * np.sum(WEIGHTS**2) + 0.5 * sum(losses), rel=1e-15)
+
+
+def test_decisions_of_several_classes(tmp_path: Path) -> None:
+    (tmp_path / "small.svm").write_text(MULTICLASS_TEXT)
+    evaluate = load_script("bench_evaluate")
+    ((own, decisions),) = make_classifier().decide(tmp_path / "small.svm")
+    assert own.tolist() == [2, 0, 1, 0]
+    assert decisions.tolist() == DECISIONS.tolist()
+    assert evaluate.error_rate(tmp_path / "small.svm", make_classifier()) == 0.75
+
+
+def test_liblinear_model_of_several_classes_is_read_in_order_of_labels(tmp_path: Path) -> None:
+    head = "solver_type MCSVM_CS\nnr_class 3\nlabel 7 -1 3\nnr_feature 2\nbias -1\n"
+    (tmp_path / "peer.model").write_text(f"{head}w\n1 2 3 \n4 5 6 \n")
+    evaluate = load_script("bench_evaluate")
+    model = evaluate.read_liblinear_classifier(tmp_path / "peer.model")
+    assert model.ids.tolist() == [1, 2]
+    assert model.labels.tolist() == [-1, 3, 7]
+    assert model.W.tolist() == [[2, 3, 1], [5, 6, 4]]
+
+
+def test_a_fifth_is_held_out_where_there_is_no_test_half(tmp_path: Path) -> None:
+    lines = [f"{k % 5} {k + 1}:1\n" for k in range(200)]  # labels in turn
+    (tmp_path / "all.svm").write_text("".join(lines))
+    (tmp_path / "halves").mkdir()
+    halves = load_script("bench_classes")._halves
+    first, last, held = halves(tmp_path / "all.svm", tmp_path / "halves")
+    assert held
+    both = first.read_text().splitlines(True), last.read_text().splitlines(True)
+    assert sorted([*both[0], *both[1]]) == sorted(lines)
+    assert 20 < len(both[1]) < 60
+    assert {line[0] for line in both[1]} == set("01234")
+    (tmp_path / "all.t.svm").write_text("0 1:1\n")
+    found = halves(tmp_path / "all.svm", tmp_path / "halves")
+    assert found == (tmp_path / "all.svm", tmp_path / "all.t.svm", False)
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
@@ -255,6 +378,9 @@ def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> N
         (["parse", "--runs", "0"], 2, "--runs must be at least 1"),
         (["one-pass", "--data", __file__, "--test", "nowhere"], 1, "nowhere: no such file"),
         (["cache", "--cache-frac", "0.5,many"], 2, "invalid list of"),
+        (["multiclass", "--data", "nowhere.svm"], 1, "nowhere.svm: no such file"),
+        (["multiclass", "-C", "1,0"], 2, "invalid list of float above 0"),
+        (["classes", "--losses", "hinge,log"], 2, "invalid list of"),
         (["nothing"], 2, "invalid choice"),
     ],
 )
