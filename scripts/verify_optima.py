@@ -8,6 +8,11 @@ combination of blocks, cache fraction and rounds. A run passes when
 * the weights equal the sum over their alphas to 1e-9.
 
     python scripts/verify_optima.py ../shared/data -o scripts/results/optima.json
+    python scripts/verify_optima.py ../shared/data --many -o scripts/results/optima-many.json
+
+``--many`` takes the sets of many classes and all losses, at every C of the reference file that it
+knows well enough. Where an optimum is only known to lie between two values, the certified primal
+must not be below the lower one, nor 1e-4 above the upper one.
 """
 
 import argparse
@@ -32,6 +37,9 @@ COSTS = (0.1, 1.0)
 BLOCKS = (1, 3, 12)
 CACHE_FRACS = (0.0, 0.33, 0.5)
 ROUNDS = (1, 3, 10)
+MANY_SETS = ("letter", "pendigits_scale", "news20", "prep_small")
+MANY_LOSSES = (*LOSSES, "crammer_singer", "weston_watkins")
+MANY_BLOCKS = (1, 12)
 WITHIN = 1e-4
 # Values are stored as float32: the problem solved differs from the text's by about 1e-7.
 ROUNDING = 1e-6
@@ -46,12 +54,13 @@ class Outcome:
     C: float
     blocks: int
     cache_frac: float
-    rounds: int
+    rounds: int | str
     passes: int
     updates: int
     primal: float
     dual: float
     optimum: float
+    known_within: float
     primal_excess: float
     worst_dual_excess: float
     drift: float
@@ -61,7 +70,7 @@ class Outcome:
     def passed(self) -> bool:
         """Whether optimum, weak duality and link hold."""
         return (
-            -ROUNDING <= self.primal_excess <= WITHIN
+            -ROUNDING - self.known_within <= self.primal_excess <= WITHIN
             and self.worst_dual_excess <= ROUNDING
             and self.drift <= 1e-9
         )
@@ -104,22 +113,24 @@ def _one_against_rest(line: bytes) -> bytes:
     return (b"+1 " if label == b"1" else b"-1 ") + features + b"\n"
 
 
-def train_once(store: Path, model: Path, optimum: float, what: dict[str, Any]) -> Outcome:
+def train_once(store: Path, model: Path, record: dict[str, Any], what: dict[str, Any]) -> Outcome:
     """Train one point of the grid."""
+    optimum = record["primal"]
     duals = _Duals()
     begin = time.perf_counter()
     settings = sbm.Settings(
         loss=what["loss"], C=what["C"], cache_frac=what["cache_frac"], rounds=what["rounds"],
-        tol=WITHIN, max_passes=100_000,
+        tol=what["tol"], max_passes=100_000,
     )  # fmt: skip
     _, report = sbm.train(store, model, settings, progress=duals)
     return Outcome(
-        **what,
+        **{name: value for name, value in what.items() if name != "tol"},
         passes=report["passes"],
         updates=report["updates"],
         primal=report["primal"],
         dual=report["dual"],
         optimum=optimum,
+        known_within=max(0.0, record["relative_gap"]),
         primal_excess=(report["primal"] - optimum) / optimum,
         worst_dual_excess=(max([*duals.values, report["dual"]]) - optimum) / optimum,
         drift=report["drift"],
@@ -127,23 +138,42 @@ def train_once(store: Path, model: Path, optimum: float, what: dict[str, Any]) -
     )
 
 
-def run_grid(folder: Path, sets: list[str], fracs: list[float], work: Path) -> Iterator[Outcome]:
-    """Yield the outcome of every point of the grid."""
+@dataclass(frozen=True)
+class Grid:
+    """What is combined with what."""
+
+    sets: list[str]
+    losses: list[str]
+    costs: list[float]
+    blocks: list[int]
+    cache_fracs: list[float]
+    rounds: list[Any]
+    tol: float
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Yield settings, but for the blocks."""
+        names = ("loss", "C", "cache_frac", "rounds")
+        grid = itertools.product(self.losses, self.costs, self.cache_fracs, self.rounds)
+        for values in grid:
+            yield dict(zip(names, values, strict=True))
+
+
+def run_grid(folder: Path, grid: Grid, work: Path) -> Iterator[Outcome]:
+    """Yield the outcome of every point of the grid whose optimum is known."""
     optima = read_optima(folder)
-    for name in sets:
+    for name in grid.sets:
         text = work / f"{name}.svm"
         write_text(folder, name, text)
-        for blocks in BLOCKS:
+        for blocks in grid.blocks:
             store = work / f"{name}.sbm"
             sbm.split([text], store, blocks=blocks, force=True)
-            for loss, C in itertools.product(LOSSES, COSTS):
-                records = {r["C"]: r for r in optima[name][loss]}
-                for cache_frac, rounds in itertools.product(fracs, ROUNDS):
-                    what = {
-                        "data": name, "loss": loss, "C": C, "blocks": blocks,
-                        "cache_frac": cache_frac, "rounds": rounds,
-                    }  # fmt: skip
-                    yield train_once(store, work / "m.model", records[C]["primal"], what)
+            for point in grid.points():
+                records = {r["C"]: r for r in optima[name].get(point["loss"], [])}
+                record = records.get(point["C"])
+                if record is None or record["relative_gap"] > WITHIN:
+                    continue
+                what = {"data": name, "blocks": blocks, "tol": grid.tol, **point}
+                yield train_once(store, work / "m.model", record, what)
         text.unlink()
 
 
@@ -158,16 +188,28 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path, help="folder with reference.json and NAME.svm.zst")
-    parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
+    parser.add_argument("--many", action="store_true", help="the sets and losses of many classes")
+    parser.add_argument("--sets", nargs="+", metavar="NAME")
+    parser.add_argument("--losses", nargs="+", metavar="NAME")
     parser.add_argument(
-        "--cache-fracs", nargs="+", type=float, default=list(CACHE_FRACS), metavar="F",
+        "--cache-fracs", nargs="+", type=float, metavar="F",
         help="0 is block minimization: on dense sets it takes thousands of passes",
     )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, help="JSON file for the outcomes")
     options = parser.parse_args(argv)
+    many = options.many
+    grid = Grid(
+        sets=options.sets or list(MANY_SETS if many else SETS),
+        losses=options.losses or list(MANY_LOSSES if many else LOSSES),
+        costs=[0.01, *COSTS] if many else list(COSTS),
+        blocks=list(MANY_BLOCKS if many else BLOCKS),
+        cache_fracs=options.cache_fracs or ([0.5] if many else list(CACHE_FRACS)),
+        rounds=["auto"] if many else list(ROUNDS),
+        tol=WITHIN / 2 if many else WITHIN,
+    )
     outcomes = []
     with tempfile.TemporaryDirectory() as work:
-        for outcome in run_grid(options.folder, options.sets, options.cache_fracs, Path(work)):
+        for outcome in run_grid(options.folder, grid, Path(work)):
             outcomes.append(outcome)
             if options.output:
                 write_outcomes(options.output, outcomes)

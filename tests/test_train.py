@@ -1,6 +1,7 @@
 """Training end to end: the optimum, its certificate, and what must not change it."""
 
 import itertools
+import dataclasses
 import json
 import shutil
 
@@ -499,9 +500,13 @@ def test_a_damaged_block_stops_the_training_with_its_place(store):
 
 def test_verify_optima_judges_by_the_reference(tmp_path):
     outcome = load_script("verify_optima").Outcome(
-        "x", "hinge", 1.0, 1, 0.5, 1, 1, 1, 1.0, 1.0, 1.0, 2e-4, 0.0, 0.0, 0.1
+        "x", "hinge", 1.0, 1, 0.5, 1, 1, 1, 1.0, 1.0, 1.0, 0.0, 2e-4, 0.0, 0.0, 0.1
     )
     assert not outcome.passed
+    # Where the optimum is known to lie between two values only, a primal between them is right.
+    below = dataclasses.replace(outcome, primal_excess=-3e-5)
+    assert not below.passed
+    assert dataclasses.replace(below, known_within=3e-5).passed
 
 
 def test_a_store_without_rows_is_refused(store):
