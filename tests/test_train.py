@@ -1,7 +1,7 @@
 """Training end to end: the optimum, its certificate, and what must not change it."""
 
-import itertools
 import dataclasses
+import itertools
 import json
 import shutil
 
