@@ -132,7 +132,7 @@ class _Ours:
 def bench_multiclass(args: argparse.Namespace, report: Report) -> None:
     """Time training to at most LIBLINEAR's objective, whole processes, taking turns.
 
-    Ours is ``sbm train`` on a store of one block, to the largest of some tolerances at which its
+    Ours is ``sbm train`` on a store of ``--blocks`` (one, unless given), to the largest of some tolerances at which its
     certified primal is not above LIBLINEAR's, which is computed from text and model file. For
     Weston-Watkins, which LIBLINEAR lacks, the relative gap is to be at most LIBLINEAR's relative
     distance from the optimum of Crammer and Singer (from the largest dual value that ours certifies
@@ -167,8 +167,8 @@ def bench_multiclass(args: argparse.Namespace, report: Report) -> None:
 def _compare_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table for one text."""
     store = args.folder / "one.sbm"
-    split(text, store, **splitting_options(args, blocks=1))  # compiles
-    splits = [split(text, store, **splitting_options(args, blocks=1)) for _ in range(args.runs)]
+    split(text, store, **splitting_options(args))  # compiles
+    splits = [split(text, store, **splitting_options(args)) for _ in range(args.runs)]
     first = sorted(splits, key=lambda done: done.seconds)[len(splits) // 2]
     warm_training(store, args.folder / "one.model", **training_options(args, C=args.C[0]))
     for C in args.C:

@@ -222,7 +222,7 @@ def _costs(parser: argparse.ArgumentParser, default: list[float]) -> None:
 def _some_losses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--losses", type=_list_of(_loss), default=list(LOSSES), metavar="LOSS,...",
-        help=f"of {', '.join(LOSSES)} (one against the rest); default: all",
+        help=f"of {', '.join(LOSSES)} (one against the rest)",
     )  # fmt: skip
 
 
@@ -279,10 +279,10 @@ def classes_options(parser: argparse.ArgumentParser) -> None:
         "--classes", type=_list_of(int), default=[10, 100, 1000, 3000], metavar="K,K,..."
     )
     for name, default, what in (
-        ("--made-rows", 300_000, "rows of each text"),
-        ("--features", 100_000, "features of each text"),
+        ("--made-rows", 100_000, "rows of each text"),
+        ("--features", 30_000, "features of each text"),
         ("--nnz", 20, "nonzeros of a row"),
-        ("--passes", 4, "passes of each training"),
+        ("--passes", 2, "passes of each training"),
     ):
         parser.add_argument(name, type=_positive(int), default=default, metavar="N", help=what)
     also_option(parser)

@@ -103,7 +103,7 @@ RATIOS = {
     },
     "classes": {
         f"{loss}: {what}, most_classes_of_fewest"
-        for loss in ("crammer_singer", "weston_watkins", "hinge")
+        for loss in ("crammer_singer", "weston_watkins")
         for what in ("seconds_a_pass", "peak_MB")
     },
     "multiclass-error": {
