@@ -132,11 +132,11 @@ class _Ours:
 def bench_multiclass(args: argparse.Namespace, report: Report) -> None:
     """Time training to at most LIBLINEAR's objective, whole processes, taking turns.
 
-    Ours is ``sbm train`` on a store of ``--blocks`` (one, unless given), to the largest of some tolerances at which its
-    certified primal is not above LIBLINEAR's, which is computed from text and model file. For
-    Weston-Watkins, which LIBLINEAR lacks, the relative gap is to be at most LIBLINEAR's relative
-    distance from the optimum of Crammer and Singer (from the largest dual value that ours certifies
-    at a tenth of the tolerance).
+    Ours is ``sbm train`` on a store of ``--blocks`` (one, unless given), to the largest of some
+    tolerances at which its certified primal is not above LIBLINEAR's, which is computed from text
+    and model file. For Weston-Watkins, which LIBLINEAR lacks, the relative gap is to be at most
+    LIBLINEAR's relative distance from the optimum of Crammer and Singer (from the largest dual
+    value that ours certifies at a tenth of the tolerance).
     """
     for text in args.data:
         count_labels(text)

@@ -85,9 +85,10 @@ def _bmd(report: dict[str, Any], panels: Any) -> None:
         panel.grid(alpha=0.3)
     known = settings["optimum_within"]
     panels[0].axhspan(0, known, color="#000000", alpha=0.07, label="optimum not known better")
-    panels[0].set_ylabel("relative difference of the dual value to the optimum")
-    panels[1].set_ylabel(f"test accuracy below the best, points of percent, at least {shown:.2g}")
-    panels[0].legend(fontsize=8, loc="upper right")
+    panels[0].set_ylabel("relative difference to the optimal dual")
+    panels[1].set_ylabel(f"accuracy below the best, points (least {shown:.2g})")
+    handles = panels[0].get_legend_handles_labels()
+    panels[0].figure.legend(*handles, fontsize=8, loc="outside lower center", ncols=5)
 
 
 def _bmd_marks(method: str, rounds: str, first: bool) -> dict[str, Any]:
