@@ -271,7 +271,10 @@ class _Training:
         base = k * (self._cache_nnz + SPARE)
         working = WorkingSet(self._arena, alpha, rows, self._cache_nnz, base=base)
         W = np.zeros((self.store.n_features + (settings.bias > 0), problem.n_outputs))
-        return Solver(problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k)
+        return Solver(
+            problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
+            spread=self._team.map, tasks=threads,
+        )  # fmt: skip
 
     def _room_for_alphas(self) -> list[Alphas]:
         """Variables of a block to come, for each solver."""
