@@ -184,12 +184,23 @@ def test_codes_of_refused_lines_are_the_same_on_both_sides():
 
 def test_constants_that_stand_on_both_sides_are_the_same():
     from sbm import rows
-    from sbm.solver.kernels import working_set
-    from sbm.store import codec, idtable, libsvm
-    from sbm.store.kernels import ids, text
+    from sbm.solver import variables
+    from sbm.solver.kernels import multiclass, working_set
+    from sbm.solver.losses import LOSSES
+    from sbm.store import codec, idtable, libsvm, run
+    from sbm.store.kernels import alphas, ids, text
     from sbm.store.kernels import rows as coded_rows
 
     assert rows.SPARE == working_set._RUN
     assert codec._SHORTEST == coded_rows.SPARE
     assert idtable.DIRECT_LIMIT == ids.DIRECT_LIMIT
     assert libsvm.SPARE == text.SPARE + 2  # two newlines
+    assert variables.FEW == multiclass.FEW
+    assert run.FREE == alphas.FREE
+    kinds = {name: loss.kind for name, loss in LOSSES.items()}
+    assert kinds == {
+        "hinge": multiclass.ONE_VS_REST,
+        "squared_hinge": multiclass.ONE_VS_REST,
+        "crammer_singer": multiclass.CRAMMER_SINGER,
+        "weston_watkins": multiclass.WESTON_WATKINS,
+    }
