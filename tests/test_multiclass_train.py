@@ -200,6 +200,15 @@ def test_pairs_of_classes_reach_the_optimum_with_the_same_bytes_for_any_threads(
     assert fitted[0][1]["updates"] == fitted[1][1]["updates"]
 
 
+def test_pairs_of_classes_are_given_the_memory_they_need(store):
+    least = []
+    for schedule in ("sample", "pairs"):
+        with pytest.raises(MemoryPlanError) as error:
+            fit(store, loss="weston_watkins", schedule=schedule, mem="50MB")
+        least.append(error.value.least_bytes)
+    assert least[0] < least[1]
+
+
 def test_the_cache_score_of_the_paper_reaches_the_optimum(store):
     for loss in sorted(LOSSES):
         options = {"loss": loss, "C": 0.1, "tol": 1e-5, "max_passes": 500}

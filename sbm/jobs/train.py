@@ -111,9 +111,11 @@ def train(
     n_weights = blocks.n_features + (settings.bias > 0)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     outputs = [problem.n_outputs for problem in problems]
-    plan = plan_training(blocks, settings.mem_bytes, frac, n_weights, outputs, problems[0].listed)
-    _say_plan(plan, progress)
     pairs = settings.schedule == "pairs"
+    plan = plan_training(
+        blocks, settings.mem_bytes, frac, n_weights, outputs, problems[0].listed, pairs
+    )
+    _say_plan(plan, progress)
     kernels = "pairs" if pairs else "multiclass" if problems[0].listed else "train"
     prepare(kernels, blocks.value_type, progress)
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
