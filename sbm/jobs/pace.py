@@ -20,6 +20,7 @@ __all__ = ["BASE_FRAC", "MOST_FRAC", "choose_cache_rows", "choose_rounds"]
 
 VISITS = 24
 MOST_ROUNDS = 10
+MOST_LIST_ROUNDS = 25  # of rows with lists: later rounds leave out more of them, and cost less
 LEAST_BYTES = 10_000_000  # of a pass for the clock to have a say; less lies in memory anyway
 BASE_FRAC = 0.5  # of the first pass
 MOST_FRAC = 0.75
@@ -35,6 +36,7 @@ def choose_rounds(
     disk: float = 0.0,
     load: float = 0.0,
     solve: float = 0.0,
+    listed: bool = False,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -50,6 +52,8 @@ def choose_rounds(
         Bytes read in the last pass.
     disk, load, solve : float
         Seconds of the last pass: waiting for the disk, loading in all, solving.
+    listed : bool
+        Whether rows have lists of variables.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
@@ -57,7 +61,7 @@ def choose_rounds(
     rounds = max(1, round(VISITS / blocks)) + (not before)
     if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
         rounds = max(rounds, int(load / (solve / before[-1])))
-    return min(rounds, MOST_ROUNDS)
+    return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

@@ -414,7 +414,7 @@ class _Training:
         spent = self._spent()
         rounds = choose_rounds(
             self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"],
+            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed,
         )  # fmt: skip
         self.rounds.append(rounds)
         plan, n = self.plan, len(self.solvers)
