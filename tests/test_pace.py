@@ -15,6 +15,12 @@ def test_cached_rows_are_visited_about_as_often_whatever_the_number_of_blocks(bl
     assert choose_rounds("auto", blocks, [rounds], MUCH, 0.0, 9.0, 1.0) == rounds
 
 
+def test_lists_are_visited_in_more_rounds_where_there_is_one_block():
+    assert choose_rounds("auto", 1, listed=True) == 25
+    assert choose_rounds("auto", 1, [25], listed=True) == 24
+    assert choose_rounds("auto", 12, [2], listed=True) == 2
+
+
 @pytest.mark.parametrize(
     ("disk", "load", "solve", "rounds"),
     [
