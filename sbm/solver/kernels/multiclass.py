@@ -18,9 +18,9 @@ and their duals, with variables β_ic ≥ 0 (of the last two for c ≠ y_i only)
 
 with U and D of one-vs-rest as in svc.py; D is 0 in the others. A visit of a row solves for all its
 variables at once, exactly: of one-vs-rest one by one (Hsieh et al. 2008), of the others by finding
-the level γ = Σ_c β_c, the root of a decreasing, piecewise linear function (Crammer-Singer: Keerthi
-et al. 2008, LIBLINEAR's appendix E, algorithm 2, which sorts; Weston-Watkins: the same with an upper
-bound for every variable, Wang & Scott 2021), in a few sweeps over the classes.
+the level γ = Σ_c β_c, the root of a decreasing, piecewise linear function, in a few sweeps over the
+classes (Crammer-Singer: Keerthi et al. 2008, LIBLINEAR's appendix E, algorithm 2, which sorts;
+Weston-Watkins: the same with an upper bound for every variable, Wang & Scott 2021).
 
 Variables of a row are kept as a list of those that are not 0, so memory grows with the variables in
 use and not with rows times classes. Lists lie in one pool (see `_make_room`).
