@@ -261,10 +261,10 @@ def _make_room(i, wanted, begin, outputs, betas, used):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _read(i, begin, count, outputs, betas, beta):
-    """Spread the list of row i over beta, one entry a class."""
+def _read(first, n, outputs, betas, beta):
+    """Spread the list of n variables that begins at `first` over beta, one entry a class."""
     beta[:] = 0.0
-    for q in range(begin[i], begin[i] + count[i]):
+    for q in range(first, first + n):
         beta[np.uint32(outputs[q])] = betas[q]
 
 
@@ -802,7 +802,7 @@ def solve(
                     n_outputs = W.shape[1]
                     own = _column(label, first, W)
                     _decide(indices, values, start, end, W, bias, z)
-                    _read(i, begin, count, outputs, betas, beta)
+                    _read(begin[i], np.int64(count[i]), outputs, betas, beta)
                 violation, row_gap = _judge(own, cost, z, beta, kind, cost_rest, squared)
                 if r == 0 and home[i] == block:
                     gap += row_gap
@@ -896,19 +896,11 @@ def screen(
             _prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
         start = np.uint64(starts[i])
         _decide(indices, values, start, start + np.uint64(lengths[i]), W, bias, z)
-        _spread(i, offsets, outputs, betas, beta)
+        _read(offsets[i], offsets[i + np.uint64(1)] - offsets[i], outputs, betas, beta)
         label = np.int64(y[i])
         own = _column(label, first, W)
         violation, _ = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
         moving[i] |= violation > 0.0
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _spread(i, offsets, outputs, betas, beta):
-    """Spread the list of row i of a block over beta, one entry a class."""
-    beta[:] = 0.0
-    for q in range(offsets[i], offsets[i + np.uint64(1)]):
-        beta[np.uint32(outputs[q])] = betas[q]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -954,7 +946,7 @@ def mark_free(
     """
     for t in range(len(rows)):
         i = np.uint64(rows[t])
-        _read(i, begin, count, outputs, betas, beta)
+        _read(begin[i], np.int64(count[i]), outputs, betas, beta)
         out[t] = _is_free(np.int64(y[i]), beta, kind, first, costs, cost_rest, squared)
 
 
@@ -1026,7 +1018,7 @@ def certify(
         start = np.uint64(starts[i])
         end = start + np.uint64(lengths[i])
         _decide(indices, values, start, end, W, bias, z)
-        _spread(i, offsets, outputs, betas, beta)
+        _read(offsets[i], offsets[i + np.uint64(1)] - offsets[i], outputs, betas, beta)
         own = _column(label, first, W)
         _, row_gap = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
         row_loss, row_dual = _values(
