@@ -5,8 +5,8 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sbm.errors import SettingsError
 __all__ = ["Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_size"]
 
 SCHEDULES = ("sample", "pairs")
+TASKS = ("auto", "classification", "regression")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -106,6 +107,13 @@ class Settings:
         A key of ``sbm.solver.losses.LOSSES``.
     C : float
         Cost of a row's loss against ½|w|².
+    task : {"auto", "classification", "regression"}
+        What labels are: ``auto`` is what the loss is for. ``squared_error`` is for either; its
+        ``auto`` is regression.
+    epsilon : float
+        Half the width of the tube of ``epsilon_insensitive`` and ``squared_epsilon_insensitive``.
+    nu : float
+        Of ``one_class``: share of rows that may lie outside, in (0, 1].
     cache_frac : float or "auto"
         Share of the working set (cache and block together) that is cache, in [0, 1); ``auto``
         chooses it pass by pass, from how many alphas are free.
@@ -127,8 +135,14 @@ class Settings:
         Leave out rows that were at rest at the weights of one step ago (but every 8th pass).
     bias : float
         Value of an extra feature in every row; 0 for none.
-    class_weight : mapping of float to float
-        Label to factor of C.
+    class_weight : mapping of float to float, or "balanced"
+        Label to factor of C; ``balanced`` is rows / (labels x rows of the label).
+    weights : str, optional
+        File with a factor of C for each row, one a line, in the order of the text of the store.
+    warm_start : str, optional
+        Run, or model whose run lies beside it, to take the alphas from at the start.
+    calibrate : bool
+        Also fit probabilities, on decision values of held-out rows.
     seed : int
         Of every random choice.
     schedule : {"sample", "pairs"}
@@ -147,6 +161,9 @@ class Settings:
 
     loss: str = "hinge"
     C: float = 1.0
+    task: str = "auto"
+    epsilon: float = 0.1
+    nu: float = 0.5
     cache_frac: float | str = 0.5
     mem: int | str = 2_000_000_000
     rounds: int | str = "auto"
@@ -156,64 +173,20 @@ class Settings:
     policy: str = "gradient"
     screen: bool = True
     bias: float = 0.0
-    class_weight: Mapping[float, float] = field(default_factory=dict)
+    class_weight: Mapping[float, float] | str = field(default_factory=dict)
+    weights: str | None = None
+    warm_start: str | None = None
+    calibrate: bool = False
     seed: int = 0
     schedule: str = "sample"
     caches: int = 1
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mem", parse_size(self.mem))
-        if self.time_limit is not None:
-            object.__setattr__(self, "time_limit", parse_duration(self.time_limit))
-        weights = {_to_float(k): _to_float(v) for k, v in self.class_weight.items()}
-        object.__setattr__(self, "class_weight", weights)
-        for name in ("loss", "policy", "schedule"):
-            if not isinstance(getattr(self, name), str):
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; a name is expected")
-        if not isinstance(self.screen, bool):
-            raise SettingsError(f"screen is {self.screen!r}; true or false is expected")
-        object.__setattr__(self, "rounds", _read_rounds(self.rounds))
-        object.__setattr__(self, "cache_frac", _read_frac(self.cache_frac))
-        for name in ("C", "cache_frac", "tol", "bias"):
-            value = getattr(self, name)
-            if (name, value) == ("cache_frac", "auto"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SettingsError(f"{name} is {value!r}; a number is expected")
-            object.__setattr__(self, name, _to_float(value))
-        for name in ("max_passes", "seed", "caches", "threads"):
-            value = getattr(self, name)
-            if (name, value) == ("threads", None):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise SettingsError(f"{name} is {value!r}; a whole number is expected")
-        self._require("C", self.C > 0 and math.isfinite(self.C), "a finite number above 0")
-        if not isinstance(self.cache_frac, str):
-            self._require("cache_frac", 0 <= self.cache_frac < 1, "at least 0 and below 1, or auto")
-        self._require("tol", self.tol > 0 and math.isfinite(self.tol), "a finite number above 0")
-        self._require("bias", self.bias >= 0 and math.isfinite(self.bias), "0 or a positive number")
-        if self.schedule not in SCHEDULES:
-            raise SettingsError(
-                f"unknown schedule {self.schedule!r}, known are {', '.join(SCHEDULES)}"
-                f"{nearest(self.schedule, SCHEDULES)}"
-            )
-        for name in ("max_passes", "caches", "threads"):
-            value = getattr(self, name)
-            self._require(name, value is None or value >= 1, "at least 1")
-            self._require(name, value is None or value < 2**63, "below 2^63")
-        self._require("seed", 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
-        for label, weight in weights.items():
-            if not (weight >= 0 and math.isfinite(weight)):
-                raise SettingsError(
-                    f"class_weight of label {format_number(label)} is {format_number(weight)}; "
-                    "it must be 0 or a finite positive number"
-                )
-
-    def _require(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            shown = format_number(getattr(self, name))
-            raise SettingsError(f"{name} is {shown}; it must be {expected}")
+        for name, read in _READERS.items():
+            object.__setattr__(self, name, read(getattr(self, name)))
+        for name, rule in _RULES.items():
+            object.__setattr__(self, name, rule.check(name, getattr(self, name)))
 
     @property
     def mem_bytes(self) -> int:
@@ -257,8 +230,100 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Names and plain values, as JSON or TOML can hold them."""
         values = dataclasses.asdict(self)
-        values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
+        if not isinstance(self.class_weight, str):
+            values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
         return values
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a setting may be.
+
+    Attributes
+    ----------
+    kind : type
+        bool, str, int or float; an int will do for a float.
+    besides : tuple
+        Values of other types that are allowed.
+    holds, expected : callable, str
+        Condition, and the same in words.
+    names : sequence of str
+        Known ones, if only these are.
+    """
+
+    kind: type
+    besides: tuple[Any, ...] = ()
+    holds: Callable[[Any], bool] = lambda _: True
+    expected: str = ""
+    names: Sequence[str] = ()
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, of the right type.
+
+        Raises
+        ------
+        SettingsError
+            It is of another type, or out of range.
+        """
+        if any(value is b or value == b for b in self.besides):
+            return value
+        kinds = (int, float) if self.kind is float else (self.kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
+        if self.kind is float:
+            value = _to_float(value)
+        if self.names and value not in self.names:
+            raise SettingsError(
+                f"unknown {name} {value!r}, known are {', '.join(self.names)}"
+                f"{nearest(value, self.names)}"
+            )
+        if not self.holds(value):
+            raise SettingsError(f"{name} is {format_number(value)}; it must be {self.expected}")
+        if self.kind is int and value >= 2**63:
+            raise SettingsError(f"{name} is {format_number(value)}; it must be below 2^63")
+        return value
+
+
+_KINDS = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
+
+
+def _is_positive(x: float) -> bool:
+    return x > 0 and math.isfinite(x)
+
+
+def _is_not_negative(x: float) -> bool:
+    return x >= 0 and math.isfinite(x)
+
+
+_NAME = _Rule(str)
+_FLAG = _Rule(bool)
+_POSITIVE = _Rule(float, holds=_is_positive, expected="a finite number above 0")
+_NOT_NEGATIVE = _Rule(float, holds=_is_not_negative, expected="0 or a positive number")
+_COUNT = _Rule(int, holds=lambda n: n >= 1, expected="at least 1")
+_FRACTION = _Rule(
+    float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"
+)  # fmt: skip
+
+_RULES = {
+    "loss": _NAME,
+    "C": _POSITIVE,
+    "task": _Rule(str, names=TASKS),
+    "epsilon": _NOT_NEGATIVE,
+    "nu": _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
+    "cache_frac": _FRACTION,
+    "tol": _POSITIVE,
+    "max_passes": _COUNT,
+    "policy": _NAME,
+    "screen": _FLAG,
+    "bias": _NOT_NEGATIVE,
+    "weights": replace(_NAME, besides=(None,)),
+    "warm_start": replace(_NAME, besides=(None,)),
+    "calibrate": _FLAG,
+    "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
+    "schedule": _Rule(str, names=SCHEDULES),
+    "caches": _COUNT,
+    "threads": replace(_COUNT, besides=(None,)),
+}
 
 
 def _read_rounds(value: Any) -> int | str:
@@ -289,8 +354,29 @@ def _read_frac(value: Any) -> Any:
         raise SettingsError(f"cache_frac is {value!r}; a number or auto is expected") from None
 
 
-def _read_weights(value: Any, where: str) -> dict[float, float]:
-    """Read a table of label to weight, or a list of ``"label=weight"``."""
+def _read_class_weight(value: Any) -> dict[float, float] | str:
+    """Check weights by label."""
+    if isinstance(value, str):
+        if value != "balanced":
+            raise SettingsError(
+                f"class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
+                "or balanced"
+            )
+        return value
+    weights = {_to_float(k): _to_float(v) for k, v in value.items()}
+    for label, weight in weights.items():
+        if not _is_not_negative(weight):
+            raise SettingsError(
+                f"class_weight of label {format_number(label)} is {format_number(weight)}; "
+                "it must be 0 or a finite positive number"
+            )
+    return weights
+
+
+def _read_weights(value: Any, where: str) -> dict[float, float] | str:
+    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
+    if value in ("balanced", ["balanced"]):
+        return "balanced"
     try:
         items = value.items() if isinstance(value, Mapping) else value
         pairs = items if isinstance(value, Mapping) else [str(v).split("=", 1) for v in items]
@@ -299,3 +385,13 @@ def _read_weights(value: Any, where: str) -> dict[float, float]:
         raise SettingsError(
             f"{where}: class_weight is {value!r}; write it as label=weight, for example 1=2.5"
         ) from None
+
+
+# Turn what may be written in several ways into one, before the rules are looked at.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "mem": parse_size,
+    "time_limit": lambda value: None if value is None else parse_duration(value),
+    "class_weight": _read_class_weight,
+    "rounds": _read_rounds,
+    "cache_frac": _read_frac,
+}
