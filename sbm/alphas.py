@@ -47,6 +47,10 @@ class Dense:
         assert isinstance(others, Dense)
         self.values[rows] = others.values
 
+    def times(self, factor: float) -> Dense:
+        """Return a copy, multiplied."""
+        return Dense(self.values * factor)
+
     def clear(self) -> None:
         """Make all of them 0."""
         self.values[:] = 0.0
@@ -116,6 +120,10 @@ class Lists:
         outputs[~is_fresh], outputs[is_fresh] = self.outputs[own][stay], others.outputs[theirs]
         values[~is_fresh], values[is_fresh] = self.values[own][stay], others.values[theirs]
         self.set(offsets, outputs, values)
+
+    def times(self, factor: float) -> Lists:
+        """Return a copy, multiplied; offsets and outputs are shared."""
+        return Lists(self.offsets, self.outputs, self.values * factor)
 
     def set(
         self,

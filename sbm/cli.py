@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,8 +14,9 @@ import click
 
 from sbm import __version__
 from sbm.errors import SbmError, SettingsError
+from sbm.interop.options import OPTIONS, expand_weights, read_options
 from sbm.jobs.progress import Progress
-from sbm.settings import SCHEDULES, Settings, format_number, format_size
+from sbm.settings import SCHEDULES, TASKS, Settings, format_number, format_size
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 
@@ -210,55 +211,127 @@ def _left_out(rare: dict[str, Any]) -> str:
     )
 
 
-@cli.command()
+# What decides a model beside C; the words of `Settings`.
+_SETTINGS = (
+    click.option(
+        "--loss",
+        type=click.Choice(list(LOSSES)),
+        help="What a row costs, see the README.  [default: hinge]",
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(TASKS),
+        help="Of squared_error: what labels are.  [default: auto]",
+    ),
+    click.option(
+        "--epsilon", type=float, help="Of regression: deviation that costs nothing.  [default: 0.1]"
+    ),
+    click.option(
+        "--nu", type=float, help="Of one_class: share of rows that may lie outside.  [default: 0.5]"
+    ),
+    click.option(
+        "--cache-frac",
+        metavar="F",
+        help="Share of the working set cached, or auto.  [default: 0.5]",
+    ),
+    click.option("--mem", metavar="SIZE", help="Bound of the process's memory.  [default: 2GB]"),
+    click.option(
+        "--rounds",
+        metavar="N",
+        help="Most sweeps over a working set, 2,2,5 by pass, or auto (default).",
+    ),
+    click.option("--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]"),
+    click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]"),
+    click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h."),
+    click.option(
+        "--policy",
+        type=click.Choice(list(POLICIES)),
+        help="How the cache is chosen.  [default: gradient]",
+    ),
+    click.option(
+        "--screen/--no-screen",
+        default=None,
+        help="Leave out rows that are at rest before their visit.  [default: screen]",
+    ),
+    click.option(
+        "--bias", type=float, help="Value of an extra feature in every row.  [default: 0]"
+    ),
+    click.option(
+        "--class-weight",
+        multiple=True,
+        metavar="L=W",
+        help="Multiply C for label L; may be repeated. Or balanced.",
+    ),
+    click.option(
+        "--weights",
+        type=click.Path(),
+        metavar="FILE",
+        help="A factor of C for each row, one a line.",
+    ),
+    click.option(
+        "--schedule",
+        type=click.Choice(SCHEDULES),
+        help="Of weston_watkins: rows with all classes, or pairs of classes.  [default: sample]",
+    ),
+    click.option(
+        "--caches", type=int, metavar="N", help="Of one-vs-rest: groups of classes.  [default: 1]"
+    ),
+    click.option("--seed", type=int, help="Of every random choice.  [default: 0]"),
+    click.option("--threads", type=int, metavar="N", help="Default: all cores."),
+    click.option(
+        "--config", type=click.Path(path_type=Path), help="TOML file; its keys are these options."
+    ),
+)
+
+
+def _with(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
+    """Decorate a command with options, in the order given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(list(options)):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class _LiblinearCommand(click.Command):
+    """A command that understands LIBLINEAR's options, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn -w1 2.5 into an option that can be declared."""
+        return super().parse_args(ctx, expand_weights(args))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the table of LIBLINEAR's options."""
+        with formatter.section("The same in LIBLINEAR's words"):
+            rows = [(f"{o.flag} {o.metavar}", o.meaning) for o in OPTIONS]
+            formatter.write_dl([*rows, ("-wL W", "--class-weight L=W")])
+
+
+# Hidden: help shows them in a table of their own.
+_LIBLINEAR = tuple(
+    click.option(o.flag, f"liblinear{o.flag.replace('-', '_')}", type=o.type, hidden=True)
+    for o in OPTIONS
+)
+
+
+@cli.command(cls=_LiblinearCommand)
 @click.argument("store", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
-@click.option(
-    "--loss",
-    type=click.Choice(list(LOSSES)),
-    help="What a row costs, see the README.  [default: hinge]",
-)
 @click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
+@_with(_SETTINGS)
+@_with(_LIBLINEAR)
 @click.option(
-    "--cache-frac", metavar="F", help="Share of the working set cached, or auto.  [default: 0.5]"
-)
-@click.option("--mem", metavar="SIZE", help="Bound of the process's memory.  [default: 2GB]")
+    "--warm-start", type=click.Path(), metavar="MODEL|RUN",
+    help="Start from the alphas of an earlier training on this store, or on what it was before "
+    "split --append.",
+)  # fmt: skip
 @click.option(
-    "--rounds",
-    metavar="N",
-    help="Most sweeps over a working set, 2,2,5 by pass, or auto (default).",
-)
-@click.option("--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]")
-@click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]")
-@click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h.")
-@click.option(
-    "--policy",
-    type=click.Choice(list(POLICIES)),
-    help="How the cache is chosen.  [default: gradient]",
-)
-@click.option(
-    "--screen/--no-screen",
-    default=None,
-    help="Leave out rows that are at rest before their visit.  [default: screen]",
-)
-@click.option("--bias", type=float, help="Value of an extra feature in every row.  [default: 0]")
-@click.option(
-    "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
-)
-@click.option(
-    "--schedule",
-    type=click.Choice(SCHEDULES),
-    help="Of weston_watkins: rows with all classes, or pairs of classes.  [default: sample]",
-)
-@click.option(
-    "--caches", type=int, metavar="N", help="Of one-vs-rest: groups of classes.  [default: 1]"
-)
-@click.option("--seed", type=int, help="Of every random choice.  [default: 0]")
-@click.option("--threads", type=int, metavar="N", help="Default: all cores.")
+    "--calibrate/--no-calibrate", default=None,
+    help="Also fit probabilities, on rows held out from a second model.",
+)  # fmt: skip
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="TOML file; its keys are these options."
-)
 @_shared
 def train(
     store: Path | None, model: Path | None, test: str | None, config: Path | None,
@@ -305,12 +378,14 @@ def train(
 
 
 def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
-    """Options given on the command line override the file."""
+    """Options given on the command line override the file, in our words or LIBLINEAR's."""
     values = {} if config is None else Settings.read_toml(config)
     merged = {key.replace("-", "_"): value for key, value in values.items()}
-    if options["class_weight"]:
-        options["class_weight"] = list(options["class_weight"])
-    merged |= {key: value for key, value in options.items() if value not in (None, ())}
+    typed = {key: value for key, value in options.items() if value not in (None, ())}
+    given = {o.flag: typed.pop(f"liblinear{o.flag.replace('-', '_')}", None) for o in OPTIONS}
+    if "class_weight" in typed:
+        typed["class_weight"] = list(typed["class_weight"])
+    merged |= read_options(given, typed) | typed
     return Settings.from_dict(merged, str(config) if config else "options")
 
 

@@ -28,6 +28,8 @@ class Rows:
         None when every value is 1.
     y : ndarray, shape (n_rows,), int32 or float64
         Class codes, or real-valued targets.
+    weights : ndarray, shape (n_rows,), float64, or None
+        Factor of each row's cost; None when every factor is 1.
     """
 
     starts: npt.NDArray[np.int64]
@@ -35,14 +37,23 @@ class Rows:
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.floating] | None
     y: npt.NDArray[np.int32] | npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def part(self, first: int, n_rows: int) -> "Rows":
         """Return `n_rows` rows from `first` on, as views."""
-        own = slice(first, first + n_rows)
-        return Rows(self.starts[own], self.lengths[own], self.indices, self.values, self.y[own])
+        return self._chosen(slice(first, first + n_rows))
+
+    def take(self, rows: npt.NDArray[np.integer]) -> "Rows":
+        """Return some rows, in the order given; nonzeros are shared, the rest is a copy."""
+        return self._chosen(rows)
+
+    def _chosen(self, own: slice | npt.NDArray[np.integer]) -> "Rows":
+        weights = None if self.weights is None else self.weights[own]
+        starts, lengths, y = self.starts[own], self.lengths[own], self.y[own]
+        return Rows(starts, lengths, self.indices, self.values, y, weights)
 
     @property
     def nnz(self) -> int:
@@ -73,7 +84,8 @@ class Arena:
         values = None if value_type == "ones" else np.empty(capacity, value_type)
         return cls(np.empty(capacity, np.int32), values)
 
-    def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32") -> Rows:
+    def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32", weighted: bool = False) -> Rows:
         """Return room for `n_rows` rows whose nonzeros lie in this arena, nothing filled in."""
         starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
-        return Rows(starts, lengths, self.indices, self.values, np.empty(n_rows, y_dtype))
+        y, weights = np.empty(n_rows, y_dtype), np.empty(n_rows) if weighted else None
+        return Rows(starts, lengths, self.indices, self.values, y, weights)

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sbm.errors import SettingsError
 
@@ -271,7 +271,7 @@ class _Rule:
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
         if self.kind is float:
-            value = _to_float(value)
+            value = _to_float(cast(float, value))
         if self.names and value not in self.names:
             raise SettingsError(
                 f"unknown {name} {value!r}, known are {', '.join(self.names)}"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.memory import INTERPRETER, MemoryPlan, plan_training
+from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape, plan_training
 from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
 
@@ -97,11 +97,11 @@ def test_plans_keep_the_bound_and_the_least_one_is_the_least(
 ) -> None:
     outputs, listed = shape
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, INTERPRETER, cache_frac, n_weights, outputs, listed)
+        plan_training(store, INTERPRETER, cache_frac, Shape(n_weights, outputs, listed))
     least = caught.value.least_bytes
     assert least >= INTERPRETER + 8 * n_weights * sum(outputs)
     for mem in (least, *(int(least * factor) for factor in (1.01, 1.2, 2, 10, 100))):
-        plan = plan_training(store, mem, cache_frac, n_weights, outputs, listed)
+        plan = plan_training(store, mem, cache_frac, Shape(n_weights, outputs, listed))
         check(store, plan, mem, cache_frac)
         if listed:
             # The lists of a block, in the working set and on their way to the disk.
@@ -110,14 +110,14 @@ def test_plans_keep_the_bound_and_the_least_one_is_the_least(
             assert plan.items["blocks"] >= 2 * 12 * variables * plan.part_rows
             assert plan.items["cache"] >= 12 * variables * plan.cache_rows
     with pytest.raises(MemoryPlanError) as again:
-        plan_training(store, least - 1, cache_frac, n_weights, outputs, listed)
+        plan_training(store, least - 1, cache_frac, Shape(n_weights, outputs, listed))
     assert again.value.least_bytes == least
 
 
 def test_the_refusal_names_the_least_size_in_a_form_that_is_accepted() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, 60_000_000, 0.5, 1000)
+        plan_training(store, 60_000_000, 0.5, Shape(1000))
     found = re.fullmatch(
         r"--mem 60 MB is too little to train on x\.sbm, which needs interpreter 92 MB, "
         r"weights 16 kB, decoding .+, overhead .+, blocks .+; "
@@ -127,7 +127,7 @@ def test_the_refusal_names_the_least_size_in_a_form_that_is_accepted() -> None:
     assert found, str(caught.value)
     named = parse_size(found[1])
     assert 0 <= named - caught.value.least_bytes < 1_000_000
-    plan_training(store, named, 0.5, 1000)
+    plan_training(store, named, 0.5, Shape(1000))
 
 
 @pytest.mark.parametrize("cache_frac", [0.25, 0.5, 0.75])
@@ -135,7 +135,7 @@ def test_with_memory_for_all_blocks_stay_whole_and_the_cache_has_its_share(
     cache_frac: float,
 ) -> None:
     store = store_of(12, 5, 1000, 50_000, "float32")
-    plan = plan_training(store, 10**10, cache_frac, 1000)
+    plan = plan_training(store, 10**10, cache_frac, Shape(1000))
     assert [part.block for part in plan.parts] == list(range(12))
     assert (plan.part_rows, plan.part_nnz) == (5000, 250_000)
     assert plan.cache_nnz == pytest.approx(cache_frac * (plan.cache_nnz + plan.part_nnz), abs=2)
@@ -145,7 +145,7 @@ def test_with_memory_for_all_blocks_stay_whole_and_the_cache_has_its_share(
 @pytest.mark.parametrize("cache_frac", [0.25, 0.5, 0.75])
 def test_with_little_memory_the_cache_keeps_about_its_share(cache_frac: float) -> None:
     store = store_of(2, 400, 10_000, 200_000, "float32")  # blocks of 640 MB
-    plan = plan_training(store, 700_000_000, cache_frac, 1000)
+    plan = plan_training(store, 700_000_000, cache_frac, Shape(1000))
     assert len(plan.parts) > 2
     share = cache_frac / (1 - cache_frac)
     assert plan.cache_rows == pytest.approx(share * plan.part_rows, rel=1e-3)
@@ -157,11 +157,11 @@ def test_with_little_memory_the_cache_keeps_about_its_share(cache_frac: float) -
 @given(STORES, FRACTIONS)
 def test_more_memory_never_means_less_cache(store: Any, cache_frac: float) -> None:
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, 1, cache_frac, 1000)
+        plan_training(store, 1, cache_frac, Shape(1000))
     least = caught.value.least_bytes
     cache, most_parts = -1, 10**9
     for step in range(40):
-        plan = plan_training(store, least + int(1.35**step * 10_000), cache_frac, 1000)
+        plan = plan_training(store, least + int(1.35**step * 10_000), cache_frac, Shape(1000))
         assert plan.cache_nnz >= cache
         assert len(plan.parts) <= most_parts
         cache, most_parts = plan.cache_nnz, len(plan.parts)
@@ -170,8 +170,8 @@ def test_more_memory_never_means_less_cache(store: Any, cache_frac: float) -> No
 def test_parts_are_samples_of_their_block() -> None:
     store = store_of(1, 10, 1000, 200_000, "float32")
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, 1, 0.0, 10)
-    plan = plan_training(store, caught.value.least_bytes + 15_000_000, 0.0, 10)
+        plan_training(store, 1, 0.0, Shape(10))
+    plan = plan_training(store, caught.value.least_bytes + 15_000_000, 0.0, Shape(10))
     assert 1 < len(plan.parts) < 10
     q = len(plan.parts)
     for k, part in enumerate(plan.parts):
@@ -180,11 +180,11 @@ def test_parts_are_samples_of_their_block() -> None:
 
 def test_lists_have_room_for_all_classes_where_that_costs_no_block() -> None:
     store = store_of(12, 5, 1000, 50_000, "float32")
-    ample = plan_training(store, 10**10, 0.5, 1000, [300], True)
+    ample = plan_training(store, 10**10, 0.5, Shape(1000, [300], True))
     assert ample.row_variables == 300
     with pytest.raises(MemoryPlanError) as caught:
-        plan_training(store, 1, 0.5, 1000, [300], True)
-    tight = plan_training(store, caught.value.least_bytes, 0.5, 1000, [300], True)
+        plan_training(store, 1, 0.5, Shape(1000, [300], True))
+    tight = plan_training(store, caught.value.least_bytes, 0.5, Shape(1000, [300], True))
     assert tight.row_variables == 4
-    binary = plan_training(store, 10**10, 0.5, 1000)
+    binary = plan_training(store, 10**10, 0.5, Shape(1000))
     assert ample.items["weights"] == 300 * binary.items["weights"]

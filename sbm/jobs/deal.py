@@ -20,7 +20,7 @@ from sbm.store.idtable import IdTable, drop_unknown
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
-__all__ = ["CodedText", "Dealer", "Labels", "SplitOptions", "check_ids", "limit_threads"]
+__all__ = ["CodedText", "Deal", "Dealer", "Labels", "SplitOptions", "check_ids", "limit_threads"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -248,6 +248,36 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
         )
 
 
+class Deal:
+    """Which row goes to which block, batch by batch; the same whenever it is made again.
+
+    Parameters
+    ----------
+    seed, first_block : int
+    n_blocks : int
+    shuffle : bool
+        Deal a batch by a random permutation, cut in equal parts; else row by row, in turn.
+    """
+
+    def __init__(self, seed: int, first_block: int, n_blocks: int, shuffle: bool) -> None:
+        self.n_blocks = n_blocks
+        self._shuffle = shuffle
+        self._random = np.random.default_rng([seed, first_block, 2])
+        self._dealt = 0
+
+    def next(self, n: int) -> list[npt.NDArray[np.int64]]:
+        """Return the rows of the next batch, of `n` rows, that go to each block, in their order."""
+        m = self.n_blocks
+        if self._shuffle:
+            order = self._random.permutation(n)
+            turn = self._random.permutation(m)  # who gets a row more
+        else:
+            order = np.arange(n)
+            turn = (np.arange(m) - self._dealt) % m
+        self._dealt += n
+        return [order[turn[block] :: m] for block in range(m)]
+
+
 class Dealer:
     """Gathers parsed text in batches and deals each batch to the blocks."""
 
@@ -263,7 +293,6 @@ class Dealer:
         self._folder, self._first, self._options = folder, first_block, options
         self.ids, self.labels = ids, labels
         self._pool = pool
-        self._random = np.random.default_rng([options.seed, first_block, 2])
         width = 4 + np.dtype(options.dtype).itemsize
         size = batch_bytes(options.mem)
         self._capacity = size // width
@@ -271,7 +300,8 @@ class Dealer:
         self._dtype = options.dtype
         self._batches = [self._new_batch() for _ in range(2)]
         self._writer: BlockWriter | None = None
-        self._dealt = 0
+        self._deals: Deal | None = None
+        self.batches: list[int] = []
         self.n_rows = 0
         self.nnz = 0
         self.has_values = False
@@ -330,25 +360,27 @@ class Dealer:
             most = max(1, round(estimate / SMALL_BLOCK))
             n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
         self._writer = BlockWriter(self._folder, self._first, max(1, n), options.level, self._pool)
+        self._deals = Deal(options.seed, self._first, max(1, n), options.shuffle)
 
     def _deal(self) -> None:
-        """Deal the batch: a seeded permutation cut in equal parts, or in turn without shuffling."""
+        """Deal the batch."""
         assert self._writer is not None
-        batch, m = self._batches[0], self._writer.n_blocks
-        if self._options.shuffle:
-            order = self._random.permutation(batch.n)
-            turn = self._random.permutation(m)  # who gets a row more
-        else:
-            order = np.arange(batch.n)
-            turn = (np.arange(m) - self._dealt) % m
-        deal = [order[turn[block] :: m] for block in range(m)]
+        assert self._deals is not None
+        batch = self._batches[0]
         y = self.labels.encode(batch.labels[: batch.n])
-        self._writer.add(batch.taken(y), deal)
-        self._dealt += batch.n
+        self._writer.add(batch.taken(y), self._deals.next(batch.n))
+        self.batches.append(batch.n)
         self._batches.reverse()
         self._batches[0].clear()
         if len(self._batches[0].rows) < self._row_capacity:  # was made for one long row
             self._batches[0] = self._new_batch()
+
+    def record(self) -> dict[str, Any]:
+        """Return what makes the same deal again, beside the options."""
+        assert self._writer is not None
+        return {
+            "first": self._first, "blocks": self._writer.n_blocks, "batches": self.batches
+        }  # fmt: skip
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
         """Deal the rest; see `BlockWriter.finish`."""

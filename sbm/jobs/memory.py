@@ -1,5 +1,6 @@
 """The memory plan: what `--mem` is spent on, decided before any work starts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from sbm.settings import format_size
 from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
-__all__ = ["INTERPRETER", "MemoryPlan", "Part", "plan_training"]
+__all__ = ["INTERPRETER", "MemoryPlan", "Part", "Shape", "cut_block", "plan_training"]
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
 INTERPRETER = 92_000_000
@@ -43,6 +44,38 @@ _DECODE_NONZERO = 12
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What decides the memory of a training, beside the data.
+
+    Attributes
+    ----------
+    n_weights : int
+        Rows of W.
+    outputs : sequence of int
+        Columns of W, of each problem that is solved.
+    listed : bool
+        Whether rows have lists of variables, and not one each. With one each, every problem has a
+        cache of its own that is as large as if it were alone; lists share that room.
+    pairs : bool
+        Whether they are solved by pairs of classes, which needs all variables of a row.
+    copies : int
+        How often W is there: to screen and certify with, too.
+    row_bytes : int
+        What a row takes beside the usual: its target, weight or fold.
+    more_bytes : int
+        What is needed beside all that.
+    """
+
+    n_weights: int
+    outputs: Sequence[int] = (1,)
+    listed: bool = False
+    pairs: bool = False
+    copies: int = 2
+    row_bytes: int = 0
+    more_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Part:
     """What is loaded at a time: a block, or a share of one that is too large for the memory.
 
@@ -68,6 +101,8 @@ class MemoryPlan:
     ----------
     parts : list of Part
         The blocks of the training.
+    cuts : int
+        In how many parts a block is cut, at most.
     cache_rows, cache_nnz : int
         Capacity of the cache.
     part_rows, part_nnz : int
@@ -79,6 +114,7 @@ class MemoryPlan:
     """
 
     parts: list[Part]
+    cuts: int
     cache_rows: int
     cache_nnz: int
     part_rows: int
@@ -101,15 +137,7 @@ class MemoryPlan:
         return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
 
 
-def plan_training(
-    store: BlockStore,
-    mem: int,
-    cache_frac: float | str,
-    n_weights: int,
-    outputs: Sequence[int] = (1,),
-    listed: bool = False,
-    pairs: bool = False,
-) -> MemoryPlan:
+def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
     Blocks are loaded whole where they fit, else in a few equal parts that do. The cache has
@@ -123,14 +151,7 @@ def plan_training(
         Bytes of the whole process.
     cache_frac : float or "auto"
         In [0, 1); ``auto`` makes room for `BASE_FRAC`, and up to `MOST_FRAC` in what is left then.
-    n_weights : int
-        Rows of W.
-    outputs : sequence of int
-        Columns of W, of each problem that is solved.
-    listed : bool
-        Whether rows have lists of variables, and not one each.
-    pairs : bool
-        Whether they are solved by pairs of classes, which needs all variables of a row.
+    shape : Shape
 
     Returns
     -------
@@ -142,11 +163,12 @@ def plan_training(
         Not even single chunks fit; says what would.
     """
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
-    choices = sorted({min(n, max(outputs)) for n in _ROW_VARIABLES}) if listed else [0]
-    choices = choices[-1:] if pairs else choices
+    most_outputs = max(shape.outputs)
+    choices = sorted({min(n, most_outputs) for n in _ROW_VARIABLES}) if shape.listed else [0]
+    choices = choices[-1:] if shape.pairs else choices
     plans: list[tuple[_Facts, list[Part], int, int]] = []
     for variables in choices:  # as many as leave the blocks as large as with the fewest
-        facts = _Facts(store, n_weights, outputs, listed, variables, pairs)
+        facts = _Facts(store, shape, variables)
         room = mem - sum(facts.fixed.values())
         parts, blocks, fits = facts.cut(room, base)
         if plans and (not fits or len(parts) > len(plans[0][1])):
@@ -161,6 +183,7 @@ def plan_training(
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     return MemoryPlan(
         parts=parts,
+        cuts=max(Counter(part.block for part in parts).values()),
         cache_rows=rows,
         cache_nnz=nnz,
         part_rows=max(p.rows for p in parts),
@@ -173,36 +196,33 @@ def plan_training(
 class _Facts:
     """Bytes that follow from the store and the shape of W."""
 
-    def __init__(
-        self,
-        store: BlockStore,
-        n_weights: int,
-        outputs: Sequence[int],
-        listed: bool,
-        variables: int,
-        pairs: bool,
-    ) -> None:
+    def __init__(self, store: BlockStore, shape: Shape, variables: int) -> None:
+        outputs, n = shape.outputs, len(shape.outputs)
         self.nonzero = NONZERO_BYTES[store.value_type]
-        self.work_row, self.spill_row = _WORK_ROW, _SPILL_ROW
-        if listed:  # every problem has a working set of its own
-            n = len(outputs)
+        self.buffer_row = _BUFFER_ROW + shape.row_bytes
+        own_row = _WORK_ROW + shape.row_bytes
+        # Every problem has a working set of its own.
+        self.work_row, self.spill_row = n * own_row, n * _SPILL_ROW
+        if shape.listed:
             room = sum(min(variables, k) for k in outputs)
-            self.work_row += (n - 1) * _WORK_ROW + n * _LIST_WORK_ROW + room * _VARIABLE
+            self.work_row += n * _LIST_WORK_ROW + room * _VARIABLE
             self.work_row += sum(4 * (FEW + 2) for k in outputs if k > MANY)
-            self.spill_row += (n - 1) * _SPILL_ROW + n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
-        if pairs:
+            self.spill_row += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
+        if shape.pairs:
             self.work_row += _PAIR_ROW + variables * _PAIR_VARIABLE
-        self.cache_row = self.work_row + 16  # with the room to leave
+        # Of a cached row: with the room to leave. Those of several dense problems are counted one
+        # by one.
+        self.caches = 1 if shape.listed else n
+        self.cache_row = (self.work_row if shape.listed else own_row) + 16
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
-        self.ids = 8 * n_weights  # to write the model, when blocks and cache are gone
-        self.n_weights, self.n_outputs = n_weights, sum(outputs)
+        self.ids = 8 * shape.n_weights  # to write the model, when blocks and cache are gone
+        self.n_weights, self.n_outputs = shape.n_weights, sum(outputs)
         self.fixed = {
             "interpreter": INTERPRETER,
-            # W, a copy to screen and certify with, and by pairs one that lies by classes
-            "weights": 8 * n_weights * self.n_outputs * (3 if pairs else 2),
+            "weights": 8 * shape.n_weights * self.n_outputs * shape.copies,
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
-            "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES,
+            "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
         }
 
     def cut(self, room: int, cache_frac: float) -> tuple[list[Part], int, bool]:
@@ -210,7 +230,7 @@ class _Facts:
         most_cuts = max(len(chunks) for chunks in self.store.chunks)
         cuts = 1
         while True:
-            parts = [part for chunks in self.store.chunks for part in _cut_block(chunks, cuts)]
+            parts = [part for chunks in self.store.chunks for part in cut_block(chunks, cuts)]
             blocks = self.block_bytes(parts)
             _, _, wanted = self.cache(parts, cache_frac)
             fits = blocks + wanted <= room
@@ -221,14 +241,14 @@ class _Facts:
     def block_bytes(self, parts: list[Part]) -> int:
         """Two buffers, the rows of one in the working set, and their spill."""
         rows, nnz = max(p.rows for p in parts), max(p.nnz for p in parts)
-        buffers = 2 * (nnz * self.nonzero + rows * _BUFFER_ROW)
+        buffers = 2 * (nnz * self.nonzero + rows * self.buffer_row)
         return buffers + rows * (self.work_row + self.spill_row)
 
     def cache(self, parts: list[Part], cache_frac: float) -> tuple[int, int, int]:
         """Rows, nonzeros and bytes of the cache that goes with these parts."""
         share = cache_frac / (1 - cache_frac)
-        rows = min(int(max(p.rows for p in parts) * share), self.store.n_rows)
-        nnz = min(int(max(p.nnz for p in parts) * share), self.store.nnz)
+        rows = self.caches * min(int(max(p.rows for p in parts) * share), self.store.n_rows)
+        nnz = self.caches * min(int(max(p.nnz for p in parts) * share), self.store.nnz)
         return rows, nnz, rows * self.cache_row + nnz * self.nonzero
 
 
@@ -252,7 +272,7 @@ def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> Memo
     )
 
 
-def _cut_block(chunks: Sequence[Chunk], cuts: int) -> list[Part]:
+def cut_block(chunks: Sequence[Chunk], cuts: int) -> list[Part]:
     """Cut a block into at most `cuts` parts, each with every cuts-th chunk."""
     return [
         Part(

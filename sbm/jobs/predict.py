@@ -186,7 +186,7 @@ def _decide(
     scores = np.empty((len(indptr) - 1, weights.shape[1]))
     start = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(indptr, indices, values, weights, start, scores)
+    unknown = kernels.decide(indptr[:-1], indptr[1:], indices, values, weights, start, scores)
     return scores, int(unknown)
 
 

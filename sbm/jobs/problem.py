@@ -10,17 +10,18 @@ from sbm.errors import DataError, SettingsError
 from sbm.settings import Settings, format_number, nearest
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import Loss, find_loss
-from sbm.solver.problem import AnyProblem, MultiProblem, Problem
+from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model
 
-__all__ = ["make_model", "make_problems"]
+__all__ = ["choose_task", "make_model", "make_problems"]
 
 
 def make_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
     """Turn settings and the labels of a store into optimization problems.
 
-    There is one, but where one-vs-rest divides the classes into groups that share nothing.
+    There is one, but where one-vs-rest divides the classes into groups that share nothing: one a
+    class for losses of one variable a row.
 
     Raises
     ------
@@ -38,57 +39,101 @@ def make_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
         )
     if store.n_rows == 0:
         raise DataError(f"{store.folder} holds no rows; nothing can be trained on it")
+    task = choose_task(settings, loss)
+    if task == "classification":
+        return _classify(settings, loss, store)
+    _check_options(settings, loss, 0)
+    if settings.class_weight:
+        raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
+    if loss.name == "one_class":
+        return [_one_class(settings, loss, store)]
+    C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
+    return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
+
+
+def choose_task(settings: Settings, loss: Loss) -> str:
+    """Return what is done with labels: classification, regression, or nothing (``none``).
+
+    Raises
+    ------
+    SettingsError
+        The loss is not for the task that was asked for.
+    """
+    if settings.task == "auto":
+        return loss.tasks[0] if loss.tasks else "none"
+    if settings.task not in loss.tasks:
+        known = " or ".join(loss.tasks) or "no labels at all"
+        raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
+    return settings.task
+
+
+def _classify(settings: Settings, loss: Loss, store: BlockStore) -> list[AnyProblem]:
+    """Make the problems that tell the classes of a store apart."""
     labels = store.labels
     if labels is None:
         raise DataError(
             f"{store.folder} has real-valued labels, {settings.loss} needs classes; "
-            "regression is planned, see the README"
+            "use --loss epsilon_insensitive or another loss for regression"
         )
-    for label in settings.class_weight:
-        if label not in labels:
-            raise SettingsError(
-                f"class_weight names label {format_number(label)}, "
-                f"the labels are {_shorten(labels)}"
-            )
     if loss.joint and len(labels) < 2:
         raise DataError(
             f"all rows of {store.folder} have the label {format_number(labels[0])}, "
             f"{settings.loss} needs at least two classes"
         )
-    _check_multiclass(settings, loss, len(labels))
-    weights = [settings.class_weight.get(label, 1.0) for label in labels]
-    if loss.joint or len(labels) > 2:
+    _check_options(settings, loss, len(labels))
+    weights = _class_weights(settings, store, labels)
+    if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
         problem = MultiProblem(loss, costs, settings.C, settings.bias, schedule=settings.schedule)
         return list(problem.groups(min(settings.caches, len(labels))))
+
+    def one(positive: int, weight: float, other: float) -> Problem:
+        C = settings.C
+        return Problem(loss, C * weight, C * other, positive, settings.bias)
+
+    if len(labels) > 2:
+        return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
     # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
     positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
     other = 1 - positive if len(labels) == 2 else 0
-    return [
-        Problem(
-            loss=loss,
-            cost_positive=settings.C * (weights[positive] if positive >= 0 else 1.0),
-            cost_negative=settings.C * weights[other],
-            positive=positive,
-            bias=settings.bias,
-        )
-    ]
+    return [one(positive, weights[positive] if positive >= 0 else 1.0, weights[other])]
 
 
-def _check_multiclass(settings: Settings, loss: Loss, n_labels: int) -> None:
+def _class_weights(settings: Settings, store: BlockStore, labels: list[float]) -> list[float]:
+    """Return a factor of C for each class code."""
+    chosen = settings.class_weight
+    if isinstance(chosen, str):  # balanced: every class has the same share of the whole cost
+        counts = store.manifest["labels"]["counts"]
+        return [store.n_rows / (len(labels) * n) if n else 1.0 for n in counts]
+    for label in chosen:
+        if label not in labels:
+            raise SettingsError(
+                f"class_weight names label {format_number(label)}, "
+                f"the labels are {_shorten(labels)}"
+            )
+    return [chosen.get(label, 1.0) for label in labels]
+
+
+def _one_class(settings: Settings, loss: Loss, store: BlockStore) -> OneClass:
+    if settings.bias:
+        raise SettingsError("one_class has an offset of its own; leave out bias")
+    return OneClass(loss, settings.nu, float(store.n_rows))
+
+
+def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
     """Refuse options that mean nothing for this loss and these labels."""
     if settings.schedule != "sample" and loss.name != "weston_watkins":
         raise SettingsError(
             f"schedule is {settings.schedule!r}, which belongs to weston_watkins; "
             f"{loss.name} visits sample by sample"
         )
-    many = loss.joint or n_labels > 2
+    many = loss.joint or (n_labels > 2 and loss.kind is not None)
     if settings.policy == "active" and (not many or settings.schedule == "pairs"):
         raise SettingsError(
             "policy active counts the variables of a row, which takes more than two classes or "
             "crammer_singer or weston_watkins, and schedule sample; use policy gradient"
         )
-    if settings.caches != 1 and (loss.joint or n_labels < 3):
+    if settings.caches != 1 and (loss.joint or not many):
         raise SettingsError(
             f"caches is {settings.caches}; only one-vs-rest, hinge or squared_hinge with more than "
             "two labels, can have more than one"
@@ -103,30 +148,36 @@ def _shorten(labels: list[float]) -> str:
 def make_model(
     store: BlockStore,
     settings: Settings,
+    problems: Sequence[AnyProblem],
     weights: Sequence[npt.NDArray[np.float64]],
     report: dict[str, Any],
 ) -> Model:
     """Put weights, ids and what is proven of them together; nothing that depends on the clock.
 
+    A model of one class has its offset as the weight of an extra feature; one of targets has no
+    labels.
+
     Parameters
     ----------
+    problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
         Of each problem; consumed, where it is a list.
     """
-    labels = store.labels or []
-    if len(labels) == 1:  # one class alone: the other one has no name
-        labels = [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
+    labels = _model_labels(problems[0], store)
     W = _by_label(weights, labels)
     proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
-    n = store.n_features
+    n, bias = store.n_features, settings.bias
+    bias_weights = W[n] if bias else np.zeros(W.shape[1])
+    if isinstance(problems[0], OneClass):
+        bias, bias_weights = 1.0, np.array([-problems[0].rho])
     chosen = settings.to_dict()
     del chosen["threads"]  # no result depends on it
     return Model(
         ids=store.read_feature_ids(),
         W=W[:n],
         labels=sorted(labels),
-        bias=settings.bias,
-        bias_weights=W[n] if settings.bias else np.zeros(W.shape[1]),
+        bias=bias,
+        bias_weights=bias_weights,
         info={
             "loss": settings.loss,
             "C": settings.C,
@@ -140,6 +191,16 @@ def make_model(
             "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
         },
     )
+
+
+def _model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
+    """Return the labels by class code; none for targets."""
+    if isinstance(problem, OneClass):
+        return [-1.0, 1.0]
+    labels = (store.labels or []) if problem.classify else []
+    if len(labels) == 1:  # one class alone: the other one has no name
+        return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
+    return labels
 
 
 def _by_label(

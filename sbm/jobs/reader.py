@@ -6,8 +6,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import numpy.typing as npt
+
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, prefetched
+from sbm.jobs.weights import RowWeights
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import BlockStore, Chunk
 
@@ -33,6 +36,10 @@ class BlockReader:
         Chunks that are decoded at a time. What is read is the same.
     rate : float, optional
         Read no more bytes a second than this, as a slow disk would.
+    y_dtype : dtype
+        int32 for class codes, float64 for targets.
+    weights : RowWeights, optional
+        Factor of each row's cost.
 
     Attributes
     ----------
@@ -49,11 +56,14 @@ class BlockReader:
         pool: Executor,
         decoders: int = 1,
         rate: float | None = None,
+        y_dtype: npt.DTypeLike = "int32",
+        weights: RowWeights | None = None,
     ) -> None:
         self._store = store
         self._parts = plan.parts
         self._offsets = (first, first + plan.part_nnz)
-        self._buffers = [arena.room(plan.part_rows) for _ in range(2)]
+        self._buffers = [arena.room(plan.part_rows, y_dtype, weights is not None) for _ in range(2)]
+        self._weights = weights
         self._pool = pool
         self._decoders = decoders
         self._rate = rate
@@ -96,6 +106,8 @@ class BlockReader:
                     chunk, first, offset = place
                     into = self._buffers[slot].part(first, chunk.rows)
                     rows = self._store.read([chunk], into, offset)
+                    if self._weights is not None and into.weights is not None:
+                        self._weights.read(chunk, into.weights)
                     if look is not None:
                         look(coming, first, rows)
 

@@ -308,6 +308,7 @@ def _fill_store(
         "blocks": [b["file"] for b in new_blocks], "rows": dealer.n_rows,
         "sources": [s.describe() for s in sources],
         "options": {"seed": options.seed, "shuffle": options.shuffle, "level": options.level},
+        "deal": dealer.record(),
         "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     left_out = {"features": 0, "nnz": 0}

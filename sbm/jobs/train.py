@@ -1,60 +1,46 @@
 """Train: selective block minimization over a block store (Algorithm 1 of Chang & Roth 2011).
 
-For each pass, for each block in a seeded random order (the next one is read and screened
-meanwhile): merge its moving rows with the cache, solve, select the next cache, put the other alphas
-back on disk. When the free running estimate of the gap says so, a pass of its own certifies the
-model at fixed W.
-
-Screening leaves out rows that were at rest at the W of one step ago. F rises with every visit and
-is bounded, so steps go to 0 and the two W become one: whatever the iterates approach satisfies the
-optimality conditions, screened rows included. Every `FULL_PASS`-th pass visits all rows, which
-keeps Theorem 1 and its linear rate to the letter.
+Pass after pass over all blocks (`sbm.jobs.engine`) until the free running estimate of the gap says
+that it may be small enough; then a pass of its own certifies the model at fixed W.
 """
 
-import itertools
 import math
-import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, no_alphas
 from sbm.errors import StoreError
-from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, plan_training
+from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
+from sbm.jobs.engine import Engine, Learner
+from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape, plan_training
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
-from sbm.jobs.prefetch import Loaded, loading_thread
-from sbm.jobs.problem import make_model, make_problems
+from sbm.jobs.probability import calibrate
+from sbm.jobs.problem import by_label, make_model, make_problems
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.reader import BlockReader
-from sbm.jobs.warm import prepare
-from sbm.rows import SPARE, Arena, Rows
+from sbm.jobs.warm import kernels_of, prepare
+from sbm.jobs.warmstart import Earlier, find_run, shape_record, step_aside
+from sbm.jobs.weights import RowWeights
 from sbm.settings import Settings
-from sbm.solver.cache import Evicted, WorkingSet
-from sbm.solver.gap import Certificate, Certifier, GapWatch
-from sbm.solver.problem import AnyProblem
-from sbm.solver.step import Screen, Solver, Step, Totals
-from sbm.solver.variables import DenseSet, ListPool
+from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.losses import MOST_RESTING
+from sbm.solver.problem import AnyProblem, OneClass
+from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
 
-__all__ = ["find_store", "train"]
-
-Result = TypeVar("Result")
+__all__ = ["find_store", "open_run", "shape_of", "train"]
 
 # A commit waits for this much time since the last one, and for this many times what that one took.
 COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
-# Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
-FULL_PASS = 8
 
 
 def train(
@@ -108,35 +94,34 @@ def train(
     path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")
     check_output(path)
     problems = make_problems(settings, blocks)
-    n_weights = blocks.n_features + (settings.bias > 0)
+    spare = held_out_problems(settings, blocks)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
-    outputs = [problem.n_outputs for problem in problems]
-    pairs = settings.schedule == "pairs"
-    plan = plan_training(
-        blocks, settings.mem_bytes, frac, n_weights, outputs, problems[0].listed, pairs
-    )
+    shape = shape_of(settings, blocks, [*problems, *spare], folds=bool(spare))
+    plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     _say_plan(plan, progress)
-    kernels = "pairs" if pairs else "multiclass" if problems[0].listed else "train"
-    prepare(kernels, blocks.value_type, progress)
-    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
-    folder = path.with_name(path.name + ".run")
-    lists_of = max(outputs) if problems[0].listed else None
-    values = problems[0].resting_values
-    with (
-        blocks.in_use(),
-        Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES) as run,
-    ):
-        training = _Training(blocks, settings, problems, plan, run, progress, begin, read_rate)
-        certificate, converged = training.run()
+    prepare(kernels_of(settings, problems), blocks.value_type, progress)
+    earlier = None
+    if settings.warm_start is not None:
+        folder = step_aside(find_run(settings.warm_start), _run_folder(path))
+        earlier = Earlier(folder, blocks, settings, problems)
+    with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
+        weights = _read_weights(settings, blocks, [*problems, *spare], run)
+        training = _Training(
+            blocks, settings, problems, spare, plan, run, progress, begin, read_rate, weights
+        )
+        certificate, converged, calibration = training.run(earlier)
         report = training.report(certificate, converged)
-        weights = [solver.W for solver in training.solvers]
+        W = [solver.W for solver in training.solvers]
         del training  # its memory goes to the writing of the model
-        result = make_model(blocks, settings, weights, report)
+        result = make_model(blocks, settings, problems, W, report)
+        result.info["calibration"] = calibration
         result.save(path)
         report["model"] = str(path)
         report["seconds"]["total"] = time.perf_counter() - begin
         report["peak_rss_bytes"] = peak_bytes()
         run.log({"event": "end", **report})
+    if earlier is not None:
+        earlier.remove()
     return result, report
 
 
@@ -165,249 +150,177 @@ def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
     )
 
 
-@dataclass
-class _Seconds:
-    """Where the time went. Loading overlaps with solving; waiting does not."""
-
-    disk: float = 0.0
-    load: float = 0.0
-    wait: float = 0.0
-    solve: float = 0.0
-    certify: float = 0.0
-    write: float = 0.0
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to one of the entries."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
-
-
-@dataclass(frozen=True)
-class _Coming:
-    """What is known of the next block before it is loaded."""
-
-    alpha: Alphas
-    screen: Screen | None = None
-
-    def moving(
-        self, block: int, evicted: Evicted | None, every_row: bool
-    ) -> npt.NDArray[np.bool_] | None:
-        """Which rows to visit, None for all; rows evicted since are taken over and visited."""
-        late: npt.NDArray[np.int32] | slice = slice(0)
-        if evicted is not None:
-            mine = np.flatnonzero(evicted.home == block)
-            late = evicted.row[mine]
-            self.alpha.put(late, evicted.alpha.take(mine))
-        if every_row or self.screen is None:
-            return None
-        self.screen.moving[late] = True
-        return self.screen.moving
+def shape_of(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folds: bool = False
+) -> Shape:
+    """Return what decides the memory of a training, in which rows may have folds."""
+    pairs = settings.schedule == "pairs"
+    # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
+    # the sum of all rows and mixtures; a warm start has the earlier one.
+    copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
+    targets = not problems[0].classify
+    return Shape(
+        n_weights=store.n_features + (problems[0].bias > 0),
+        outputs=[problem.n_outputs for problem in problems],
+        listed=problems[0].listed,
+        pairs=pairs,
+        copies=copies + (settings.warm_start is not None),
+        row_bytes=4 * targets + 8 * (settings.weights is not None) + folds,
+        more_bytes=HELD_OUT_BYTES * folds,
+    )
 
 
-def _look(coming: list[_Coming], first: int, rows: Rows) -> None:
-    """Screen a chunk of the next block, as soon as it is decoded."""
-    for mine in coming:
-        if mine.screen is not None:
-            mine.screen.add(first, rows, mine.alpha.part(first, len(rows)))
+def _run_folder(model: Path) -> Path:
+    return model.with_name(model.name + ".run")
+
+
+def open_run(
+    model: Path, problems: Sequence[AnyProblem], plan: MemoryPlan
+) -> AbstractContextManager[Run]:
+    """Start the run beside a model, with room for the alphas of each problem."""
+    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
+    lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
+    values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
+    folder = _run_folder(model)
+    return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
+
+
+def _read_weights(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], run: Run
+) -> RowWeights | None:
+    """Put the weights of rows, if there are any, into the order of the store."""
+    if settings.weights is None:
+        return None
+    weights = RowWeights(store, settings.weights, run.folder / "weights.sbt")
+    for problem in problems:
+        if isinstance(problem, OneClass):
+            problem.total = weights.total
+    return weights
 
 
 @dataclass
 class _Training:
     """The loop of one training and its bookkeeping.
 
-    There is one solver, but for one-vs-rest in groups of classes: there every group has its own
-    weights, cache and variables, and all of them work on the block that is loaded.
+    There is one learner, but for one-vs-rest in groups of classes: there every group has its own
+    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
+    there is a second set, which never learns from some rows; it is no part of the model.
     """
 
     store: BlockStore
     settings: Settings
     problems: Sequence[AnyProblem]
+    spare: Sequence[AnyProblem]
     plan: MemoryPlan
     run_files: Run
     progress: Progress
     begin: float
     read_rate: float | None
-    seconds: _Seconds = field(default_factory=_Seconds)
+    weights: RowWeights | None = None
     totals: Totals = field(default_factory=Totals)
     passes: int = 0
 
     def __post_init__(self) -> None:
-        plan, settings, n_groups = self.plan, self.settings, len(self.problems)
-        self._cache_nnz = plan.cache_nnz // n_groups
-        caches = n_groups * (self._cache_nnz + SPARE)
-        self._arena = Arena.of(caches + 2 * plan.part_nnz + SPARE, self.store.value_type)
-        threads = settings.threads or len(os.sched_getaffinity(0))
-        self._team = ThreadPoolExecutor(threads, "sbm-solve")
-        self.solvers = [
-            self._solver(k, problem, threads) for k, problem in enumerate(self.problems)
-        ]
-        decoders = plan.decoders(threads, settings.mem_bytes)
-        self._pool = loading_thread(threads)
-        self.reader = BlockReader(
-            self.store, plan, self._arena, caches, self._pool, decoders, self.read_rate
-        )
-        self._blocks: Generator[Loaded[int, list[_Coming], Rows]] | None = None
-        self._evicted: list[Evicted | None] = [None] * n_groups
-        self._last_block = -1
+        n = len(self.problems)
+        self.engine = Engine(
+            self.store, self.settings, [*self.problems, *self.spare], self.plan, self.run_files,
+            self.progress, folds=FOLDS if self.spare else None,
+            held_out=[None] * n + [0] * len(self.spare), weights=self.weights,
+            read_rate=self.read_rate, is_late=self._is_late,
+        )  # fmt: skip
+        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
+        self.solvers = [learner.solver for learner in self.learners]
+        self.seconds = self.engine.seconds
         self._cut_short = 0
         self.rounds: list[int] = []
-        self._pass_bytes = sum(c.size for part in plan.parts for c in part.chunks)
+        self._pass_bytes = sum(c.size for part in self.plan.parts for c in part.chunks)
         self._free_rows: int | None = None
-        self._alphas = [self._room_for_alphas() for _ in range(2)]
         self._committed, self._commit_after = self.begin, COMMIT_SECONDS
         self._mark = asdict(self.seconds)
-
-    def _solver(self, k: int, problem: AnyProblem, threads: int) -> Solver:
-        """Make the solver of the k-th problem."""
-        plan, settings = self.plan, self.settings
-        rows = plan.cache_rows // len(self.problems)
-        n_blocks = len(plan.parts)
-        alpha: DenseSet | ListPool = DenseSet(plan.part_rows + rows)
-        if problem.listed:
-            variables = min(plan.row_variables, problem.n_outputs)
-            alpha = ListPool(plan.part_rows, rows, variables, n_blocks, problem.n_outputs)
-        base = k * (self._cache_nnz + SPARE)
-        working = WorkingSet(self._arena, alpha, rows, self._cache_nnz, base=base)
-        W = np.zeros((self.store.n_features + (settings.bias > 0), problem.n_outputs))
-        return Solver(
-            problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
-            spread=self._team.map, tasks=threads,
-        )  # fmt: skip
-
-    def _room_for_alphas(self) -> list[Alphas]:
-        """Variables of a block to come, for each solver."""
-        return [no_alphas(self.plan.part_rows, problem.listed) for problem in self.problems]
-
-    def _for_each(self, work: Callable[[int], Result]) -> list[Result]:
-        """Call ``work(k)`` for each solver, at the same time; no result depends on that."""
-        n = len(self.solvers)
-        return list(self._team.map(work, range(n))) if n > 1 else [work(0)]
 
     @property
     def dual(self) -> float:
         """F(α) at this moment, up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
 
-    def run(self) -> tuple[Certificate, bool]:
-        """Pass after pass until the certified gap is small enough or a budget is used up."""
-        with self._pool, self._team:
-            try:
-                return self._run_passes()
-            finally:
-                self._stop_reading()
+    def run(self, earlier: Earlier | None) -> tuple[Certificate, bool, dict[str, Any] | None]:
+        """Train; return the certificate, whether it is good enough, and the calibration."""
+        with self.engine.at_work():
+            certificate = self._start_from(earlier) if earlier is not None else None
+            if certificate is None or certificate.relative_gap > self.settings.tol:
+                certificate = self._run_passes()
+            converged = certificate.relative_gap <= self.settings.tol
+            return certificate, converged, self._calibrate() if self.spare else None
 
-    def _run_passes(self) -> tuple[Certificate, bool]:
+    def _start_from(self, earlier: Earlier) -> Certificate:
+        """Take over W and alphas; all of it is looked at once, so it has a certificate."""
+        self._set_active(self.spare_learners, False)
+        earlier.hand_over(self.run_files, self.plan)
+        certificate = earlier.start(self.engine)
+        self._set_active(self.spare_learners, True)
+        self.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
+        if certificate.relative_gap <= self.settings.tol:
+            self._commit(certificate)
+        return certificate
+
+    def _run_passes(self) -> Certificate:
+        """Pass after pass until the certified gap is small enough or a budget is used up."""
         watch = GapWatch(self.settings.tol)
-        converged = False
         while True:
             done, in_time = self._pass()
             last = not in_time or self.passes == self.settings.max_passes
             certificate = None
             if last or watch.is_due(done.gap, self.dual):
-                certificate, weights = self._certify()
+                certificate = self._certify()
                 watch.learn(certificate.relative_gap)
-                converged = certificate.relative_gap <= self.settings.tol
-                last = last or converged
-                if not last:
-                    for solver, W in zip(self.solvers, weights, strict=True):
-                        solver.W[:] = W  # rebuilt from the alphas, which cancels the drift
-                del weights
+                last = last or certificate.relative_gap <= self.settings.tol
             self._report_pass(done, certificate, in_time)
             if last or time.perf_counter() - self._committed > self._commit_after:
                 self._commit(certificate)
             if last:
                 assert certificate is not None
-                return certificate, converged
+                return certificate
 
     def _pass(self) -> tuple[Totals, bool]:
-        """Outer iteration t of Algorithm 1; also tells whether it ended within the time limit."""
-        done = Totals()
+        """One pass; also tells whether it ended within the time limit."""
         self._choose()
         self.passes += 1
         self._mark = asdict(self.seconds)
-        n_blocks = len(self.plan.parts)
-        every_row = self.passes % FULL_PASS == 0 or not self.settings.screen
-        self.progress.start(f"pass {self.passes}", n_blocks, "blocks")
-        if self._blocks is None:
-            self._evicted = [None] * len(self.solvers)
-            self._blocks = self.reader.read(self._order(), self._prepare, self._load_alpha, _look)
-        kept = []
-        for k, loaded in enumerate(itertools.islice(self._blocks, n_blocks)):
-            block, coming = loaded.item, loaded.coming
-            self.seconds.disk = self.reader.disk_seconds
-            self.seconds.load += loaded.load_seconds
-            self.seconds.wait += loaded.wait_seconds
-            with self.seconds.measure("solve"):
-                steps = self._step(block, loaded.result, coming, every_row)
-            for step in steps:
-                done.add(step.totals)
-            self._evicted, self._last_block = [step.evicted for step in steps], block
-            kept.append(self._pool.submit(self._keep, block, steps))
-            self.progress.advance(k + 1)
-            if self._is_late():
-                break
-        self.progress.finish()
-        if n_blocks == 1:
-            self._stop_reading()
-        self._free_rows = sum(task.result() for task in kept) + self._count_free()
+        totals, self._free_rows = self.engine.run_pass(self.passes)
+        done = Totals()
+        for learner in self.learners:
+            done.add(totals[learner.number])
         self.totals.add(done)
         self._cut_short = done.starved
         return done, not self._is_late()
 
-    def _order(self) -> Iterator[int]:
-        """Blocks of the passes to come, each pass in an order of its own.
+    def _calibrate(self) -> dict[str, Any]:
+        """Fit probabilities to decision values of rows that the second set never saw."""
+        self._set_active(self.learners, False)
+        watch = GapWatch(self.settings.tol)
+        for number in range(self.passes + 1, self.passes + 1 + self.settings.max_passes):
+            totals, _ = self.engine.run_pass(number)
+            gap = sum(one.gap for one in totals.values())
+            dual = math.fsum(learner.solver.dual for learner in self.spare_learners)
+            if watch.is_due(gap, dual) or self._is_late():
+                break
+        collectors = []
+        for learner in self.spare_learners:
+            learner.judge = Collector(HELD_OUT_BYTES // 16 // len(self.spare_learners))
+            collectors.append(learner.judge)
+        for visit in self.engine.visit_all("calibrate"):
+            for learner in self.spare_learners:
+                learner.be_judged(visit.rows, visit.folds)
+        scores = by_label([c.scores for c in collectors], self.problems[0], self.store)
+        return calibrate(self.settings.loss, collectors[0].y, scores)
 
-        No block comes twice in a row: its alphas would be read before they are kept. With a single
-        block, reading therefore ends with the pass.
-        """
-        n_blocks = len(self.plan.parts)
-        last = self.settings.max_passes if n_blocks > 1 else self.passes
-        before = self._last_block
-        for number in range(self.passes, last + 1):
-            random = np.random.default_rng([self.settings.seed, 3, number])
-            order = random.permutation(n_blocks)
-            if order[0] == before:
-                order = np.roll(order, 1)
-            before = order[-1]
-            yield from map(int, order)
-
-    def _step(self, block: int, rows: Rows, coming: list[_Coming], every_row: bool) -> list[Step]:
-        """Inner iteration of Algorithm 1, of every solver."""
-
-        def work(k: int) -> Step:
-            moving = coming[k].moving(block, self._evicted[k], every_row)
-            return self.solvers[k].step(block, rows, coming[k].alpha, moving)
-
-        return self._for_each(work)
+    @staticmethod
+    def _set_active(learners: Sequence[Learner], active: bool) -> None:
+        for learner in learners:
+            learner.is_active = active
 
     def _count_free(self) -> int:
         return sum(solver.count_free() for solver in self.solvers)
-
-    def _home(self, k: int, block: int) -> int:
-        """Where the run keeps the variables of the k-th solver in a block."""
-        return k * len(self.plan.parts) + block
-
-    def _keep(self, block: int, steps: list[Step]) -> int:
-        """Put the alphas that a step handed back where they belong, in the loading thread.
-
-        Returns how many of the block's rows are inside their bounds.
-        """
-        free = 0
-        for k, step in enumerate(steps):
-            evicted = step.evicted
-            free += self.run_files.store(self._home(k, block), step.alpha)
-            self.run_files.add_strays(evicted.home + self._home(k, 0), evicted.row, evicted.alpha)
-        return free
-
-    def _stop_reading(self) -> None:
-        """Give up the block that is being read ahead; its weights or its buffer are outdated."""
-        if self._blocks is not None:
-            self._blocks.close()
-            self._blocks = None
 
     def _choose(self) -> None:
         """Set rounds and cache size of the next pass."""
@@ -430,52 +343,27 @@ class _Training:
         """Seconds since the last pass began, by purpose."""
         return {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
 
-    def _prepare(self, block: int, slot: int) -> list[_Coming]:
-        """Note weights and cache as they are now, for the screening of the next block."""
-        coming = self._prepare_alpha(block, slot)
-        if not self.settings.screen:
-            return coming
-        return [
-            _Coming(mine.alpha, solver.look_ahead(block, len(mine.alpha)))
-            for mine, solver in zip(coming, self.solvers, strict=True)
-        ]
-
-    def _prepare_alpha(self, block: int, slot: int) -> list[_Coming]:
-        return [_Coming(a.part(0, self.plan.parts[block].rows)) for a in self._alphas[slot]]
-
-    def _load_alpha(self, block: int, coming: list[_Coming]) -> None:
-        for k, mine in enumerate(coming):
-            self.run_files.load(self._home(k, block), mine.alpha)
-
     def _is_late(self) -> bool:
         limit = self.settings.time_limit
         return limit is not None and time.perf_counter() - self.begin > float(limit)
 
-    def _certify(self) -> tuple[Certificate, list[npt.NDArray[np.float64]]]:
-        """Evaluate primal and dual at fixed W and alphas; also rebuild W from the alphas."""
-        self._stop_reading()
-        with self.seconds.measure("certify"):
-            certifiers = [Certifier(s.problem, s.W, s.W_seen) for s in self.solvers]
-            n_blocks = len(self.plan.parts)
-            self.progress.start("certify", n_blocks, "blocks")
-            blocks = self.reader.read(range(n_blocks), self._prepare_alpha, self._load_alpha)
-            for done, loaded in enumerate(blocks, 1):
+    def _certify(self) -> Certificate:
+        """Evaluate primal and dual at fixed W and alphas.
 
-                def add(k: int, block: Loaded[int, list[_Coming], Rows] = loaded) -> None:
-                    alpha = block.coming[k].alpha
-                    self.solvers[k].working.alphas_of(block.item, alpha)
-                    certifiers[k].add(block.result, alpha)
-
-                self._for_each(add)
-                self.progress.advance(done)
-            self.progress.finish()
-            certificate = Certificate.total([c.finish() for c in certifiers])
+        Where there is still something to do, it goes on with weights rebuilt from the alphas.
+        """
+        self._set_active(self.spare_learners, False)
+        found = self.engine.certify()
+        self._set_active(self.spare_learners, True)
+        certificate = Certificate.total([one for one, _ in found.values()])
         if certificate.drift > 1e-9:
             raise StoreError(
                 f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
             )
-        return certificate, [c.W_alpha for c in certifiers]
+        if certificate.relative_gap > self.settings.tol:
+            self.engine.replace_weights(found)
+        return certificate
 
     def _report_pass(self, done: Totals, certificate: Certificate | None, complete: bool) -> None:
         seconds = self._spent()
@@ -517,6 +405,7 @@ class _Training:
             "rounds": self.rounds,
             "certificate": certificate.to_dict() if certificate else None,
             "totals": asdict(self.totals),
+            "shape": shape_record(self.store, self.plan, self.problems),
         }
         begin = time.perf_counter()
         with self.seconds.measure("write"):
@@ -546,7 +435,7 @@ class _Training:
             "visits": self.totals.visits,
             "visits_cut_short": self._cut_short,
             "seconds": {"total": time.perf_counter() - self.begin, **asdict(self.seconds)},
-            "bytes_read": self.reader.bytes_read,
+            "bytes_read": self.engine.reader.bytes_read,
             "peak_rss_bytes": peak_bytes(),
             "n_support": certificate.n_support,
             "n_free": certificate.n_free,

@@ -9,24 +9,37 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import sbm
 from sbm import compiled
 from sbm.jobs.progress import Progress
+from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem
 
-__all__ = ["prepare"]
+__all__ = ["kernels_of", "prepare"]
 
 _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
 }
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "train": {},
+    "svc": {},
+    "svr": {"loss": "squared_epsilon_insensitive"},
+    "logistic": {"loss": "log_loss"},
+    "one_class": {"loss": "one_class"},
     "multiclass": {"loss": "crammer_singer"},
     "pairs": {"loss": "weston_watkins", "schedule": "pairs"},
 }
+
+
+def kernels_of(settings: Settings, problems: Sequence[AnyProblem]) -> str:
+    """Name the kernels that a training needs, for `prepare`."""
+    if problems[0].listed:
+        return "pairs" if settings.schedule == "pairs" else "multiclass"
+    return str(problems[0].loss.kernel)
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:
@@ -34,7 +47,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
 
     Parameters
     ----------
-    command : {"split", "train", "multiclass", "pairs"}
+    command : str
+        ``split``, or what `kernels_of` says.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.
@@ -68,7 +82,6 @@ def run(command: str, value_type: str) -> None:
     """Run a command on a handful of rows, in the child."""
     from sbm.jobs.split import split
     from sbm.jobs.train import train
-    from sbm.settings import Settings
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from sbm.rows import Arena, Rows
     from sbm.solver.variables import DenseSet, ListPool
 
-    Ranking = Callable[[npt.NDArray[np.float32], np.random.Generator], npt.NDArray[np.float32]]
+    Ranks = npt.NDArray[np.float32]
+    Ranking = Callable[[Ranks, np.random.Generator, float], Ranks]
 
 __all__ = ["POLICIES", "Evicted", "WorkingSet"]
 
@@ -57,6 +58,8 @@ class WorkingSet:
         int32 for class codes, float64 for targets.
     base : int
         First nonzero of the cache.
+    weighted : bool
+        Whether rows have weights.
 
     Attributes
     ----------
@@ -64,6 +67,7 @@ class WorkingSet:
         Rows of the cache, and of the whole working set.
     starts, lengths, y, score, home, row : ndarray, shape (capacity,)
         One entry a row; `home` is its block and `row` its number there.
+    weights : ndarray, shape (capacity,), float64, or None
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class WorkingSet:
         cache_nnz: int,
         y_dtype: npt.DTypeLike = "int32",
         base: int = 0,
+        weighted: bool = False,
     ) -> None:
         import numpy as np
 
@@ -89,6 +94,7 @@ class WorkingSet:
         self.starts = np.empty(capacity, np.int64)
         self.lengths = np.empty(capacity, np.int32)
         self.y = np.empty(capacity, y_dtype)
+        self.weights = np.empty(capacity) if weighted else None
         self.score = np.empty(capacity, np.float32)
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
@@ -119,8 +125,8 @@ class WorkingSet:
             The rows to take.
         """
         self.n, cached = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, moving, self.n_cached,
-            self.starts, self.lengths, self.y, self.home, self.row,
+            block, rows.starts, rows.lengths, rows.y, rows.weights, moving, self.n_cached,
+            self.starts, self.lengths, self.y, self.weights, self.home, self.row,
         )  # fmt: skip
         self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
         return int(cached)
@@ -195,8 +201,8 @@ class WorkingSet:
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
         self.n_cached = self._kernels.compact(
-            keep, n, self.base, self.starts, self.lengths, self.y, self.score, self.home, self.row,
-            self.arena.indices, self.arena.values,
+            keep, n, self.base, self.starts, self.lengths, self.y, self.weights, self.score,
+            self.home, self.row, self.arena.indices, self.arena.values,
         )  # fmt: skip
         self.n = self.n_cached
         return evicted
@@ -216,26 +222,36 @@ class WorkingSet:
 _KEY_OF_MINUS_INF = 0x007FFFFF
 
 
-def _gradient(
-    score: npt.NDArray[np.float32], random: np.random.Generator
-) -> npt.NDArray[np.float32]:
+def _gradient(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
     """Rank by the projected-gradient score of the last visit (SBM 2011, section 2.2)."""
     return score
 
 
-def _random(score: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
+def _random(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
     """Rank at random: SBM-rand of the paper."""
     return random.random(len(score), dtype="float32")
 
 
-def _none(score: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
+def _mixed(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
+    """Rank by the score, but put rows chosen at random first, for half of the cache.
+
+    Where no variable rests, no row can be left to itself for long.
+    """
+    chosen = random.random(len(score), dtype="float32") < 0.5 * share
+    ranks = score.copy()
+    ranks[chosen & (score > float("-inf"))] = float("inf")
+    return ranks
+
+
+def _none(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
     """Rank nothing: block minimization, BMD of the paper."""
     ranks = score.copy()
     ranks[:] = float("-inf")
     return ranks
 
 
+# Each is given scores, a source of random numbers and the share of the rows that fits the cache.
 # Of `active` the kernel writes another score: how many variables of a row are not shrunk.
 POLICIES: dict[str, Ranking] = {
-    "gradient": _gradient, "active": _gradient, "random": _random, "none": _none
+    "gradient": _gradient, "mixed": _mixed, "active": _gradient, "random": _random, "none": _none
 }  # fmt: skip

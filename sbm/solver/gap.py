@@ -33,8 +33,8 @@ class Certificate:
     relative_gap : float
         gap / max(|primal|, |dual|); 0 where both are 0.
     drift : float
-        |W - W(α)| / sqrt(2 P(W)): rounding of the running W; above 1e-9 something is wrong. (The
-        scale is at least |W|, and not 0 where the optimum is W = 0.)
+        |W - W(α)| by sqrt(2 P(W)) or |W|, whichever is larger: rounding of the running W; above
+        1e-9 something is wrong. (|W| alone would be 0 where the optimum is W = 0.)
     n_support, n_free : int
         Rows with α > 0, and those of them inside their bounds; of one-vs-rest summed over classes.
     """
@@ -86,6 +86,7 @@ class Certifier:
         self._W = W
         self.W_alpha = W_alpha
         W_alpha[:] = 0.0
+        problem.start_certificate(W)
         self._sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: Alphas) -> None:
@@ -94,23 +95,20 @@ class Certifier:
 
     def finish(self) -> Certificate:
         """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with."""
-        gap, loss, dual, support, free = (
-            math.fsum(column) for column in zip(*self._sums, strict=True)
-        )
+        sums = [math.fsum(column) for column in zip(*self._sums, strict=True)]
+        primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
-        norm2 = squared_norm(self._W)
-        primal = 0.5 * norm2 + loss
-        dual -= 0.5 * squared_norm(self.W_alpha)
-        gap += 0.5 * drift2
         scale = max(abs(primal), abs(dual))
+        # ½|W|² is a part of the primal value, but for one class it is not below it.
+        size2 = max(2 * primal, squared_norm(self._W))
         return Certificate(
             primal=primal,
             dual=dual,
             gap=gap,
             relative_gap=gap / scale if scale > 0 else 0.0,
-            drift=math.sqrt(drift2 / (2 * primal)) if drift2 > 0 else 0.0,
-            n_support=int(support),
-            n_free=int(free),
+            drift=math.sqrt(drift2 / size2) if drift2 > 0 else 0.0,
+            n_support=int(sums[3]),
+            n_free=int(sums[4]),
         )
 
 

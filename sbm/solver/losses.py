@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["LOSSES", "Loss", "find_loss"]
+__all__ = ["LOSSES", "MOST_RESTING", "Loss", "find_loss"]
 
 
 @dataclass(frozen=True)
@@ -29,26 +29,32 @@ class Loss:
         As scikit-learn calls it.
     formula : str
         The loss of a row, for help and reports.
-    task : str
-        ``classification``.
+    tasks : tuple of str
+        What labels can be: ``classification``, ``regression``; the first one is the default. There
+        are none where labels do not matter.
     kernel : str or None
-        Module under ``sbm.solver.kernels`` for two classes, with ``solve``, ``screen`` and
-        ``certify``; None where two classes are treated as any other number of them.
-    kind : int
-        What ``sbm.solver.kernels.multiclass`` calls the problem of many classes.
+        Module under ``sbm.solver.kernels`` for one variable a row, with ``solve``, ``certify`` and,
+        of losses whose variables rest, ``screen``; None where two classes are treated as any other
+        number of them.
+    kind : int or None
+        What ``sbm.solver.kernels.multiclass`` calls the problem of many classes; None where they
+        are one problem of two classes each.
     squared : bool
         Selects the constants U and D of the dual.
-    liblinear : int or None
+    rests : bool
+        Whether variables come to rest at bounds: then rows can be left out and spills are small.
+    liblinear : tuple of int
         LIBLINEAR's ``-s`` of the same problem.
     """
 
     name: str
     formula: str
-    task: str
+    tasks: tuple[str, ...]
     kernel: str | None
-    kind: int
+    kind: int | None
     squared: bool
-    liblinear: int | None
+    rests: bool
+    liblinear: tuple[int, ...]
 
     @property
     def joint(self) -> bool:
@@ -57,39 +63,66 @@ class Loss:
 
     def resting_values(self, costs: list[float]) -> list[float]:
         """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""
-        return [] if self.squared else sorted({c for c in costs if c > 0})[:_MOST_RESTING]
+        if self.squared or not self.rests:
+            return []
+        values = sorted({c for c in costs if c > 0})
+        if self.kernel == "svr":
+            values = [x for c in values for x in (c, -c)]
+        return values[:MOST_RESTING]
 
     def is_free(
         self, alpha: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_]:
         """Whether an alpha, shape (n,), lies strictly inside its bounds."""
-        free: npt.NDArray[np.bool_] = alpha > 0
-        return free if self.squared else free & (alpha < cost)
+        size = abs(alpha)
+        free: npt.NDArray[np.bool_] = size > 0
+        return free if self.squared else free & (size < cost)
 
 
-_MOST_RESTING = 200  # a byte tells them apart
+MOST_RESTING = 200  # a byte tells them apart
 
 # What kernels/multiclass.py calls its problems.
 _ONE_VS_REST, _CRAMMER_SINGER, _WESTON_WATKINS = range(3)
+_CLASSES, _TARGETS = ("classification",), ("regression",)
 
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss(
-            "hinge", "max(0, 1 - m)", "classification",
-            "svc", _ONE_VS_REST, squared=False, liblinear=3,
+            "hinge", "max(0, 1 - m)", _CLASSES,
+            "svc", _ONE_VS_REST, squared=False, rests=True, liblinear=(3,),
         ),
         Loss(
-            "squared_hinge", "max(0, 1 - m)²", "classification",
-            "svc", _ONE_VS_REST, squared=True, liblinear=1,
+            "squared_hinge", "max(0, 1 - m)²", _CLASSES,
+            "svc", _ONE_VS_REST, squared=True, rests=True, liblinear=(1, 2),
         ),
         Loss(
-            "crammer_singer", "max(0, max_c 1 - z_y + z_c)", "classification",
-            None, _CRAMMER_SINGER, squared=False, liblinear=4,
+            "log_loss", "log(1 + exp(-m))", _CLASSES,
+            "logistic", None, squared=False, rests=False, liblinear=(0, 7),
         ),
         Loss(
-            "weston_watkins", "Σ_c max(0, 1 - z_y + z_c)", "classification",
-            None, _WESTON_WATKINS, squared=False, liblinear=None,
+            "crammer_singer", "max(0, max_c 1 - z_y + z_c)", _CLASSES,
+            None, _CRAMMER_SINGER, squared=False, rests=True, liblinear=(4,),
+        ),
+        Loss(
+            "weston_watkins", "Σ_c max(0, 1 - z_y + z_c)", _CLASSES,
+            None, _WESTON_WATKINS, squared=False, rests=True, liblinear=(),
+        ),
+        Loss(
+            "epsilon_insensitive", "max(0, |y - z| - ε)", _TARGETS,
+            "svr", None, squared=False, rests=True, liblinear=(13,),
+        ),
+        Loss(
+            "squared_epsilon_insensitive", "max(0, |y - z| - ε)²", _TARGETS,
+            "svr", None, squared=True, rests=True, liblinear=(11, 12),
+        ),
+        Loss(
+            "squared_error", "(y - z)²", _TARGETS + _CLASSES,
+            "svr", None, squared=True, rests=False, liblinear=(),
+        ),
+        Loss(
+            "one_class", "max(0, ρ - z)", (),
+            "one_class", None, squared=False, rests=True, liblinear=(21,),
         ),
     )
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """The optimization problem a solver works on: a loss with its numbers.
 
-There are two kinds, with the same methods: `Problem` has one variable a row, `MultiProblem` a list
-of them, one for each class that matters to the row.
+There are three kinds, with the same methods: `Problem` has one variable a row, `MultiProblem` a
+list of them, one for each class that matters to the row, and `OneClass` one a row whose sum is
+given.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ from sbm.solver.pairs import solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sbm.solver.cache import WorkingSet
 
-__all__ = ["AnyProblem", "MultiProblem", "Problem", "Sweeps", "rows_ahead", "squared_norm"]
+__all__ = [
+    "AnyProblem",
+    "MultiProblem",
+    "OneClass",
+    "Problem",
+    "Sweeps",
+    "rows_ahead",
+    "squared_norm",
+]
 
 # Smaller weights come from the processor's caches; asking for them ahead costs more than it saves.
 _PREFETCH_ABOVE = 1 << 24
@@ -73,17 +82,22 @@ class Sweeps:
 
 @dataclass(frozen=True)
 class Problem:
-    """Two classes, one variable a row.
+    """One variable a row: two classes, or a target.
 
     Attributes
     ----------
     loss : Loss
     cost_positive, cost_negative : float
-        C times class weight for the rows of the positive class and for all others.
+        C times class weight for the rows of the positive class and for all others; for targets,
+        the first one is the cost of every row.
     positive : int
         Class code of the positive class.
     bias : float
         Value of the extra feature; 0 for none.
+    epsilon : float
+        Half the width of the tube inside which a target costs nothing.
+    classify : bool
+        Whether `y` holds class codes and not targets.
     """
 
     loss: Loss
@@ -91,13 +105,19 @@ class Problem:
     cost_negative: float
     positive: int
     bias: float = 0.0
+    epsilon: float = 0.0
+    classify: bool = True
 
     n_outputs = 1
     listed = False
 
-    def costs(self, y: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """Cost C_i of rows with class codes `y`, shape (n,), float64."""
-        return np.where(y == self.positive, self.cost_positive, self.cost_negative)
+    def costs(
+        self, y: npt.NDArray[np.generic], weights: Weights | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Cost C_i of rows with class codes or targets `y`, shape (n,), float64."""
+        positive = y == self.positive if self.classify else True
+        costs = np.where(positive, self.cost_positive, self.cost_negative)
+        return np.broadcast_to(costs, len(y)) * (1.0 if weights is None else weights)
 
     @property
     def resting_values(self) -> list[float]:
@@ -110,9 +130,13 @@ class Problem:
 
     @property
     def _numbers(self) -> tuple[Any, ...]:
-        return (
-            self.positive, self.cost_positive, self.cost_negative, self.bias, self.loss.squared
-        )  # fmt: skip
+        """What the kernels of the loss ask for."""
+        costs = self.cost_positive, self.cost_negative
+        if self.loss.kernel == "svr":
+            squared, epsilon = self.loss.squared, self.epsilon
+            return (self.positive, self.classify, *costs, self.bias, squared, epsilon)
+        constants = (self.loss.squared,) if self.loss.kernel == "svc" else ()
+        return (self.positive, *costs, self.bias, *constants)
 
     def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
         """Sweep over a working set; change its variables and scores, and W.
@@ -125,10 +149,10 @@ class Problem:
         assert isinstance(work.alpha, DenseSet)
         n, stats = work.n, np.zeros(5)
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], work.home[:n], work.arena.indices,
-            work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0], *self._numbers, 1.0,
-            how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block, how.state, how.active,
-            how.order, stats,
+            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
+            work.arena.indices, work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0],
+            *self._numbers, 1.0, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
+            how.state, how.active, how.order, stats,
         )  # fmt: skip
         return stats
 
@@ -136,9 +160,12 @@ class Problem:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
         assert isinstance(alpha, Dense)
         self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha.values, W[:, 0],
-            *self._numbers, rows_ahead(W), moving,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            alpha.values, W[:, 0], *self._numbers, rows_ahead(W), moving,
         )  # fmt: skip
+
+    def start_certificate(self, W: Weights) -> None:
+        """Get ready for `certify`."""
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -153,15 +180,169 @@ class Problem:
         assert isinstance(alpha, Dense)
         sums = np.zeros(5)
         self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha.values, W[:, 0],
-            W_alpha[:, 0], *self._numbers, rows_ahead(W), sums,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            alpha.values, W[:, 0], W_alpha[:, 0], *self._numbers, rows_ahead(W), sums,
         )  # fmt: skip
         return sums
+
+    def bounds(
+        self, sums: Sequence[float], W: Weights, W_alpha: Weights
+    ) -> tuple[float, float, float]:
+        """Return primal, dual and their gap, given what `certify` summed up over all rows."""
+        return _separable_bounds(sums, W, W_alpha)
+
+    def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
+        """Move variables that lie outside their bounds to the nearest one, in place."""
+        assert isinstance(alpha, Dense)
+        upper: Any = np.inf if self.loss.squared else self.costs(rows.y, rows.weights)
+        lower: Any = -upper if self.loss.kernel == "svr" else 0.0
+        np.clip(alpha.values, lower, upper, out=alpha.values)
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether variables of rows of a working set, shape (n,), lie inside their bounds."""
         assert isinstance(work.alpha, DenseSet)
-        return self.loss.is_free(work.alpha.values[rows], self.costs(work.y[rows]))
+        weights = None if work.weights is None else work.weights[rows]
+        return self.loss.is_free(work.alpha.values[rows], self.costs(work.y[rows], weights))
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What changes while it is solved, beside W and the variables."""
+        return {}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Undo `state`."""
+
+
+@dataclass(eq=False)
+class OneClass:
+    """The one-class problem of Chou, Lin & Lin 2020: where most rows are, seen from the origin.
+
+    Its dual has the constraint Σ α = N, which ties all rows together. The method of multipliers
+    unties them: the offset ρ is one more weight, of a feature of value -1, and is moved against
+    what Σ α is off by, after every block.
+
+    Attributes
+    ----------
+    loss : Loss
+    nu : float
+        N is nu times the number of rows, or the sum of their weights.
+    total : float
+        Number of rows of the whole data, or the sum of their weights.
+    """
+
+    loss: Loss
+    nu: float
+    total: float
+
+    n_outputs = 1
+    listed = False
+    classify = False
+    bias = 0.0
+
+    def __post_init__(self) -> None:
+        self._level = np.zeros(2)  # ρ, Σ α
+        self._scale = 0.0  # mean |x|²; in this unit ρ moves
+        self._x_sum: Weights | None = None
+
+    @property
+    def rho(self) -> float:
+        """The offset: rows with w·x below it are outliers."""
+        return float(self._level[0])
+
+    @property
+    def resting_values(self) -> list[float]:
+        """Values other than 0 at which variables come to rest exactly."""
+        return [1.0]
+
+    @property
+    def _kernels(self) -> Any:
+        return load("sbm.solver.kernels.one_class")
+
+    def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
+        """Sweep over a working set, then move ρ; see `Problem.solve`."""
+        assert isinstance(work.alpha, DenseSet)
+        n, stats, weights = work.n, np.zeros(5), _first(work.weights, work.n)
+        self._scale = self._scale or _mean_square(work)
+        self._kernels.solve(
+            work.starts[:n], work.lengths[:n], weights, work.home[:n], work.arena.indices,
+            work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0], self._level,
+            self._scale, 1.0, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
+            how.state, how.active, how.order, stats,
+        )  # fmt: skip
+        mine = work.home[:n] == how.block
+        share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
+        excess = self._level[1] - self.nu * self.total
+        self._level[0] -= self._scale * share / self.total * excess
+        stats[1] += abs(self.rho * excess) * share / self.total
+        return stats
+
+    def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
+        """Mark every row: ρ moves with all of them, so none is at rest for sure."""
+        moving[:] = True
+
+    def start_certificate(self, W: Weights) -> None:
+        """Get ready for `certify`."""
+        self._x_sum = np.zeros(len(W))
+
+    def certify(
+        self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
+    ) -> npt.NDArray[np.float64]:
+        """Sum up what rows contribute to the certificate; see `Problem.certify`.
+
+        Returns
+        -------
+        ndarray, shape (5,), float64
+            Σ g_i, Σ φ_i, Σ α_i, support vectors, free support vectors.
+        """
+        assert isinstance(alpha, Dense)
+        sums = np.zeros(6)
+        self._kernels.certify(
+            rows.starts, rows.lengths, rows.weights, rows.indices, rows.values, alpha.values,
+            W[:, 0], W_alpha[:, 0], self._x_sum, self.rho, rows_ahead(W), sums,
+        )  # fmt: skip
+        loss, alpha_sum, _, support, free, gap = sums
+        return np.array([gap, loss, alpha_sum, support, free])
+
+    def bounds(
+        self, sums: Sequence[float], W: Weights, W_alpha: Weights
+    ) -> tuple[float, float, float]:
+        """Return primal, dual and gap; the dual is that of the nearest feasible variables.
+
+        Where Σ α is too large all are scaled down, else all are moved towards their upper bounds;
+        W follows, as Σ U x is known.
+        """
+        _, loss, alpha_sum, _, _ = sums
+        n = self.nu * self.total
+        self._level[1] = alpha_sum
+        primal = 0.5 * squared_norm(W) - n * self.rho + loss
+        if alpha_sum >= n:
+            norm = squared_norm(W_alpha) * (n / alpha_sum) ** 2
+        else:
+            assert self._x_sum is not None
+            t = (n - alpha_sum) / (self.total - alpha_sum)
+            norm = squared_norm((1 - t) * W_alpha, -t * self._x_sum[:, np.newaxis])
+        self._x_sum = None
+        dual = -0.5 * norm
+        return primal, dual, max(0.0, primal - dual)
+
+    def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
+        """Move variables that lie outside their bounds to the nearest one, in place."""
+        assert isinstance(alpha, Dense)
+        upper: Any = 1.0 if rows.weights is None else rows.weights
+        np.clip(alpha.values, 0.0, upper, out=alpha.values)
+
+    def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether variables of rows of a working set, shape (n,), lie inside their bounds."""
+        assert isinstance(work.alpha, DenseSet)
+        upper = np.ones(len(rows)) if work.weights is None else work.weights[rows]
+        return self.loss.is_free(work.alpha.values[rows], upper)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What changes while it is solved, beside W and the variables."""
+        return {"level": self._level, "scale": np.array([self._scale])}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Undo `state`."""
+        self._level[:], self._scale = state["level"], float(state["scale"][0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +375,7 @@ class MultiProblem:
     schedule: str = "sample"
 
     listed = True
+    classify = True
 
     def __post_init__(self) -> None:
         if not self.n_outputs:
@@ -235,11 +417,12 @@ class MultiProblem:
             return self._solve_pairs(work, work.alpha, W, how)
         n, pool, stats = work.n, work.alpha, np.zeros(6)
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], work.home[:n], work.arena.indices,
-            work.arena.values, pool.begin[:n], pool.count[:n], pool.outputs, pool.betas, pool.used,
-            pool.held, pool.few[:n], pool.n_few[:n], work.score[:n], W, *self._numbers,
-            self.bias, self.loss.squared, 1.0, pool.held_limit, how.rounds, how.chunk,
-            rows_ahead(W), how.inner_tol, how.block, how.count_active, how.state, how.active,
+            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
+            work.arena.indices, work.arena.values, pool.begin[:n], pool.count[:n],
+            pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
+            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, 1.0, pool.held_limit,
+            how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block, how.count_active,
+            how.state, how.active,
             how.order, np.empty((6, self._width)), np.empty((6, FEW)),
             np.empty(self._width, np.int32), np.empty(self.n_outputs, np.bool_),
             np.empty(FEW, np.bool_), stats,
@@ -271,10 +454,13 @@ class MultiProblem:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
         assert isinstance(alpha, Lists)
         self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha.offsets,
-            alpha.outputs, alpha.values, W, *self._numbers, self.bias, self.loss.squared,
-            rows_ahead(W), np.empty((2, self._width)), moving,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            alpha.offsets, alpha.outputs, alpha.values, W, *self._numbers, self.bias,
+            self.loss.squared, rows_ahead(W), np.empty((2, self._width)), moving,
         )  # fmt: skip
+
+    def start_certificate(self, W: Weights) -> None:
+        """Get ready for `certify`."""
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -283,24 +469,89 @@ class MultiProblem:
         assert isinstance(alpha, Lists)
         sums = np.zeros(5)
         self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, alpha.offsets,
-            alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias, self.loss.squared,
-            rows_ahead(W), np.empty((4, self._width)), np.empty(self._width, np.int32), sums,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            alpha.offsets, alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias,
+            self.loss.squared, rows_ahead(W), np.empty((4, self._width)),
+            np.empty(self._width, np.int32), sums,
         )  # fmt: skip
         return sums
+
+    def bounds(
+        self, sums: Sequence[float], W: Weights, W_alpha: Weights
+    ) -> tuple[float, float, float]:
+        """Return primal, dual and their gap, given what `certify` summed up over all rows."""
+        return _separable_bounds(sums, W, W_alpha)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What changes while it is solved, beside W and the variables."""
+        return {}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Undo `state`."""
+
+    def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
+        """Move variables that lie outside their bounds inside, in place."""
+        assert isinstance(alpha, Lists)
+        counts = alpha.counts
+        of_row = np.repeat(np.arange(len(rows)), counts)
+        own = slice(alpha.offsets[0], alpha.offsets[-1])
+        outputs, values = alpha.outputs[own], np.maximum(alpha.values[own], 0.0)
+        upper = self.costs[rows.y] if rows.weights is None else self.costs[rows.y] * rows.weights
+        if self.loss.name == "crammer_singer":
+            sums = np.bincount(of_row, values, len(rows))
+            shrink = np.minimum(1.0, np.divide(upper, sums, out=np.ones(len(rows)), where=sums > 0))
+            values *= shrink[of_row]
+        elif not self.loss.squared:
+            limits = upper[of_row]
+            if not self.loss.joint:
+                rest = self.cost_rest * (1.0 if rows.weights is None else rows.weights[of_row])
+                limits = np.where(outputs + self.first == rows.y[of_row], limits, rest)
+            values = np.minimum(values, limits)
+        kept = values > 0
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(of_row[kept], minlength=len(rows)))])
+        alpha.set(offsets, outputs[kept], values[kept])
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether rows of a working set, shape (n,), have a variable inside its bounds."""
         assert isinstance(work.alpha, ListPool)
         pool, free = work.alpha, np.empty(len(rows), np.bool_)
         self._kernels.mark_free(
-            rows, work.y, pool.begin, pool.count, pool.outputs, pool.betas, *self._numbers,
-            self.loss.squared, np.empty(self._width), free,
+            rows, work.y, work.weights, pool.begin, pool.count, pool.outputs, pool.betas,
+            *self._numbers, self.loss.squared, np.empty(self._width), free,
         )  # fmt: skip
         return free
 
 
-AnyProblem: TypeAlias = Problem | MultiProblem
+AnyProblem: TypeAlias = Problem | MultiProblem | OneClass
+
+
+def _separable_bounds(
+    sums: Sequence[float], W: Weights, W_alpha: Weights
+) -> tuple[float, float, float]:
+    """Return primal, dual and gap where every row has constraints of its own.
+
+    The gap P(W) - F(α) is a sum of terms that are never negative, one a row, plus ½|W - W(α)|².
+    """
+    gap, loss, dual, _, _ = sums
+    primal = 0.5 * squared_norm(W) + loss
+    dual -= 0.5 * squared_norm(W_alpha)
+    return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
+
+
+def _first(weights: Weights | None, n: int) -> Weights | None:
+    return None if weights is None else weights[:n]
+
+
+def _mean_square(work: WorkingSet) -> float:
+    """Mean |x|² of the rows of a working set, and 1 where all are 0."""
+    lengths, values = work.lengths[: work.n].astype(np.int64), work.arena.values
+    total = float(lengths.sum())
+    if values is not None:
+        total = math.fsum(
+            float(np.square(values[a : a + k].astype(np.float64)).sum())
+            for a, k in zip(work.starts.tolist(), lengths.tolist(), strict=False)
+        )
+    return total / max(1, work.n) or 1.0
 
 
 def rows_ahead(W: Weights) -> int:

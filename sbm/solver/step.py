@@ -154,6 +154,8 @@ class Solver:
         self._spread, self._tasks = spread, tasks
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
+        if policy == "gradient" and not problem.loss.rests:
+            policy = "mixed"
         self._rank = POLICIES[policy]
         self._count_active = policy == "active"
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
@@ -215,7 +217,8 @@ class Solver:
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
         working = self.working
-        rank = self._rank(working.score[: working.n], self._random)
+        share = working.cache_rows / max(1, working.n)
+        rank = self._rank(working.score[: working.n], self._random, share)
         keep = working.select(rank, self._is_free)
         evicted = working.compact(keep, block, alpha)
         return Step(alpha, evicted, totals)
@@ -230,7 +233,8 @@ class Solver:
         arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "score")}
         random = np.frombuffer(repr(self._random.bit_generator.state).encode(), np.uint8)
         return {
-            **arrays, **work.alpha.state(n), "W": self.W, "random": self._state,
+            **arrays, **work.alpha.state(n), **self.problem.state(), "W": self.W,
+            "random": self._state,
             "policy_random": random, "dual_sum": np.array([self.dual_sum]),
         }  # fmt: skip
 

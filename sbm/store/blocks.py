@@ -455,7 +455,8 @@ class BlockStore:
         np.cumsum(lengths[:-1], dtype=np.int64, out=into.starts[1:n])
         into.starts[:1] = 0
         into.starts[:n] += offset
-        return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n])
+        weights = None if into.weights is None else into.weights[:n]
+        return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n], weights)
 
     def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
         path = self.folder / block_name_of(self.manifest, chunk.block)

@@ -99,6 +99,26 @@ class Run:
             run._remove_all()
             yield run
 
+    @classmethod
+    def reopen(
+        cls, folder: Path, block_rows: Sequence[int], lists_of: int | None = None
+    ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
+        """Return the run of the last commit, to read from, and the arrays of its state.
+
+        Raises
+        ------
+        StoreError
+            There is none, or a file of it is missing or damaged.
+        """
+        record = cls.read(folder)
+        run = cls(folder, block_rows, lists_of)
+        try:
+            run._files = {int(block): str(name) for block, name in record["alphas"].items()}
+            state = container.read(folder / str(record["state"]), "state").arrays
+        except (KeyError, ValueError, AttributeError) as error:
+            raise StoreError(f"{folder / 'run.json'} is damaged ({error}); train again") from error
+        return run, state
+
     def _remove_all(self) -> None:
         # run.json first: without it the rest is nothing.
         names = ["run.json", *(p.name for p in self.folder.glob("*.sb[at]")), "log.jsonl"]

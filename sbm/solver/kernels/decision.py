@@ -11,12 +11,12 @@ __all__ = ["best", "decide"]
 
 
 @njit(nogil=True, error_model="numpy")
-def _decide_one(indptr, indices, values, w, start, out):
+def _decide_one(begins, ends, indices, values, w, start, out):
     """`decide` for one column; the sum stays in a register."""
     unknown = 0
-    for i in range(np.uint64(len(indptr) - 1)):
+    for i in range(np.uint64(len(begins))):
         z = start
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
             index = indices[p]
             if index < 0:
                 unknown += 1
@@ -28,20 +28,20 @@ def _decide_one(indptr, indices, values, w, start, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def _decide_many(indptr, indices, values, W, start, out):
+def _decide_many(begins, ends, indices, values, W, start, out):
     """`decide` for several columns.
 
     Two known nonzeros are taken at a time, so that sums are read and written half as often.
     """
     unknown = 0
     n_outputs = np.uint64(W.shape[1])
-    for i in range(np.uint64(len(indptr) - 1)):
+    for i in range(np.uint64(len(begins))):
         z = out[i]
         for k in range(n_outputs):
             z[k] = start[k]
         waiting = False
         first, v_first = np.uint64(0), 0.0
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
             index = indices[p]
             if index < 0:
                 unknown += 1
@@ -62,12 +62,13 @@ def _decide_many(indptr, indices, values, W, start, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def decide(indptr, indices, values, W, start, out):
+def decide(begins, ends, indices, values, W, start, out):
     """Write the decision values of rows.
 
     Parameters
     ----------
-    indptr : (n_rows + 1,) int64
+    begins, ends : (n_rows,) int64
+        Row i has ``indices[begins[i] : ends[i]]``.
     indices : (nnz,) int32
         Rows of W; negative for features the model does not know.
     values : (nnz,) float32 or float64, or None
@@ -82,8 +83,8 @@ def decide(indptr, indices, values, W, start, out):
         Nonzeros whose feature is unknown.
     """
     if W.shape[1] == 1:
-        return _decide_one(indptr, indices, values, W[:, 0], start[0], out[:, 0])
-    return _decide_many(indptr, indices, values, W, start, out)
+        return _decide_one(begins, ends, indices, values, W[:, 0], start[0], out[:, 0])
+    return _decide_many(begins, ends, indices, values, W, start, out)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -102,7 +102,8 @@ def list_ties(bits, key, out):
 
 @njit(nogil=True, error_model="numpy")
 def merge(
-    block, b_starts, b_lengths, b_y, moving, n_cached, starts, lengths, y, home, row,
+    block, b_starts, b_lengths, b_y, b_weight, moving, n_cached,
+    starts, lengths, y, weight, home, row,
 ):  # fmt: skip
     """Append the moving rows of a block that are not in the cache.
 
@@ -111,12 +112,12 @@ def merge(
     Parameters
     ----------
     block : int
-    b_starts, b_lengths, b_y : (n_block,) int64, int32, int32 or float64
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
     moving : (n_block,) bool, in place
         Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
     n_cached : int
         Rows of the cache at the front of the arrays that follow.
-    starts, lengths, y, home, row : arrays of the working set, in place
+    starts, lengths, y, weight, home, row : arrays of the working set, in place
     """
     cached = 0
     for i in range(n_cached):
@@ -130,6 +131,8 @@ def merge(
         starts[n] = b_starts[j]
         lengths[n] = b_lengths[j]
         y[n] = b_y[j]
+        if weight is not None:
+            weight[n] = b_weight[j]
         home[n] = block
         row[n] = j
         n += 1
@@ -184,7 +187,7 @@ def _move(array, begin, to, length):
 
 
 @njit(nogil=True, error_model="numpy")
-def compact(keep, n, base, starts, lengths, y, score, home, row, indices, values):
+def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices, values):
     """Move the kept rows to the front of the cache's room, in order of address; count them.
 
     No second copy of the working set is needed, because every kept row moves to a lower address
@@ -196,7 +199,7 @@ def compact(keep, n, base, starts, lengths, y, score, home, row, indices, values
     n : int
     base : int
         First nonzero of the cache.
-    starts, lengths, y, score, home, row : arrays of the working set, in place
+    starts, lengths, y, weight, score, home, row : arrays of the working set, in place
     indices, values : the arena, in place
     """
     kept = 0
@@ -211,6 +214,8 @@ def compact(keep, n, base, starts, lengths, y, score, home, row, indices, values
             starts[kept] = to
             lengths[kept] = length
             y[kept] = y[i]
+            if weight is not None:
+                weight[kept] = weight[i]
             score[kept] = score[i]
             home[kept] = home[i]
             row[kept] = row[i]

@@ -1,0 +1,120 @@
+"""The options of LIBLINEAR's ``train``, as settings of ours.
+
+One table, `OPTIONS`: what help shows is what is done.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sbm.errors import SettingsError
+from sbm.settings import Settings
+from sbm.solver.losses import LOSSES
+
+__all__ = ["OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of LIBLINEAR.
+
+    Attributes
+    ----------
+    flag, metavar, type : str, str, type
+        As typed.
+    meaning : str
+        For help.
+    settings : callable
+        Turns its value and the number after ``-s`` into settings.
+    """
+
+    flag: str
+    metavar: str
+    type: type
+    meaning: str
+    settings: Callable[[Any, int | None], dict[str, Any]]
+
+
+# Which loss a number after -s is, and the tolerance LIBLINEAR has by default.
+SOLVERS = {s: loss.name for loss in LOSSES.values() for s in loss.liblinear}
+_TOLERANCES = {0: 0.01, 2: 0.01, 11: 0.0001, 21: 0.01}
+_TOLERANCE = 0.1  # of the others
+_L1 = {5: "L1R_L2LOSS_SVC", 6: "L1R_LR"}
+
+
+def _loss(number: int, _: int | None) -> dict[str, Any]:
+    if number in _L1:
+        raise SettingsError(
+            f"-s {number} ({_L1[number]}) is L1-regularised: it needs the data by columns, and a "
+            "store has it by rows; take -s 1 or -s 0 here and sbm export --prune for a sparse "
+            "model, or LIBLINEAR itself on data that fits in memory"
+        )
+    if number not in SOLVERS:
+        known = ", ".join(map(str, sorted(SOLVERS)))
+        raise SettingsError(f"-s {number} is unknown; known are {known}")
+    return {"loss": SOLVERS[number]}
+
+
+def _tol(tolerance: float, solver: int | None) -> dict[str, Any]:
+    usual = _TOLERANCES.get(1 if solver is None else solver, _TOLERANCE)
+    return {"tol": Settings.tol * tolerance / usual}
+
+
+OPTIONS = (
+    Option("-s", "N", int, "loss: " + ", ".join(f"{s} {SOLVERS[s]}" for s in sorted(SOLVERS)),
+           _loss),
+    Option("-c", "COST", float, "-C", lambda value, _: {"C": value}),
+    Option("-e", "EPS", float,
+           "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2 and 21; "
+           "0.0001 for 11) is our 1e-3", _tol),
+    Option("-B", "BIAS", float, "--bias, none if negative",
+           lambda value, _: {"bias": max(0.0, value)}),
+    Option("-p", "EPSILON", float, "--epsilon", lambda value, _: {"epsilon": value}),
+    Option("-n", "NU", float, "--nu", lambda value, _: {"nu": value}),
+    Option("-W", "FILE", str, "--weights", lambda value, _: {"weights": value}),
+)  # fmt: skip
+
+
+def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn LIBLINEAR's options into settings.
+
+    Parameters
+    ----------
+    given : mapping of str to value
+        By flag, those that were typed.
+    ours : mapping
+        Settings that were typed in our own words.
+
+    Raises
+    ------
+    SettingsError
+        One thing said in both languages, or a solver that is not here.
+    """
+    settings: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = given.get(option.flag)
+        if value is None:
+            continue
+        for name, setting in option.settings(value, given.get("-s")).items():
+            if name in ours:
+                long = "-C" if name == "C" else "--" + name.replace("_", "-")
+                raise SettingsError(f"{option.flag} and {long} are the same; give one of them")
+            settings[name] = setting
+    return settings
+
+
+_WEIGHT = re.compile(r"-w([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
+
+
+def expand_weights(arguments: Sequence[str]) -> list[str]:
+    """Turn LIBLINEAR's ``-w1 2.5``, an option with a label in its name, into one of ours."""
+    expanded: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        found = _WEIGHT.fullmatch(argument)
+        if found is None:
+            expanded.append(argument)
+        else:
+            expanded += ["--class-weight", f"{found[1]}={next(rest, '')}"]
+    return expanded

@@ -1,0 +1,563 @@
+"""Passes over a block store: every block is loaded once, for all that learn from it.
+
+The body of Algorithm 1 (Chang & Roth 2011), for one model or many: while the learners work on a
+block, the next one is read, decoded and screened; a block is merged with the cache of each learner,
+solved and selected from, and the other alphas go back to disk.
+
+Screening leaves out rows that were at rest at the W of one step ago. F rises with every visit and
+is bounded, so steps go to 0 and the two W become one: whatever the iterates approach satisfies the
+optimality conditions, screened rows included. Every `FULL_PASS`-th pass visits all rows, which
+keeps Theorem 1 and its linear rate to the letter.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Alphas, no_alphas
+from sbm.compiled import load
+from sbm.jobs.memory import MemoryPlan
+from sbm.jobs.prefetch import Loaded, loading_thread
+from sbm.jobs.progress import Progress
+from sbm.jobs.reader import BlockReader
+from sbm.jobs.weights import RowWeights
+from sbm.rows import SPARE, Arena, Rows
+from sbm.settings import Settings
+from sbm.solver.cache import Evicted, WorkingSet
+from sbm.solver.gap import Certificate, Certifier
+from sbm.solver.problem import AnyProblem, squared_norm
+from sbm.solver.step import Screen, Solver, Step, Totals
+from sbm.solver.variables import DenseSet, ListPool
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+
+__all__ = ["Engine", "Folds", "Judge", "Learner", "Seconds"]
+
+Result = TypeVar("Result")
+Weights: TypeAlias = npt.NDArray[np.float64]
+
+# Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
+FULL_PASS = 8
+
+
+@dataclass
+class Seconds:
+    """Where the time went. Loading overlaps with solving; waiting does not."""
+
+    disk: float = 0.0
+    load: float = 0.0
+    wait: float = 0.0
+    solve: float = 0.0
+    certify: float = 0.0
+    write: float = 0.0
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to one of the entries."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """A division of rows by their content, so that equal rows are in one fold.
+
+    Attributes
+    ----------
+    n : int
+        From 2 to 255.
+    seed : int
+    """
+
+    n: int
+    seed: int
+
+    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
+        """Write the fold of each row, shape (n_rows,).
+
+        Parameters
+        ----------
+        block, first : int
+            Where the rows are; rows without a nonzero are divided by that.
+        rows : Rows
+        out : ndarray, shape (n_rows,), uint8
+        """
+        bits = None
+        if rows.values is not None:
+            bits = rows.values.view(f"uint{8 * rows.values.itemsize}")
+        load("sbm.solver.kernels.folds").assign(
+            rows.starts, rows.lengths, rows.indices, bits, self.n, self.seed, block, first, out
+        )
+
+
+class Judge(Protocol):
+    """Is shown decision values of rows that a learner never learns from."""
+
+    def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
+        """Take class codes or targets, shape (n,), and decision values, shape (n, n_outputs)."""
+
+
+@dataclass
+class Learner:
+    """A model in training.
+
+    Attributes
+    ----------
+    number : int
+        Decides where the run keeps its alphas.
+    solver : Solver
+    held_out : int or None
+        The fold whose rows it never learns from.
+    is_active : bool
+        Whether it takes part in the passes to come.
+    judge : Judge or None
+        Is shown the decision values of held-out rows.
+    """
+
+    number: int
+    solver: Solver
+    held_out: int | None = None
+    is_active: bool = True
+    judge: Judge | None = None
+
+    def its_own(self, folds: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.bool_] | None:
+        """Return a mark for each row it may learn from; None where these are all."""
+        if folds is None or self.held_out is None:
+            return None
+        marks: npt.NDArray[np.bool_] = folds != self.held_out
+        return marks
+
+    def be_judged(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
+        """Show the judge the decision values of held-out rows, at the weights as they are."""
+        if self.judge is None or folds is None:
+            return
+        theirs = rows.take(np.flatnonzero(folds == self.held_out))
+        self.judge.add(theirs.y, decide(theirs, self.solver.W, self.solver.problem.bias))
+
+
+def decide(rows: Rows, W: npt.NDArray[np.float64], bias: float) -> npt.NDArray[np.float64]:
+    """Return decision values, shape (n_rows, n_outputs)."""
+    scores = np.empty((len(rows), W.shape[1]))
+    start = bias * W[-1] if bias > 0 else np.zeros(W.shape[1])
+    load("sbm.solver.kernels.decision").decide(
+        rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, start, scores
+    )
+    return scores
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What is known of the next block for one learner before the block is loaded."""
+
+    alpha: Alphas
+    screen: Screen | None = None
+
+    def moving(
+        self, block: int, evicted: Evicted | None, every_row: bool
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which rows to visit, None for all; rows evicted since are taken over and visited."""
+        late: npt.NDArray[np.int32] | slice = slice(0)
+        if evicted is not None:
+            mine = np.flatnonzero(evicted.home == block)
+            late = evicted.row[mine]
+            self.alpha.put(late, evicted.alpha.take(mine))
+        if every_row or self.screen is None:
+            return None
+        self.screen.moving[late] = True
+        return self.screen.moving
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """The next block before it is loaded: folds of its rows, and what each learner knows."""
+
+    block: int
+    folds: npt.NDArray[np.uint8] | None
+    own: dict[int, _Own]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A loaded block.
+
+    Attributes
+    ----------
+    block : int
+    rows : Rows
+    folds : ndarray, shape (n_rows,), uint8, or None
+    alpha : dict of int to Alphas
+        By number of the learner; those of its cached rows are in its cache.
+    """
+
+    block: int
+    rows: Rows
+    folds: npt.NDArray[np.uint8] | None
+    alpha: dict[int, Alphas]
+
+
+class Engine:
+    """Learners, what they learn from, and the threads between.
+
+    Parameters
+    ----------
+    store : BlockStore
+    settings : Settings
+    problems : sequence of Problem, MultiProblem or OneClass
+        Of each learner.
+    plan : MemoryPlan
+    run : Run
+        Keeps the alphas of each learner: block j of learner k at home ``k * n_blocks + j``.
+    progress : Progress
+    folds, held_out : Folds and sequence of int, optional
+        How rows are divided, and the fold that each learner does without.
+    weights : RowWeights, optional
+    read_rate : float, optional
+        Most bytes a second that are read.
+    is_late : callable
+        Tells after each block whether to stop.
+
+    Attributes
+    ----------
+    learners : list of Learner
+    seconds : Seconds
+    reader : BlockReader
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        settings: Settings,
+        problems: Sequence[AnyProblem],
+        plan: MemoryPlan,
+        run: Run,
+        progress: Progress,
+        *,
+        folds: Folds | None = None,
+        held_out: Sequence[int] | None = None,
+        weights: RowWeights | None = None,
+        read_rate: float | None = None,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.store, self.settings, self.plan = store, settings, plan
+        self._run, self._progress, self._folds, self._is_late = run, progress, folds, is_late
+        self.seconds = Seconds()
+        n = len(problems)
+        self._cache_nnz = plan.cache_nnz // n
+        caches = n * (self._cache_nnz + SPARE)
+        self._arena = Arena.of(caches + 2 * plan.part_nnz + SPARE, store.value_type)
+        self._y_dtype = y_dtype(problems[0], store)
+        self._weighted = weights is not None
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        self.team = ThreadPoolExecutor(threads, "sbm-solve")
+        self.learners = [
+            Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
+            for k, problem in enumerate(problems)
+        ]
+        self._pool = loading_thread(threads)
+        decoders = plan.decoders(threads, settings.mem_bytes)
+        self.reader = BlockReader(
+            store, plan, self._arena, caches, self._pool, decoders, read_rate, self._y_dtype,
+            weights,
+        )  # fmt: skip
+        self._blocks: Generator[Loaded[int, _Coming, Rows]] | None = None
+        self._evicted: dict[int, Evicted] = {}
+        self._last_block = -1
+        self._alphas = [
+            [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
+        ]  # fmt: skip
+        room = (2, plan.part_rows) if folds is not None else (2, 0)
+        self._fold_room = np.empty(room, np.uint8)
+
+    def _solver(self, k: int, n: int, problem: AnyProblem, threads: int) -> Solver:
+        """Make the solver of the k-th of n problems."""
+        plan, settings = self.plan, self.settings
+        rows = plan.cache_rows // n
+        alpha: DenseSet | ListPool = DenseSet(plan.part_rows + rows)
+        if problem.listed:
+            variables = min(plan.row_variables, problem.n_outputs)
+            n_blocks = len(plan.parts)
+            alpha = ListPool(plan.part_rows, rows, variables, n_blocks, problem.n_outputs)
+        base = k * (self._cache_nnz + SPARE)
+        working = WorkingSet(
+            self._arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted
+        )
+        W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
+        # Several learners share the threads between them; one alone may use them itself.
+        spread = self.team.map if n == 1 else map
+        return Solver(
+            problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
+            spread=spread, tasks=threads,
+        )  # fmt: skip
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep the threads; outside there are none."""
+        with self._pool, self.team:
+            try:
+                yield
+            finally:
+                self._stop_reading()
+
+    def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
+        """Call ``work`` for each item, at the same time; no result depends on that."""
+        return list(self.team.map(work, items)) if len(items) > 1 else [work(i) for i in items]
+
+    # ------------------------------------------------------------------------------- passes
+
+    def run_pass(
+        self,
+        number: int,
+        chains: Sequence[Sequence[Learner]] | None = None,
+        hand_on: Callable[[Visit, Learner, Step, Learner], None] | None = None,
+    ) -> tuple[dict[int, Totals], int]:
+        """Outer iteration t of Algorithm 1, for all active learners.
+
+        Parameters
+        ----------
+        number : int
+            Of the pass, from 1.
+        chains : sequence of sequence of Learner, optional
+            Learners of a chain work on a block one behind the other.
+        hand_on : callable, optional
+            ``hand_on(visit, learner, step, next_learner)``, between two of a chain.
+
+        Returns
+        -------
+        totals : dict of int to Totals
+            Of each learner.
+        free : int
+            Rows with a variable inside its bounds, over all learners.
+        """
+        active = [learner for learner in self.learners if learner.is_active]
+        chains = chains or [[learner] for learner in active]
+        totals = {learner.number: Totals() for learner in active}
+        n_blocks = len(self.plan.parts)
+        every_row = number % FULL_PASS == 0 or not self._screens
+        self._progress.start(f"pass {number}", n_blocks, "blocks")
+        if self._blocks is None:
+            self._evicted = {}
+            order = self._order(number)
+            self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
+        kept = []
+        for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
+            visit = self._visit(loaded)
+            with self.seconds.measure("solve"):
+                steps = self._step(visit, chains, loaded.coming, every_row, hand_on)
+            for k, step in steps.items():
+                totals[k].add(step.totals)
+                self._evicted[k] = step.evicted
+            self._last_block = visit.block
+            kept.append(self._pool.submit(self._keep, visit.block, steps))
+            self._progress.advance(done)
+            if self._is_late():
+                break
+        self._progress.finish()
+        if n_blocks == 1:
+            self._stop_reading()
+        free = sum(task.result() for task in kept)
+        return totals, free + sum(learner.solver.count_free() for learner in active)
+
+    def _visit(self, loaded: Loaded[int, _Coming, Rows]) -> Visit:
+        self.seconds.disk = self.reader.disk_seconds
+        self.seconds.load += loaded.load_seconds
+        self.seconds.wait += loaded.wait_seconds
+        coming = loaded.coming
+        alpha = {k: own.alpha for k, own in coming.own.items()}
+        return Visit(loaded.item, loaded.result, coming.folds, alpha)
+
+    def _order(self, number: int) -> Iterator[int]:
+        """Blocks of the passes from `number` on, each pass in an order of its own.
+
+        No block comes twice in a row: its alphas would be read before they are kept. With a single
+        block, reading therefore ends with the pass.
+        """
+        n_blocks = len(self.plan.parts)
+        last = self.settings.max_passes if n_blocks > 1 else number
+        before = self._last_block
+        for t in range(number, last + 1):
+            order = np.random.default_rng([self.settings.seed, 3, t]).permutation(n_blocks)
+            if order[0] == before:
+                order = np.roll(order, 1)
+            before = order[-1]
+            yield from map(int, order)
+
+    def _step(
+        self,
+        visit: Visit,
+        chains: Sequence[Sequence[Learner]],
+        coming: _Coming,
+        every_row: bool,
+        hand_on: Callable[[Visit, Learner, Step, Learner], None] | None,
+    ) -> dict[int, Step]:
+        """Inner iteration of Algorithm 1, of every learner."""
+
+        def work(chain: Sequence[Learner]) -> list[tuple[int, Step]]:
+            steps: list[tuple[int, Step]] = []
+            for learner, before in zip(chain, [None, *chain], strict=False):
+                if before is not None and hand_on is not None:
+                    hand_on(visit, before, steps[-1][1], learner)
+                steps.append((learner.number, self._step_of(learner, visit, coming, every_row)))
+            return steps
+
+        return dict(itertools.chain(*self.for_each(chains, work)))
+
+    def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
+        k, solver = learner.number, learner.solver
+        learner.be_judged(visit.rows, visit.folds)
+        moving = coming.own[k].moving(visit.block, self._evicted.get(k), every_row)
+        mine = learner.its_own(visit.folds)
+        if mine is not None:
+            moving = mine if moving is None else moving & mine
+        return solver.step(visit.block, visit.rows, visit.alpha[k], moving)
+
+    def _home(self, k: int, block: int) -> int:
+        """Where the run keeps the variables of the k-th learner in a block."""
+        return k * len(self.plan.parts) + block
+
+    def _keep(self, block: int, steps: dict[int, Step]) -> int:
+        """Put the alphas that a step handed back where they belong, in the loading thread.
+
+        Returns how many of the block's rows are inside their bounds.
+        """
+        free = 0
+        for k, step in steps.items():
+            evicted = step.evicted
+            free += self._run.store(self._home(k, block), step.alpha)
+            self._run.add_strays(evicted.home + self._home(k, 0), evicted.row, evicted.alpha)
+        return free
+
+    def _stop_reading(self) -> None:
+        """Give up the block that is being read ahead; its weights or its buffer are outdated."""
+        if self._blocks is not None:
+            self._blocks.close()
+            self._blocks = None
+
+    @property
+    def _screens(self) -> bool:
+        return self.settings.screen and self.learners[0].solver.problem.loss.rests
+
+    def _prepare(self, block: int, slot: int) -> _Coming:
+        """Note weights and cache as they are now, for the screening of the next block."""
+        coming = self._prepare_alpha(block, slot)
+        if not self._screens:
+            return coming
+        for k, own in coming.own.items():
+            screen = self.learners[k].solver.look_ahead(block, len(own.alpha))
+            coming.own[k] = _Own(own.alpha, screen)
+        return coming
+
+    def _prepare_alpha(self, block: int, slot: int) -> _Coming:
+        rows = self.plan.parts[block].rows
+        folds = self._fold_room[slot, :rows] if self._folds is not None else None
+        own = {
+            learner.number: _Own(self._alphas[slot][learner.number].part(0, rows))
+            for learner in self.learners
+            if learner.is_active
+        }
+        return _Coming(block, folds, own)
+
+    def _load_alpha(self, block: int, coming: _Coming) -> None:
+        for k, own in coming.own.items():
+            self._run.load(self._home(k, block), own.alpha)
+
+    def _look(self, coming: _Coming, first: int, rows: Rows) -> None:
+        """Divide and screen a chunk of the next block, as soon as it is decoded."""
+        if self._folds is not None and coming.folds is not None:
+            theirs = coming.folds[first : first + len(rows)]
+            self._folds.assign(coming.block, first, rows, theirs)
+        for own in coming.own.values():
+            if own.screen is not None:
+                own.screen.add(first, rows, own.alpha.part(first, len(rows)))
+
+    # ------------------------------------------------------------------- everything at fixed W
+
+    def visit_all(self, what: str) -> Iterator[Visit]:
+        """Yield every block with the alphas of the active learners, cached ones included."""
+        self._stop_reading()
+        n_blocks = len(self.plan.parts)
+        self._progress.start(what, n_blocks, "blocks")
+        blocks = self.reader.read(
+            range(n_blocks), self._prepare_alpha, self._load_alpha, self._look
+        )
+        for done, loaded in enumerate(blocks, 1):
+            alpha = {k: own.alpha for k, own in loaded.coming.own.items()}
+            for k, mine in alpha.items():
+                self.learners[k].solver.working.alphas_of(loaded.item, mine)
+            yield Visit(loaded.item, loaded.result, loaded.coming.folds, alpha)
+            self._progress.advance(done)
+        self._progress.finish()
+
+    def certify(
+        self,
+        chains: Sequence[Sequence[Learner]] | None = None,
+        change: Callable[[Visit, Learner], None] = lambda visit, learner: None,
+    ) -> dict[int, tuple[Certificate, Weights]]:
+        """Evaluate primal and dual of the active learners at fixed W and alphas.
+
+        Held-out rows are shown to the judges meanwhile.
+
+        Parameters
+        ----------
+        chains : sequence of sequence of Learner, optional
+            Learners of a chain look at a block one behind the other.
+        change : callable
+            Is called first for each learner and block, and may change the alphas.
+
+        Returns
+        -------
+        dict of int to (Certificate, ndarray)
+            The arrays are the weights that belong to the alphas, to go on training with.
+        """
+        active = [learner for learner in self.learners if learner.is_active]
+        chains = chains or [[learner] for learner in active]
+        with self.seconds.measure("certify"):
+            certifiers = {
+                learner.number: Certifier(
+                    learner.solver.problem, learner.solver.W, learner.solver.W_seen
+                )
+                for learner in active
+            }
+            for visit in self.visit_all("certify"):
+
+                def add(chain: Sequence[Learner], visit: Visit = visit) -> None:
+                    for learner in chain:
+                        change(visit, learner)
+                        rows, alpha = visit.rows, visit.alpha[learner.number]
+                        mine = learner.its_own(visit.folds)
+                        if mine is not None:
+                            places = np.flatnonzero(mine)
+                            rows, alpha = rows.take(places), alpha.take(places)
+                        certifiers[learner.number].add(rows, alpha)
+                        learner.be_judged(visit.rows, visit.folds)
+
+                self.for_each(chains, add)
+            return {k: (c.finish(), c.W_alpha) for k, c in certifiers.items()}
+
+    def replace_weights(self, found: dict[int, tuple[Certificate, Weights]]) -> None:
+        """Go on with the weights that `certify` rebuilt from the alphas; that cancels drift."""
+        for k, (certificate, W_alpha) in found.items():
+            solver = self.learners[k].solver
+            solver.W[:] = W_alpha
+            solver.dual_sum = certificate.dual + 0.5 * squared_norm(W_alpha)
+
+    def keep(self, block: int, learner: Learner, alpha: Alphas) -> None:
+        """Let the run hold these alphas of a block; none of its rows may be cached."""
+        self._run.store(self._home(learner.number, block), alpha)
+
+
+def y_dtype(problem: AnyProblem, store: BlockStore) -> str:
+    """Type of what is learned: class codes, or real-valued targets."""
+    if problem.classify or (store.labels is not None and problem.loss.name == "one_class"):
+        return "int32"
+    return "float64"

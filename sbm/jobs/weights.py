@@ -1,0 +1,186 @@
+"""Weights of rows: a number a line, in the order of the text that a store was made from.
+
+A store holds its rows in another order, dealt at random. The deal is seeded, so it can be made
+again: weights are dealt as the rows were and kept in one file in the order of the store, where each
+chunk of rows finds its own.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, StoreError
+from sbm.jobs.deal import Deal
+from sbm.settings import format_number
+from sbm.store.blocks import BlockStore, Chunk
+from sbm.store.files import write_error
+from sbm.store.text import expand_inputs, parse_sources
+
+__all__ = ["RowWeights"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class RowWeights:
+    """Factors of the costs of a store's rows, in a file.
+
+    Parameters
+    ----------
+    store : BlockStore
+    source : str or Path
+        Text with a weight a line, for each row of the text of the store, in its order; plain, .gz,
+        .bz2, .xz or .zst.
+    target : Path
+        File to make, 8 bytes a row.
+
+    Attributes
+    ----------
+    total : float
+        Sum of all weights.
+
+    Raises
+    ------
+    DataError
+        A line is no weight, or there are more or fewer than rows.
+    StoreError
+        The store does not know how its rows were dealt, or the file cannot be written.
+    """
+
+    def __init__(self, store: BlockStore, source: str | Path, target: Path) -> None:
+        self._target = target
+        self._place: dict[tuple[int, int], int] = {}  # of a chunk's first row
+        first = 0
+        begins = []
+        for block, chunks in enumerate(store.chunks):
+            begins.append(first)
+            for chunk in chunks:
+                self._place[block, chunk.offset] = first
+                first += chunk.rows
+        self.total = 0.0
+        try:
+            with open(target, "wb+") as file:
+                self._fill(file, store, str(source), begins)
+        except OSError as error:
+            raise write_error(target, error) from error
+
+    def _fill(self, file: BinaryIO, store: BlockStore, source: str, begins: list[int]) -> None:
+        """Deal the weights as the rows were dealt."""
+        weights = _Stream(source)
+        blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
+        ends = list(begins)
+        for generation in store.manifest["generations"]:
+            if "deal" not in generation:
+                raise StoreError(
+                    f"{store.folder} was split by an older version, which did not note where each "
+                    "row went; split the data again to use weights"
+                )
+            if any(name not in blocks for name in generation["blocks"]):
+                raise StoreError(f"{store.folder} has lost blocks; weights cannot be told apart")
+            for rows in _replay(generation, weights, store.n_rows):
+                self.total += float(sum(part.sum() for part in rows.values()))
+                for name, part in rows.items():
+                    block = blocks[name]
+                    file.seek(8 * ends[block])
+                    file.write(part.tobytes())
+                    ends[block] += len(part)
+        weights.refuse_more(store.n_rows)
+
+    def read(self, chunk: Chunk, out: Floats) -> None:
+        """Write the weights of a chunk's rows to `out`, shape (at least n_rows,).
+
+        Raises
+        ------
+        StoreError
+            The file is gone or shorter than it was.
+        """
+        try:
+            with open(self._target, "rb") as file:
+                file.seek(8 * self._place[chunk.block, chunk.offset])
+                data = file.read(8 * chunk.rows)
+        except OSError as error:
+            raise StoreError(f"cannot read {self._target}: {error.strerror}") from error
+        if len(data) != 8 * chunk.rows:
+            raise StoreError(f"{self._target} is too short; train again with the same command")
+        out[: chunk.rows] = np.frombuffer(data, np.float64)
+
+
+class _Stream:
+    """The weights of a text, in pieces of any length."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._pieces = self._parse()
+        self._rest = np.empty(0)
+        self._read = 0
+
+    def _parse(self) -> Iterator[Floats]:
+        """Yield weights as they come; a line with a number alone is LIBSVM text, too."""
+        with ThreadPoolExecutor(1, "sbm-parse") as pool:
+            sources = expand_inputs([self._source])
+            for _, parsed in parse_sources(sources, pool, ahead=2, dtype="float64"):
+                weights: Floats = parsed.labels
+                bad = np.flatnonzero((weights < 0) | (np.diff(parsed.indptr) > 0))
+                if len(bad):
+                    row = self._read + int(bad[0]) + 1
+                    found = "features" if weights[bad[0]] >= 0 else format_number(weights[bad[0]])
+                    raise DataError(
+                        f"{self._source}: weight {row} is {found}; a number that is not negative "
+                        "is expected, one a line"
+                    )
+                self._read += len(weights)
+                yield weights.copy()
+
+    def take(self, n: int, n_rows: int) -> Floats:
+        """Return the next `n` weights; `n_rows` are wanted in all."""
+        parts, missing = [], n
+        while missing:
+            if len(self._rest) == 0:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    raise DataError(
+                        f"{self._source} has {self._read:,} weights, the store has {n_rows:,} "
+                        "rows; give one weight a row"
+                    )
+                self._rest = piece
+            parts.append(self._rest[:missing])
+            self._rest = self._rest[missing:]
+            missing -= len(parts[-1])
+        return np.concatenate([*parts, np.empty(0)])
+
+    def refuse_more(self, n_rows: int) -> None:
+        """Notice weights behind the last row."""
+        more = len(self._rest) + sum(len(piece) for piece in self._pieces)
+        if more:
+            raise DataError(
+                f"{self._source} has {n_rows + more:,} weights, the store has {n_rows:,} rows; "
+                "give one weight a row"
+            )
+
+
+def _replay(
+    generation: dict[str, Any], weights: _Stream, n_rows: int
+) -> Iterator[dict[str, Floats]]:
+    """Yield what each block file got of each batch, in the order in which it was written."""
+    record, options = generation["deal"], generation["options"]
+    deal = Deal(options["seed"], record["first"], record["blocks"], options["shuffle"])
+    with_rows = _blocks_with_rows(record["batches"], deal)
+    names = dict(zip(with_rows, generation["blocks"], strict=True))
+    deal = Deal(options["seed"], record["first"], record["blocks"], options["shuffle"])
+    for n in record["batches"]:
+        mine = weights.take(n, n_rows)
+        dealt = deal.next(n)
+        yield {names[k]: mine[rows] for k, rows in enumerate(dealt) if len(rows)}
+
+
+def _blocks_with_rows(batches: list[int], deal: Deal) -> list[int]:
+    """Return the blocks that got a row; the others were never written."""
+    got: set[int] = set()
+    for n in batches:
+        got |= {k for k, rows in enumerate(deal.next(n)) if len(rows)}
+        if len(got) == deal.n_blocks:
+            break
+    return sorted(got)
