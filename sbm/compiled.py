@@ -10,8 +10,11 @@ it and ctypes calls it, without the interpreter's lock. numba is imported only t
     used = planes.join(low_and_high, exceptions, out)  # as if planes were the module
 
 Kernels allocate nothing and raise nothing: scratch is an argument, trouble is a number returned.
+Machine code is named after the text of its kernel's file and of the files of the same folder that
+this one imports, so that it is made again when any of them changes.
 """
 
+import ast
 import ctypes
 import functools
 import hashlib
@@ -221,11 +224,34 @@ def fingerprint(*sources: Path) -> str:
     return digest.hexdigest()
 
 
+def _sources(module: str) -> list[Path]:
+    """The file of a module and all it imports from its own folder, by way of others too."""
+    found = [_source(module)]
+    for source in found:  # it grows
+        for name in _imports(source.read_bytes()):
+            helper = source.with_name(f"{name}.py")
+            if helper not in found and helper.is_file():
+                found.append(helper)
+    return found
+
+
+@functools.cache
+def _imports(source: bytes) -> list[str]:
+    """Words of a file's imports, those of other folders too: a file too many does no harm."""
+    words: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            for name in [module, *(alias.name for alias in node.names)]:
+                words.update(name.split("."))
+    return sorted(words - {""})
+
+
 def _path(module: str, name: str, kinds: Kinds) -> Path:
     """Of the object file; what stands before the last dot stays when the source changes."""
     what = f"{zlib.crc32(' '.join([_machine(), *kinds]).encode()):08x}"
     short = module.removeprefix("sbm.").replace(".kernels.", "-")
-    return folder() / f"{short}-{name}.{what}.{fingerprint(_source(module))}.sbk"
+    return folder() / f"{short}-{name}.{what}.{fingerprint(*_sources(module))}.sbk"
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,5 +1,6 @@
 """sbm/compiled.py: machine code from the disk gives what numba gives."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -113,6 +114,72 @@ def test_an_edited_source_is_compiled_anew_and_replaces_the_old_code(probe, tmp_
     after = list(probe.iterdir())
     assert len(before) == len(after) == 1
     assert before != after
+
+
+USER = """
+from numba import njit
+
+from sbm_probe.helper import half
+
+@njit(nogil=True, error_model="numpy")
+def twice(x):
+    return half(4 * x)
+"""
+HELPER = """
+from numba import njit
+
+import sbm_probe.deeper
+
+quarter = sbm_probe.deeper.quarter
+
+@njit(nogil=True, error_model="numpy")
+def half(x):
+    return 2 * quarter(x)
+"""
+DEEPER = """
+from numba import njit
+
+@njit(nogil=True, error_model="numpy")
+def quarter(x):
+    return x // 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("edited", "found", "put"),
+    [("helper", "2 * q", "20 * q"), ("deeper", "x // 4", "10 * x // 4")],
+)
+def test_an_edited_helper_leaves_no_stale_code_of_the_kernels_that_use_it(
+    probe, tmp_path, edited, found, put
+):
+    def twice_of_three() -> int:
+        for name in [m for m in sys.modules if m.startswith("sbm_probe")]:
+            del sys.modules[name]  # as in a process of its own
+        importlib.invalidate_caches()
+        return compiled.Kernel("sbm_probe.kernels", "twice")(3)
+
+    folder = tmp_path / "sbm_probe"
+    texts = {"kernels": USER, "helper": HELPER, "deeper": DEEPER, "stranger": DEEPER}
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    assert twice_of_three() == 6
+    (before,) = probe.iterdir()
+    (folder / "stranger.py").write_text("")
+    assert twice_of_three() == 6
+    assert [before] == list(probe.iterdir())  # nobody imports it
+    (folder / f"{edited}.py").write_text(texts[edited].replace(found, put))
+    assert twice_of_three() == 60
+    (after,) = probe.iterdir()
+    assert before != after
+
+
+def test_kernels_are_named_after_the_helpers_they_import():
+    def names(module: str) -> list[str]:
+        return [path.name for path in compiled._sources(f"sbm.solver.kernels.{module}")]
+
+    assert names("svc") == ["svc.py", "sparse.py"]
+    assert names("multiclass") == ["multiclass.py", "sparse.py"]
+    assert names("working_set") == ["working_set.py"]
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm(probe, monkeypatch, tmp_path):

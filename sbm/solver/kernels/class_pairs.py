@@ -25,28 +25,11 @@ one whether it counts from the end.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
+
+from sbm.solver.kernels.sparse import prefetch
 
 __all__ = ["divide", "norms", "solve"]
-
-
-@intrinsic
-def _prefetch(typing_context, array, index):
-    """Ask for the cache line of the element that is `index` elements into an array."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
 
 
 @njit(nogil=True, error_model="numpy")
@@ -55,8 +38,8 @@ def _prefetch_weights(W, a, b, indices, begin, length):
     width = np.int64(W.shape[1])
     for p in range(begin, begin + length):
         feature = np.int64(indices[p])
-        _prefetch(W, np.int64(a) * width + feature)
-        _prefetch(W, np.int64(b) * width + feature)
+        prefetch(W, np.int64(a) * width + feature)
+        prefetch(W, np.int64(b) * width + feature)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -67,10 +50,10 @@ def _prefetch_rows(begin, end, rows, starts, indices, values, beta, other):
     """
     width = np.int64(beta.shape[1])
     for t in range(begin, end):
-        _prefetch(beta, np.int64(rows[t]) * width + np.int64(other))
-        _prefetch(indices, np.int64(starts[t]))
+        prefetch(beta, np.int64(rows[t]) * width + np.int64(other))
+        prefetch(indices, np.int64(starts[t]))
         if values is not None:
-            _prefetch(values, np.int64(starts[t]))
+            prefetch(values, np.int64(starts[t]))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -38,6 +38,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from sbm.solver.kernels.sparse import close_ranks, shuffle
+
 __all__ = ["append", "certify", "copy_lists", "mark_free", "screen", "solve"]
 
 FEW = 16  # classes of a row that later rounds look at, at most
@@ -85,30 +87,6 @@ def _prefetch_weights(W, indices, begin, length):
     for p in range(begin, begin + length):
         for k in range(0, width, 8):
             _prefetch(W, np.int64(indices[p]), np.int64(k))
-
-
-@njit(nogil=True, error_model="numpy")
-def _close_ranks(active, m):
-    """Move the rows of active[:m] that are still active to its front; return their number."""
-    kept = 0
-    for t in range(m):
-        if active[t] >= 0:
-            active[kept] = active[t]
-            kept += 1
-    return kept
-
-
-@njit(nogil=True, error_model="numpy")
-def _shuffle(order, n, state):
-    """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
-    x = state[0]
-    for i in range(n - 1, 0, -1):
-        x ^= x << np.uint64(13)
-        x ^= x >> np.uint64(7)
-        x ^= x << np.uint64(17)
-        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
-        order[i], order[j] = order[j], order[i]
-    state[0] = x
 
 
 # ------------------------------------------------------------------------------ rows times weights
@@ -767,7 +745,7 @@ def solve(
         chunks = (m + chunk - 1) // chunk
         for k in range(chunks):
             order[k] = k
-        _shuffle(order, chunks, state)
+        shuffle(order, chunks, state)
         worst = 0.0
         total = 0.0
         dropped = 0
@@ -862,7 +840,7 @@ def solve(
             for t in range(n):
                 active[t] = t
         elif dropped > 0:
-            m = _close_ranks(active, m)
+            m = close_ranks(active, m)
     stats[0] += gain
     stats[1] += gap
     stats[2] += visits

@@ -15,102 +15,18 @@ One visit of a row solves for its α exactly (Hsieh et al. 2008, algorithm 1, eq
 two losses differ in U and D only. A bias B > 0 is one more feature of value B, kept in the last
 entry of w and in no row.
 
-Positions that come from memory are made unsigned before they are used: numba asks of every signed
-one whether it counts from the end, which is a third of what a visit does.
+Positions that come from memory are made unsigned before they are used; sparse.py says why.
 
 Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`,
 the rows of class `positive` have s = +1. In place: alpha, w, score.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
+
+from sbm.solver.kernels.sparse import add, close_ranks, dot, hinge_gap, prefetch_weights, shuffle
 
 __all__ = ["certify", "screen", "solve"]
-
-
-@intrinsic
-def _prefetch(typing_context, array, index):
-    """Ask for the cache line of array[index]; no effect but on time."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
-
-
-@njit(nogil=True, error_model="numpy")
-def _prefetch_weights(w, indices, begin, length):
-    """Ask for the weights of one row."""
-    for p in range(begin, begin + length):
-        _prefetch(w, np.int64(indices[p]))
-
-
-@njit(nogil=True, error_model="numpy")
-def _close_ranks(active, m):
-    """Move the rows of active[:m] that are still active to its front; return their number."""
-    kept = 0
-    for t in range(m):
-        if active[t] >= 0:
-            active[kept] = active[t]
-            kept += 1
-    return kept
-
-
-@njit(nogil=True, error_model="numpy")
-def _shuffle(order, n, state):
-    """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
-    x = state[0]
-    for i in range(n - 1, 0, -1):
-        x ^= x << np.uint64(13)
-        x ^= x >> np.uint64(7)
-        x ^= x << np.uint64(17)
-        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
-        order[i], order[j] = order[j], order[i]
-    state[0] = x
-
-
-@njit(nogil=True, error_model="numpy")
-def _dot(indices, values, begin, end, w, z, a):
-    """Return (z + w·x, a + x·x) for one row."""
-    if values is None:
-        for p in range(begin, end):
-            z += w[np.uint32(indices[p])]
-        a += float(end - begin)
-    else:
-        for p in range(begin, end):
-            v = np.float64(values[p])
-            z += v * w[np.uint32(indices[p])]
-            a += v * v
-    return z, a
-
-
-@njit(nogil=True, error_model="numpy")
-def _add(indices, values, begin, end, w, step):
-    """Add step times one row to w."""
-    if values is None:
-        for p in range(begin, end):
-            w[np.uint32(indices[p])] += step
-    else:
-        for p in range(begin, end):
-            w[np.uint32(indices[p])] += step * np.float64(values[p])
-
-
-@njit(nogil=True, error_model="numpy")
-def _row_gap(h, alpha, cost, squared):
-    """Share of one row in P - F, h = 1 - margin, as a sum of terms that are never negative."""
-    if squared:
-        r = max(h, 0.0) - 0.5 * alpha / cost
-        return cost * r * r - alpha * min(h, 0.0)
-    return (cost - alpha) * max(h, 0.0) - alpha * min(h, 0.0)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -172,7 +88,7 @@ def solve(
         chunks = (m + chunk - 1) // chunk
         for k in range(chunks):
             order[k] = k
-        _shuffle(order, chunks, state)
+        shuffle(order, chunks, state)
         worst = 0.0
         dropped = 0
         for k in range(chunks):
@@ -180,7 +96,7 @@ def solve(
             for t in range(order[k] * chunk, last):
                 if ahead > 0 and t + ahead < last:
                     q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
-                    _prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
                 i = np.uint64(active[t] if r > 0 else t)
                 is_positive = y[i] == positive
                 s = 1.0 if is_positive else -1.0
@@ -192,11 +108,11 @@ def solve(
                 upper = np.inf if squared else C
                 begin = np.uint64(starts[i])
                 end = begin + np.uint64(lengths[i])
-                z, a = _dot(indices, values, begin, end, w, bias * w_bias, bias * bias)
+                z, a = dot(indices, values, begin, end, w, bias * w_bias, bias * bias)
                 old = alpha[i]
                 h = 1.0 - s * z
                 if r == 0 and home[i] == block:
-                    gap += _row_gap(h, old, C, squared)
+                    gap += hinge_gap(h, old, C, squared)
                 G = diagonal * old - h
                 PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= upper else G)
                 worst = max(worst, abs(PG))
@@ -209,7 +125,7 @@ def solve(
                     updates += 1
                     gain += step * (1.0 - 0.5 * diagonal * (new + old))
                     alpha[i] = new
-                    _add(indices, values, begin, end, w, sigma * step * s)
+                    add(indices, values, begin, end, w, sigma * step * s)
                     w_bias += sigma * step * s * bias
                 elif rank < -limit and PG == 0.0:
                     active[t] = -1
@@ -223,7 +139,7 @@ def solve(
             for t in range(n):
                 active[t] = t
         elif dropped > 0:
-            m = _close_ranks(active, m)
+            m = close_ranks(active, m)
     if bias > 0.0:
         w[len(w) - 1] = w_bias
     stats[0] += gain
@@ -254,13 +170,13 @@ def screen(
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
             q = i + np.uint64(ahead)
-            _prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
         is_positive = y[i] == positive
         C = cost_positive if is_positive else cost_negative
         upper = np.inf if squared else C
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
-        z, _ = _dot(indices, values, begin, end, w, z_bias, 0.0)
+        z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
         old = alpha[i]
         h = 1.0 - (z if is_positive else -z)
         # At a bound the gradient is -h, also of the squared hinge, whose only bound is 0.
@@ -296,17 +212,17 @@ def certify(
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
             q = i + np.uint64(ahead)
-            _prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
         s = 1.0 if y[i] == positive else -1.0
         C = cost_positive if s > 0.0 else cost_negative
         if C == 0.0:
             continue
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
-        z, _ = _dot(indices, values, begin, end, w, z_bias, 0.0)
+        z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
         value = alpha[i]
         h = 1.0 - s * z
-        gap += _row_gap(h, value, C, squared)
+        gap += hinge_gap(h, value, C, squared)
         h = max(h, 0.0)
         if squared:
             loss += C * h * h
@@ -317,7 +233,7 @@ def certify(
         if value > 0.0:
             support += 1
             free += squared or value < C
-            _add(indices, values, begin, end, w_alpha, value * s)
+            add(indices, values, begin, end, w_alpha, value * s)
             w_alpha_bias += value * s * bias
     if bias > 0.0:
         w_alpha[len(w) - 1] += w_alpha_bias

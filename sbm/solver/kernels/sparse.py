@@ -1,0 +1,96 @@
+"""What the kernels of one variable a row share: rows times weights, the order of visits, a gap.
+
+Rows are given as (starts, lengths, indices, values), `values` None when all are 1. Positions that
+come from memory are made unsigned before they are used: numba asks of every signed one whether it
+counts from the end, which is a third of what a visit does.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["add", "close_ranks", "dot", "hinge_gap", "prefetch", "prefetch_weights", "shuffle"]
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index]; no effect but on time."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@njit(nogil=True, error_model="numpy")
+def prefetch_weights(w, indices, begin, length):
+    """Ask for the weights of one row."""
+    for p in range(begin, begin + length):
+        prefetch(w, np.int64(indices[p]))
+
+
+@njit(nogil=True, error_model="numpy")
+def close_ranks(active, m):
+    """Move the rows of active[:m] that are still active to its front; return their number."""
+    kept = 0
+    for t in range(m):
+        if active[t] >= 0:
+            active[kept] = active[t]
+            kept += 1
+    return kept
+
+
+@njit(nogil=True, error_model="numpy")
+def shuffle(order, n, state):
+    """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
+    x = state[0]
+    for i in range(n - 1, 0, -1):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
+        order[i], order[j] = order[j], order[i]
+    state[0] = x
+
+
+@njit(nogil=True, error_model="numpy")
+def dot(indices, values, begin, end, w, z, a):
+    """Return (z + w·x, a + x·x) for one row."""
+    if values is None:
+        for p in range(begin, end):
+            z += w[np.uint32(indices[p])]
+        a += float(end - begin)
+    else:
+        for p in range(begin, end):
+            v = np.float64(values[p])
+            z += v * w[np.uint32(indices[p])]
+            a += v * v
+    return z, a
+
+
+@njit(nogil=True, error_model="numpy")
+def add(indices, values, begin, end, w, step):
+    """Add step times one row to w."""
+    if values is None:
+        for p in range(begin, end):
+            w[np.uint32(indices[p])] += step
+    else:
+        for p in range(begin, end):
+            w[np.uint32(indices[p])] += step * np.float64(values[p])
+
+
+@njit(nogil=True, error_model="numpy")
+def hinge_gap(h, alpha, cost, squared):
+    """Share of one row in P - F, h = 1 - margin, as a sum of terms that are never negative."""
+    if squared:
+        r = max(h, 0.0) - 0.5 * alpha / cost
+        return cost * r * r - alpha * min(h, 0.0)
+    return (cost - alpha) * max(h, 0.0) - alpha * min(h, 0.0)
