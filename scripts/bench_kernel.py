@@ -225,7 +225,7 @@ class _Epochs:
 
         def epoch() -> None:
             load("sbm.solver.kernels.svc").solve(
-                rows.starts, rows.lengths, rows.y, self.home, rows.indices, self.values,
+                rows.starts, rows.lengths, rows.y, None, self.home, rows.indices, self.values,
                 alpha, score, W[:, 0], problem.positive, problem.cost_positive,
                 problem.cost_negative, problem.bias, problem.loss.squared, 1.0, 1,
                 chunk or _chunk(n), rows_ahead(W), INNER_TOL, 0, state, self.active, self.order,

@@ -118,6 +118,7 @@ def solve_pairs(
     ahead: int = AHEAD,
     spread: Spread = map,
     tasks: int = 1,
+    weight: npt.NDArray[np.float64] | None = None,
 ) -> PairTotals:
     """Run bounded sweeps over all β of a working set.
 
@@ -160,13 +161,15 @@ def solve_pairs(
         the calls may run at the same time.
     tasks : int
         Most parts that the pairs of a day are divided into; fewer where there is little work.
+    weight : ndarray, shape (n,), float64, or None for ones
+        Multiplies the cost of each row.
 
     Returns
     -------
     PairTotals
     """
     tuning = chunk, LEAST_CHUNKS, ahead
-    league = _League(rows, home == block, beta, W, costs, float(bias), float(sigma), tuning)
+    league = _League(rows, weight, home == block, beta, W, costs, float(bias), float(sigma), tuning)
     totals = PairTotals()
     for sweep in range(rounds):
         random = np.random.default_rng(int(state[0]))
@@ -191,6 +194,7 @@ class _League:
     def __init__(
         self,
         rows: Rows,
+        weight: npt.NDArray[np.float64] | None,
         counted: npt.NDArray[np.bool_],
         beta: npt.NDArray[np.float64],
         W: npt.NDArray[np.float64],
@@ -211,7 +215,8 @@ class _League:
         norms = np.empty(n)
         starts = rows.starts[self.order]
         kernels.norms(starts, lengths, rows.values, bias, norms)
-        self._rows = (starts, lengths, norms)
+        sorted_weight = None if weight is None else weight[self.order]
+        self._rows = (starts, lengths, norms, sorted_weight)
         self._problem = (
             self.score, rows.indices, rows.values, beta, W, costs, bias, sigma, *tuning,
         )  # fmt: skip

@@ -170,7 +170,7 @@ def _step(G, old, C, curvature):
 
 @njit(nogil=True, error_model="numpy")
 def _solve_pair(
-    a, b, first, rows, starts, lengths, norms, counted, score, indices, values,
+    a, b, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
     beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
 ):  # fmt: skip
     """Visit the rows of class a against b and those of b against a; fill stats[:5]."""
@@ -199,7 +199,7 @@ def _solve_pair(
             next_other = b if next_of_a else a
             _prefetch_rows(next_t0, next_last, rows, starts, indices, values, beta, next_other)
         s = 1.0 if of_a else -1.0
-        C = costs[a] if of_a else costs[b]
+        cost = costs[a] if of_a else costs[b]
         other = b if of_a else a
         for t in range(t0, last):
             if ahead > 0:  # in this chunk or, because chunks may be short, the next
@@ -208,6 +208,11 @@ def _solve_pair(
                 q = q if inside else next_t0 + (q - last)
                 if inside or q < next_last:
                     _prefetch_weights(W, a, b, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            C = cost
+            if weight is not None:
+                C *= weight[t]
+                if C == 0.0:
+                    continue
             i = np.uint64(rows[t])
             begin = np.uint64(starts[t])
             end = begin + np.uint64(lengths[t])
@@ -239,7 +244,7 @@ def _solve_pair(
 
 @njit(nogil=True, error_model="numpy")
 def solve(
-    pairs, mine, first, rows, starts, lengths, norms, counted, score, indices, values,
+    pairs, mine, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
     beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
 ):  # fmt: skip
     """Sweep once over some of the class pairs of a match day.
@@ -262,6 +267,8 @@ def solve(
     starts, lengths : (n,) int64, int32
     norms : (n,) float64
         |x|², the bias feature included.
+    weight : (n,) float64, or None for ones
+        Multiplies the cost of each row; rows of weight 0 keep their score.
     counted : (n,) bool
         Rows that count towards the gap estimate.
     score : (n,) float32, in place
@@ -289,6 +296,6 @@ def solve(
         pair = np.uint64(mine[k])
         _solve_pair(
             np.uint64(pairs[pair, 0]), np.uint64(pairs[pair, 1]), first, rows, starts, lengths,
-            norms, counted, score, indices, values, beta, W, costs, bias, sigma, chunk,
+            norms, weight, counted, score, indices, values, beta, W, costs, bias, sigma, chunk,
             least_chunks, ahead, seed, order, stats[pair],
         )  # fmt: skip

@@ -28,7 +28,8 @@ use and not with rows times classes. Lists lie in one pool (see `_make_room`).
 Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`;
 `kind` one of the constants below; `first` the class of the first column of W (one-vs-rest divides
 the classes into groups; 0 for the others); `costs` (n_classes,): C times class weight, of
-one-vs-rest for the rows of the class itself; `cost_rest`: of one-vs-rest for all other rows.
+one-vs-rest for the rows of the class itself; `cost_rest`: of one-vs-rest for all other rows; a
+`weight` for each row, which multiplies both, or None.
 In place: lists, W, score.
 """
 
@@ -540,6 +541,16 @@ def _column(y, first, W):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
+def _costs_of(i, label, costs, cost_rest, weight):
+    """Return C_i of the row's own class, and of one-vs-rest of all other classes."""
+    cost = costs[label]
+    if weight is not None:
+        cost *= weight[i]
+        cost_rest *= weight[i]
+    return cost, cost_rest
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _judge(own, cost, z, beta, kind, cost_rest, squared):
     """Return (largest violation, share of the gap) of a row; turns z into losses if it has any."""
     if kind == ONE_VS_REST:
@@ -675,10 +686,10 @@ def _read_few(i, begin, count, outputs, betas, few, m, label, beta):
 
 @njit(nogil=True, error_model="numpy")
 def solve(
-    starts, lengths, y, home, indices, values, begin, count, outputs, betas, used, held, few,
-    n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds, chunk,
-    ahead, inner_tol, block, count_active, state, active, order, scratch, scratch_few, columns,
-    shut, shut_few, stats,
+    starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
+    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds,
+    chunk, ahead, inner_tol, block, count_active, state, active, order, scratch, scratch_few,
+    columns, shut, shut_few, stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -687,7 +698,10 @@ def solve(
 
     Parameters
     ----------
-    starts, lengths, y, home : (n,) int64, int32, int32, int32
+    starts, lengths, y : (n,) int64, int32, int32
+    weight : (n,) float64, or None for ones
+        Multiplies the costs of each row; a row of weight 0 is never visited.
+    home : (n,) int32
     indices, values : int32, float32 or float64 or None
     begin, count : (n,) int64, int32, in place
         List of each row in the pool.
@@ -758,8 +772,8 @@ def solve(
                     _prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
                 i = np.uint64(active[t] if r > 0 else t)
                 label = np.int64(y[i])
-                cost = costs[label]
-                if kind != ONE_VS_REST and cost == 0.0:
+                cost, rest = _costs_of(i, label, costs, cost_rest, weight)
+                if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
                     score[i] = -np.inf
                     continue
                 start = np.uint64(starts[i])
@@ -781,13 +795,13 @@ def solve(
                     own = _column(label, first, W)
                     _decide(indices, values, start, end, W, bias, z)
                     _read(begin[i], np.int64(count[i]), outputs, betas, beta)
-                violation, row_gap = _judge(own, cost, z, beta, kind, cost_rest, squared)
+                violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
                 if r == 0 and home[i] == block:
                     gap += row_gap
                 worst = max(worst, violation)
                 total += violation
                 rank = _solve_row(
-                    own, cost, z, a, beta, kind, cost_rest, squared, violation, closed, new, v, keys
+                    own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
                 )
                 score[i] = rank
                 if count_active:
@@ -818,7 +832,7 @@ def solve(
                         _solve_joint(own, z, a, beta, cost, kind, True, closed, new, v, keys)
                     closed[:] = False
                 n_steps, rise = _steps(
-                    own, cost, beta, new, n_outputs, kind, cost_rest, squared, sigma, columns, steps
+                    own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
                 )
                 if in_few:
                     for j in range(n_steps):
@@ -850,7 +864,7 @@ def solve(
 
 @njit(nogil=True, error_model="numpy")
 def screen(
-    starts, lengths, y, indices, values, offsets, outputs, betas, W,
+    starts, lengths, y, weight, indices, values, offsets, outputs, betas, W,
     kind, first, costs, cost_rest, bias, squared, ahead, scratch, moving,
 ):  # fmt: skip
     """Mark the rows that a visit would change, at fixed W.
@@ -877,12 +891,13 @@ def screen(
         _read(offsets[i], offsets[i + np.uint64(1)] - offsets[i], outputs, betas, beta)
         label = np.int64(y[i])
         own = _column(label, first, W)
-        violation, _ = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
+        cost, rest = _costs_of(i, label, costs, cost_rest, weight)
+        violation, _ = _judge(own, cost, z, beta, kind, rest, squared)
         moving[i] |= violation > 0.0
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _is_free(y, beta, kind, first, costs, cost_rest, squared):
+def _is_free(own, cost, beta, kind, cost_rest, squared):
     """Whether a variable of a row lies inside its bounds."""
     if kind == CRAMMER_SINGER:
         positive = 0
@@ -890,9 +905,9 @@ def _is_free(y, beta, kind, first, costs, cost_rest, squared):
         for k in range(len(beta)):
             positive += beta[k] > 0.0
             sum_ += beta[k]
-        return positive > 1 or (positive == 1 and sum_ < costs[y] * _FULL)
+        return positive > 1 or (positive == 1 and sum_ < cost * _FULL)
     for k in range(len(beta)):
-        C = cost_rest if kind == ONE_VS_REST and first + k != y else costs[y]
+        C = cost_rest if kind == ONE_VS_REST and k != own else cost
         if beta[k] > 0.0 and (squared or beta[k] < C):
             return True
     return False
@@ -909,14 +924,14 @@ def _count_free(own, cost, beta, cost_rest, squared):
 
 @njit(nogil=True, error_model="numpy")
 def mark_free(
-    rows, y, begin, count, outputs, betas, kind, first, costs, cost_rest, squared, beta, out
+    rows, y, weight, begin, count, outputs, betas, kind, first, costs, cost_rest, squared, beta, out
 ):
     """Tell of rows of the working set whether they have a variable inside its bounds.
 
     Parameters
     ----------
     rows : (n,) int64
-        Positions in the working set.
+        Positions in the working set, whose `y` and `weight` these are.
     beta : (width,) float64
         Scratch.
     out : (n,) bool, filled in place
@@ -925,30 +940,31 @@ def mark_free(
     for t in range(len(rows)):
         i = np.uint64(rows[t])
         _read(begin[i], np.int64(count[i]), outputs, betas, beta)
-        out[t] = _is_free(np.int64(y[i]), beta, kind, first, costs, cost_rest, squared)
+        label = np.int64(y[i])
+        cost, rest = _costs_of(i, label, costs, cost_rest, weight)
+        out[t] = _is_free(label - first, cost, beta, kind, rest, squared)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _values(y, z, beta, n_outputs, kind, first, costs, cost_rest, squared):
+def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
     """Return (φ_i, d_i) of a row, z being its losses but for one-vs-rest."""
     loss = 0.0
     dual = 0.0
     if kind == CRAMMER_SINGER:
         most = 0.0
         for k in range(n_outputs):
-            if k != y:
+            if k != own:
                 most = max(most, z[k])
                 dual += beta[k]
-        return costs[y] * most, dual
+        return cost * most, dual
     for k in range(n_outputs):
         if kind == WESTON_WATKINS:
-            if k != y:
-                loss += costs[y] * max(z[k], 0.0)
+            if k != own:
+                loss += cost * max(z[k], 0.0)
                 dual += beta[k]
             continue
-        own = first + k == y
-        C = costs[y] if own else cost_rest
-        h = max(1.0 - z[k] if own else 1.0 + z[k], 0.0)
+        C = cost if k == own else cost_rest
+        h = max(1.0 - z[k] if k == own else 1.0 + z[k], 0.0)
         if C > 0.0:
             loss += C * h * h if squared else C * h
             dual += beta[k] - (0.25 * beta[k] * beta[k] / C if squared else 0.0)
@@ -957,7 +973,7 @@ def _values(y, z, beta, n_outputs, kind, first, costs, cost_rest, squared):
 
 @njit(nogil=True, error_model="numpy")
 def certify(
-    starts, lengths, y, indices, values, offsets, outputs, betas, W, W_alpha,
+    starts, lengths, y, weight, indices, values, offsets, outputs, betas, W, W_alpha,
     kind, first, costs, cost_rest, bias, squared, ahead, scratch, columns, sums,
 ):  # fmt: skip
     """Add the rows of one block to the certificate at fixed W and variables.
@@ -998,24 +1014,22 @@ def certify(
         _decide(indices, values, start, end, W, bias, z)
         _read(offsets[i], offsets[i + np.uint64(1)] - offsets[i], outputs, betas, beta)
         own = _column(label, first, W)
-        _, row_gap = _judge(own, costs[label], z, beta, kind, cost_rest, squared)
-        row_loss, row_dual = _values(
-            label, z, beta, n_outputs, kind, first, costs, cost_rest, squared
-        )
+        cost, rest = _costs_of(i, label, costs, cost_rest, weight)
+        _, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
+        row_loss, row_dual = _values(own, cost, z, beta, n_outputs, kind, rest, squared)
         gap += row_gap
         loss += row_loss
         dual += row_dual
         n_steps, _ = _steps(
-            own, costs[label], nothing, beta, n_outputs, kind, cost_rest, squared, 1.0,
-            columns, steps,
-        )  # fmt: skip
+            own, cost, nothing, beta, n_outputs, kind, rest, squared, 1.0, columns, steps
+        )
         if n_steps > 0:
             if kind == ONE_VS_REST:
                 support += n_steps
-                free += _count_free(own, costs[label], beta, cost_rest, squared)
+                free += _count_free(own, cost, beta, rest, squared)
             else:
                 support += 1
-                free += _is_free(label, beta, kind, first, costs, cost_rest, squared)
+                free += _is_free(own, cost, beta, kind, rest, squared)
             _move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
     sums[0] += gap
     sums[1] += loss

@@ -18,7 +18,8 @@ entry of w and in no row.
 Positions that come from memory are made unsigned before they are used; sparse.py says why.
 
 Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`,
-the rows of class `positive` have s = +1. In place: alpha, w, score.
+the rows of class `positive` have s = +1; their `weight`, None when all are 1. In place: alpha, w,
+score.
 """
 
 import numpy as np
@@ -31,7 +32,7 @@ __all__ = ["certify", "screen", "solve"]
 
 @njit(nogil=True, error_model="numpy")
 def solve(
-    starts, lengths, y, home, indices, values, alpha, score, w,
+    starts, lengths, y, weight, home, indices, values, alpha, score, w,
     positive, cost_positive, cost_negative, bias, squared, sigma,
     rounds, chunk, ahead, inner_tol, block, state, active, order, stats,
 ):  # fmt: skip
@@ -47,7 +48,10 @@ def solve(
 
     Parameters
     ----------
-    starts, lengths, y, home : (n,) int64, int32, int32, int32
+    starts, lengths, y : (n,) int64, int32, int32
+    weight : (n,) float64, or None for ones
+        Multiplies the cost of each row.
+    home : (n,) int32
     indices, values : int32, float32 or float64 or None
     alpha : (n,) float64, in place
     score : (n,) float32, in place
@@ -56,7 +60,7 @@ def solve(
     positive : int
         Class code with s = +1.
     cost_positive, cost_negative : float
-        C_i of rows with s = +1 and s = -1; rows with cost 0 are never visited.
+        C_i of rows with s = +1 and s = -1 and weight 1; rows with cost 0 are never visited.
     squared : bool
         Squared hinge instead of hinge.
     sigma : float
@@ -101,10 +105,14 @@ def solve(
                 is_positive = y[i] == positive
                 s = 1.0 if is_positive else -1.0
                 C = cost_positive if is_positive else cost_negative
+                if weight is not None:
+                    C *= weight[i]
                 if C == 0.0:
                     score[i] = -np.inf
                     continue
                 diagonal = diagonal_positive if is_positive else diagonal_negative
+                if weight is not None:
+                    diagonal /= weight[i]
                 upper = np.inf if squared else C
                 begin = np.uint64(starts[i])
                 end = begin + np.uint64(lengths[i])
@@ -150,7 +158,7 @@ def solve(
 
 @njit(nogil=True, error_model="numpy")
 def screen(
-    starts, lengths, y, indices, values, alpha, w,
+    starts, lengths, y, weight, indices, values, alpha, w,
     positive, cost_positive, cost_negative, bias, squared, ahead, moving,
 ):  # fmt: skip
     """Mark the rows whose alpha a visit would change, at fixed w.
@@ -173,6 +181,8 @@ def screen(
             prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
         is_positive = y[i] == positive
         C = cost_positive if is_positive else cost_negative
+        if weight is not None:
+            C *= weight[i]
         upper = np.inf if squared else C
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
@@ -186,7 +196,7 @@ def screen(
 
 @njit(nogil=True, error_model="numpy")
 def certify(
-    starts, lengths, y, indices, values, alpha, w, w_alpha,
+    starts, lengths, y, weight, indices, values, alpha, w, w_alpha,
     positive, cost_positive, cost_negative, bias, squared, ahead, sums,
 ):  # fmt: skip
     """Add the rows of one block to the certificate at fixed w and alpha.
@@ -215,6 +225,8 @@ def certify(
             prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
         s = 1.0 if y[i] == positive else -1.0
         C = cost_positive if s > 0.0 else cost_negative
+        if weight is not None:
+            C *= weight[i]
         if C == 0.0:
             continue
         begin = np.uint64(starts[i])
