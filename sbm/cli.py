@@ -406,7 +406,9 @@ def _print_training(report: dict[str, Any]) -> None:
 @cli.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", metavar="INPUT")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A label a line goes here.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="A label or number a line goes here."
+)
 @click.option(
     "--top",
     type=int,
@@ -420,6 +422,12 @@ def _print_training(report: dict[str, Any]) -> None:
     is_flag=True,
     help="Write decision values instead of labels; multi-class: one for each label, in ascending "
     "order of the labels, separated by blanks.",
+)
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="Write the probabilities of all labels behind each label, in ascending order of the "
+    "labels, which the first line names (models of log_loss, or trained with --calibrate).",
 )
 @click.option(
     "--confusion",
@@ -436,8 +444,8 @@ def predict(
 ) -> None:
     """Predict the labels of LIBSVM text or of a store, and say how good they are.
 
-    Feature ids that the model does not know are ignored and counted. Of many classes the most
-    frequent and the worst are shown, all of them with -v.
+    A regression model predicts numbers. Feature ids that the model does not know are ignored and
+    counted. Of many classes the most frequent and the worst are shown, all of them with -v.
 
     Example: sbm predict big.model test.svm.gz -o labels.txt
     """
@@ -453,15 +461,29 @@ def predict(
 def _print_quality(report: dict[str, Any], prefix: str = "", every_class: bool = False) -> None:
     if not report["rows"]:
         return _echo("no rows")
-    if "macro_f1" in report:
+    if "mse" in report:
+        _print_regression(report, prefix)
+    elif "macro_f1" in report:
         _print_multi(report, prefix, every_class)
     else:
         _print_binary(report, prefix)
-    if report["unknown_labels"]:
+    if report.get("log_loss") is not None:
+        brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
+        _echo(f"{prefix}log-loss {report['log_loss']:.6f}{brier}")
+    if report.get("unknown_labels"):
         _echo(f"{report['unknown_labels']:,} rows have a label the model does not know")
     if report["unknown_nonzeros"]:
         _echo(f"{report['unknown_nonzeros']:,} nonzeros ignored: the model does not know their ids")
     return None
+
+
+def _print_regression(report: dict[str, Any], prefix: str) -> None:
+    names = {"mse": "MSE", "mae": "MAE", "r2": "R2", "squared_correlation": "squared correlation"}
+    figures = ", ".join(
+        f"{name} {'-' if report[key] is None else format(report[key], '.6g')}"
+        for key, name in names.items()
+    )
+    _echo(f"{prefix}{figures} ({_count(report['rows'], 'row')})")
 
 
 def _print_binary(report: dict[str, Any], prefix: str) -> None:

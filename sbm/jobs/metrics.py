@@ -1,18 +1,20 @@
 """Quality of predictions, collected batch by batch.
 
-`BinaryMetrics` and `MultiMetrics` are used alike: ``add`` rows, then read ``confusion`` and
-``result``.
+All are used alike: ``add`` rows, then read ``result``; `BinaryMetrics` and `MultiMetrics` have a
+``confusion``, too. Memory does not grow with the rows.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BinaryMetrics", "Confusion", "MultiMetrics"]
+__all__ = ["BinaryMetrics", "Confusion", "MultiMetrics", "ProbabilityMetrics", "RegressionMetrics"]
 
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 45 to sort them
+_LEAST = 1e-15  # a probability below counts as this much, so that the log-loss is finite
 _BUCKETS = 1 << 20
 _DENSE_CLASSES = 2000  # up to so many classes their pairs are counted in an array, of 32 MB at most
 _PENDING = 1 << 20  # pairs of classes kept before they are sorted into the counts
@@ -250,9 +252,7 @@ class MultiMetrics:
         codes : ndarray, shape (n, top_n), int32
             Positions in `labels`, the best first; the first is the prediction.
         """
-        n = len(self.labels)
-        place = np.searchsorted(self._sorted, y)
-        truth = np.where(self._sorted[np.minimum(place, n - 1)] == y, place, n)
+        truth = _codes(self._sorted, y)
         self._pairs.add(truth, codes[:, 0])
         self._top_hits += int(np.count_nonzero(codes == truth[:, np.newaxis]))
 
@@ -294,3 +294,125 @@ def _sums(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], n: int) -
     sums = np.zeros(n, np.int64)
     np.add.at(sums, codes, counts)
     return sums.tolist()
+
+
+def _codes(labels: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Positions in ascending labels; ``len(labels)`` for labels that are not among them."""
+    place = np.searchsorted(labels, y)
+    return np.where(labels[np.minimum(place, len(labels) - 1)] == y, place, len(labels))
+
+
+class ProbabilityMetrics:
+    """Log-loss, and of two classes the Brier score, of predicted probabilities.
+
+    Rows with a label that the model does not know are left out.
+
+    Parameters
+    ----------
+    labels : list of float
+        Ascending.
+    """
+
+    def __init__(self, labels: list[float]) -> None:
+        self._labels = np.asarray(labels, np.float64)
+        self._rows = 0
+        self._log_loss = self._brier = 0.0
+
+    def add(self, y: npt.NDArray[np.float64], p: npt.NDArray[np.float64]) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        y : ndarray, shape (n,), float64
+            True labels.
+        p : ndarray, shape (n, n_labels), float64
+            Probabilities of the labels.
+        """
+        truth = _codes(self._labels, y)
+        known = np.flatnonzero(truth < len(self._labels))
+        truth = truth[known]
+        self._rows += len(known)
+        self._log_loss -= float(np.log(np.maximum(p[known, truth], _LEAST)).sum())
+        if len(self._labels) == 2:  # the share of the other label: 1 - p of the true one
+            self._brier += float((p[known, 1 - truth] ** 2).sum())
+
+    def result(self) -> dict[str, Any]:
+        """``log_loss``, the mean of -log of the true label's probability (of 1e-15 at least).
+
+        Of two classes also ``brier``, the mean squared error of the probability. Without rows of
+        known labels both are None.
+        """
+        rows = self._rows
+        found = {"log_loss": self._log_loss / rows if rows else None}
+        if len(self._labels) == 2:
+            found["brier"] = self._brier / rows if rows else None
+        return found
+
+
+class RegressionMetrics:
+    """Errors of predicted numbers, and how much of the variance they explain.
+
+    Sums of squares are of differences: targets and predictions are taken relative to those of the
+    first row, and batches are merged by their means (Chan, Golub and LeVeque), so nothing cancels
+    where values are large and vary little.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._squared = self._absolute = 0.0  # sums over the errors
+        # Of targets and predictions: what is taken off, the mean of what is left, and the sums of
+        # squares and products about that mean.
+        self._origin = np.zeros((2, 1))
+        self._mean = np.zeros(2)
+        self._moments = np.zeros((2, 2))
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        y : ndarray, shape (n,), float64
+            Targets.
+        scores : ndarray, shape (n,), float64
+            Predictions.
+        """
+        n = len(y)
+        if n == 0:
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # `result` says None of what overflows
+            error = np.abs(y - scores)
+            self._absolute += float(error.sum())
+            self._squared += float((error * error).sum())
+            pair = np.stack([y, scores])
+            if self._rows == 0:
+                self._origin = pair[:, :1].copy()
+            pair -= self._origin
+            mean = pair.mean(axis=1)
+            pair -= mean[:, np.newaxis]
+            between = mean - self._mean
+            rows = self._rows + n
+            self._moments += np.outer(between, between) * (self._rows * n / rows)
+            self._moments += [[(a * b).sum() for a in pair] for b in pair]
+            self._mean += between * (n / rows)
+            self._rows = rows
+
+    def result(self) -> dict[str, Any]:
+        """All figures, as scikit-learn and (``squared_correlation``) LIBLINEAR define them.
+
+        Those without a meaning (no rows, targets or predictions all equal) or beyond the range of
+        a float are None.
+        """
+        rows = self._rows
+        (of_y, both), (_, of_scores) = self._moments.tolist()
+        mse = mae = r2 = correlation = math.nan
+        if rows:
+            mse, mae = self._squared / rows, self._absolute / rows
+        if of_y > 0:
+            r2 = 1 - self._squared / of_y
+        if of_y > 0 and of_scores > 0:
+            correlation = min(both / of_y * (both / of_scores), 1.0)
+        figures = {"mse": mse, "mae": mae, "r2": r2, "squared_correlation": correlation}
+        return {
+            "rows": rows,
+            **{name: x if math.isfinite(x) else None for name, x in figures.items()},
+        }

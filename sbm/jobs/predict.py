@@ -1,4 +1,4 @@
-"""Predict: labels and metrics for text or a store of any size, at bounded memory."""
+"""Predict: labels, numbers, probabilities and metrics, at bounded memory."""
 
 import contextlib
 import os
@@ -13,7 +13,13 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import SettingsError
 from sbm.jobs.confusion import check_confusion, write_confusion
-from sbm.jobs.metrics import BinaryMetrics, MultiMetrics
+from sbm.jobs.metrics import (
+    BinaryMetrics,
+    MultiMetrics,
+    ProbabilityMetrics,
+    RegressionMetrics,
+)
+from sbm.jobs.probability import check_probabilities, probabilities
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena
@@ -45,11 +51,12 @@ def predict(
     *,
     decision: bool = False,
     top: int = 1,
+    probability: bool = False,
     confusion: Sequence[str | Path] = (),
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Predict the labels of LIBSVM text or of a store.
+    """Predict the labels, or of a regression model the targets, of LIBSVM text or of a store.
 
     Parameters
     ----------
@@ -57,13 +64,17 @@ def predict(
     data : str or Path
         Text (plain, .gz, .bz2, .xz, .zst, or ``-``) or a store.
     output : str or Path, optional
-        One label a line goes there, in the order of the input (a store's rows: block by block).
+        One label (or number) a line goes there, in the order of the input (a store's rows: block by
+        block).
     decision : bool
         Write decision values instead of labels; a multi-class model gives one for each of its
         labels, in ascending order of the labels, separated by blanks.
     top : int
         Labels a line, the best first, separated by blanks; of equal decision values the smaller
         label comes first.
+    probability : bool
+        Write behind each label the probabilities of all labels, in ascending order of the labels,
+        which the first line names (``labels -1 1``). The label remains that of the decision values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     threads : int, optional
@@ -76,14 +87,17 @@ def predict(
         ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
         support), ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
         ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
-        is a list of ``[true, predicted, rows]``; see `sbm.jobs.metrics.MultiMetrics`.
+        is a list of ``[true, predicted, rows]``; see `sbm.jobs.metrics.MultiMetrics`. With
+        `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
+        ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
+        two.
 
     Raises
     ------
     DataError
         The text is not LIBSVM text.
     SettingsError
-        Options that have no meaning, or not for this model.
+        Options that have no meaning, or not for this model, as `probability` for one that has none.
     StoreError
         The model or store cannot be read, or an output cannot be written.
     """
@@ -92,9 +106,21 @@ def predict(
     return_freed_memory()
     _check_outputs([model, data], output, confusion)
     model = model if isinstance(model, Model) else Model.load(model)
-    _check_top(model, top, decision)
+    _check_top(model, top, decision, probability)
+    if probability and decision:
+        raise SettingsError(
+            "probabilities and decision values cannot be written together; "
+            "leave out --probability or --decision"
+        )
+    if probability:
+        check_probabilities(model)
+    if confusion and not model.labels:
+        raise SettingsError(
+            "this model predicts a number, not a label, so there is no confusion matrix; "
+            "leave out --confusion"
+        )
     progress = progress or Progress()
-    answers = _Binary(model, decision) if model.W.shape[1] == 1 else _Multi(model, decision, top)
+    answers = _answers(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
     unknown = 0
     table = IdTable(model.ids)
@@ -104,14 +130,16 @@ def predict(
         else _text_batches(str(data), table, threads or len(os.sched_getaffinity(0)), progress)
     )
     with _Output(output) as out:
+        out.write(answers.title())
         for y, indptr, indices, values in _slices(batches, weights.shape[1]):
             scores, missed = _decide(model, weights, indptr, indices, values)
             unknown += missed
             out.write(answers.add(y, scores))
     for path in confusion:
+        assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
         write_confusion(answers.metrics.confusion(), path)
     return {
-        **answers.metrics.result(),
+        **answers.result(),
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),
     }
@@ -133,21 +161,30 @@ def _check_outputs(
         )
 
 
-def _check_top(model: Model, top: int, decision: bool) -> None:
+def _check_top(model: Model, top: int, decision: bool, probability: bool) -> None:
     """Refuse a number of labels a line that the model cannot give."""
     if top < 1:
         raise SettingsError(f"top is {top}; it must be at least 1")
+    if top > 1 and not model.labels:
+        raise SettingsError(
+            f"top is {top}, but this model predicts a number, not a label; leave out --top"
+        )
     if top > 1 and decision:
         raise SettingsError(
             f"top is {top}, but decision values are written for all labels, in the order of the "
             "labels; leave out --top or --decision"
+        )
+    if top > 1 and probability:
+        raise SettingsError(
+            f"top is {top}, but probabilities are written for all labels, in the order of the "
+            "labels; leave out --top or --probability"
         )
     if top > 1 and model.W.shape[1] == 1:
         raise SettingsError(
             f"top is {top}, but the model tells two classes apart by one decision value, which "
             "ranks nothing; leave out --top"
         )
-    if top > len(model.labels):
+    if model.labels and top > len(model.labels):
         raise SettingsError(
             f"top is {top}; the model has {len(model.labels)} classes, so it must be at most that"
         )
@@ -190,39 +227,64 @@ def _decide(
     return scores, int(unknown)
 
 
-class _Binary:
-    """What is said of rows by the sign of one decision value."""
+class _Answers:
+    """What is said of rows, and how good it is."""
 
-    def __init__(self, model: Model, decision: bool) -> None:
-        self.metrics = BinaryMetrics(model.labels)
-        self._labels = np.asarray(model.labels)
-        self._decision = decision
+    def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
+        self.metrics = metrics
+
+    def title(self) -> Iterator[str]:
+        """Text before that of the rows."""
+        return iter(())
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         """Count rows; return their text, which is made only if it is read."""
+        raise NotImplementedError
+
+    def result(self) -> dict[str, Any]:
+        """All figures."""
+        return self.metrics.result()
+
+
+def _answers(model: Model, decision: bool, top: int, probability: bool) -> _Answers:
+    single = model.W.shape[1] == 1
+    answers = _Single(model, decision) if single else _Multi(model, decision, top)
+    return _Probability(model, answers) if probability else answers
+
+
+class _Single(_Answers):
+    """What one decision value says: its sign the label, or (of regression) itself the target."""
+
+    def __init__(self, model: Model, decision: bool) -> None:
+        self._judge = BinaryMetrics(model.labels) if model.labels else RegressionMetrics()
+        super().__init__(self._judge)
+        self._labels = np.asarray(model.labels)
+        self._as_it_is = decision or not model.labels
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         z = scores[:, 0]
-        self.metrics.add(y, z)
+        self._judge.add(y, z)
         return self._text(z)
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
-        numbers = z if self._decision else self._labels[(z > 0).astype(np.intp)]
+        numbers = z if self._as_it_is else self._labels[(z > 0).astype(np.intp)]
         values, codes = np.unique(numbers, return_inverse=True)
         words = np.array([format_number(v) for v in values.tolist()] or [""])
         yield "\n".join(words[codes].tolist()) + "\n"
 
 
-class _Multi:
+class _Multi(_Answers):
     """What is said of rows by the largest of several decision values."""
 
     def __init__(self, model: Model, decision: bool, top: int) -> None:
-        self.metrics = MultiMetrics(model.labels, top)
+        self._judge = MultiMetrics(model.labels, top)
+        super().__init__(self._judge)
         self._words = np.array([format_number(label) for label in model.labels])
         self._decision, self._top = decision, top
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        """Count rows; return their text, which is made only if it is read."""
         codes = _best(scores, self._top)
-        self.metrics.add(y, codes)
+        self._judge.add(y, codes)
         return self._text(codes, scores)
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -234,6 +296,31 @@ class _Multi:
         else:
             for row in codes:
                 yield " ".join(self._words[row].tolist()) + "\n"
+
+
+class _Probability(_Answers):
+    """The probabilities of all labels behind the predicted one, as LIBLINEAR's ``-b 1``."""
+
+    def __init__(self, model: Model, labels: _Answers) -> None:
+        super().__init__(labels.metrics)
+        self._model, self._labels = model, labels
+        self._quality = ProbabilityMetrics(model.labels)
+
+    def title(self) -> Iterator[str]:
+        yield " ".join(["labels", *map(format_number, self._model.labels)]) + "\n"
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+        labels = self._labels.add(y, scores)
+        p = probabilities(self._model, scores)
+        self._quality.add(y, p)
+        return self._text(labels, p)
+
+    def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
+        for label, row in zip("".join(labels).splitlines(), p, strict=True):
+            yield " ".join([label, *map(format_number, row.tolist())]) + "\n"
+
+    def result(self) -> dict[str, Any]:
+        return {**super().result(), **self._quality.result()}
 
 
 def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
