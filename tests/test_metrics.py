@@ -1,8 +1,10 @@
 """Quality figures against scikit-learn, exact, in batches and by histogram."""
 
 import json
+import math
 import tracemalloc
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
 from sbm.jobs import metrics as module
-from sbm.jobs.metrics import BinaryMetrics, MultiMetrics
+from sbm.jobs.metrics import BinaryMetrics, MultiMetrics, ProbabilityMetrics, RegressionMetrics
 
 
 def _figures(y, scores, labels=(-1.0, 1.0), batches=1):
@@ -333,3 +335,165 @@ def test_the_multi_class_figures_are_plain_json():
     y = np.array([*LABELS, 7.0])[np.where(np.arange(50) % 9 == 0, 5, truth)]
     found = _multi(y, codes)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+# ------------------------------------------------------------------------------------ regression
+
+FIGURES = ("mse", "mae", "r2", "squared_correlation")
+
+
+def _regression(y, scores, batches=1):
+    collected = RegressionMetrics()
+    for part in zip(np.array_split(y, batches), np.array_split(scores, batches), strict=True):
+        collected.add(*part)
+    return collected.result()
+
+
+def _targets(seed, n, shift=0.0, scale=1.0):
+    random = np.random.default_rng(seed)
+    y = shift + scale * random.standard_normal(n)
+    return y, y + 0.5 * scale * random.standard_normal(n)
+
+
+def _exactly(y, scores):
+    """The figures in rational numbers, the correlation by LIBLINEAR's formula."""
+    y, z = [Fraction(v) for v in y.tolist()], [Fraction(v) for v in scores.tolist()]
+    n = len(y)
+    squared = sum((a - b) ** 2 for a, b in zip(y, z, strict=True))
+    sum_y, sum_z = sum(y), sum(z)
+    of_y = n * sum(a * a for a in y) - sum_y**2
+    of_z = n * sum(a * a for a in z) - sum_z**2
+    both = n * sum(a * b for a, b in zip(y, z, strict=True)) - sum_y * sum_z
+    return {
+        "rows": n,
+        "mse": float(squared / n),
+        "mae": float(sum(abs(a - b) for a, b in zip(y, z, strict=True)) / n),
+        "r2": float(1 - n * squared / of_y),
+        "squared_correlation": float(both**2 / (of_y * of_z)),
+    }
+
+
+@pytest.mark.parametrize("batches", [1, 2, 17])
+@pytest.mark.parametrize(("n", "shift", "scale"), [(2, 0, 1), (50, 3, 1), (1000, -70, 1e-3)])
+def test_the_errors_of_numbers_are_those_of_scikit_learn(batches, n, shift, scale):
+    y, scores = _targets(n, n, shift, scale)
+    found = _regression(y, scores, batches)
+    assert found["rows"] == n
+    assert found["mse"] == pytest.approx(reference.mean_squared_error(y, scores), rel=1e-12)
+    assert found["mae"] == pytest.approx(reference.mean_absolute_error(y, scores), rel=1e-12)
+    assert found["r2"] == pytest.approx(reference.r2_score(y, scores), rel=1e-9)
+    correlation = np.corrcoef(y, scores)[0, 1] ** 2
+    assert found["squared_correlation"] == pytest.approx(correlation, rel=1e-9)
+
+
+@pytest.mark.parametrize("batches", [1, 3, 40])
+@pytest.mark.parametrize(
+    ("shift", "scale"), [(0.0, 1.0), (1e9, 1e-3), (-1e12, 1.0), (1e-9, 1e-15), (1e6, 1e6)]
+)
+def test_nothing_cancels_where_targets_are_large_and_vary_little(batches, shift, scale):
+    y, scores = _targets(1, 400, shift, scale)
+    assert _regression(y, scores, batches) == pytest.approx(_exactly(y, scores), rel=1e-11)
+
+
+@pytest.mark.parametrize("batches", [1, 40])
+@pytest.mark.parametrize("where", [0, 399])
+def test_a_target_far_from_the_others_does_no_harm(batches, where):
+    y, scores = _targets(2, 400)
+    y[where] = 1e9
+    assert _regression(y, scores, batches) == pytest.approx(_exactly(y, scores), rel=1e-11)
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)),
+               elements=st.integers(-1000, 1000).map(lambda k: 1e6 + k / 8)),
+    st.integers(1, 9),
+)  # fmt: skip
+def test_the_figures_of_numbers_are_exact_up_to_rounding(pairs, batches):
+    y, scores = pairs.T
+    found = _regression(y, scores, batches)
+    defined = {"r2": len(set(y.tolist())) > 1}
+    defined["squared_correlation"] = defined["r2"] and len(set(scores.tolist())) > 1
+    assert {name: found[name] is not None for name in defined} == defined
+    if all(defined.values()):
+        assert found == pytest.approx(_exactly(y, scores), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_equal_targets_have_errors_but_nothing_to_explain(batches):
+    found = _regression(np.full(7, 0.1), np.linspace(0, 1, 7), batches)
+    assert found["mse"] == pytest.approx(np.mean((0.1 - np.linspace(0, 1, 7)) ** 2))
+    assert (found["r2"], found["squared_correlation"]) == (None, None)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_equal_predictions_explain_nothing_and_have_no_correlation(batches):
+    y = np.array([0.0, 0.1, 0.2, 0.3])
+    found = _regression(y, np.full(4, 0.15), batches)
+    assert found["r2"] == pytest.approx(0, abs=1e-12)
+    assert found["squared_correlation"] is None
+
+
+def test_perfect_predictions_have_no_errors():
+    y = np.random.default_rng(0).standard_normal(100)
+    expected = {"rows": 100, "mse": 0.0, "mae": 0.0, "r2": 1.0, "squared_correlation": 1.0}
+    assert _regression(y, y) == expected
+    turned = _regression(y, -3 * y + 5, 7)
+    assert 1 - 1e-12 < turned["squared_correlation"] <= 1
+    assert turned["r2"] < 0
+
+
+def test_a_row_alone_and_no_rows_have_few_figures():
+    empty = RegressionMetrics()
+    empty.add(np.zeros(0), np.zeros(0))
+    assert empty.result() == {"rows": 0, **dict.fromkeys(FIGURES)}
+    assert _regression(np.array([3.0]), np.array([1.0])) == {
+        "rows": 1, "mse": 4.0, "mae": 2.0, "r2": None, "squared_correlation": None,
+    }  # fmt: skip
+
+
+def test_figures_beyond_the_range_of_a_float_are_none():
+    found = _regression(np.array([1e300, -1e300]), np.array([0.0, 1.0]))
+    assert found == {"rows": 2, "mae": 1e300, **dict.fromkeys(("mse", "r2", FIGURES[3]))}
+    found = _regression(np.array([1.0, 2.0]), np.array([np.nan, 1.0]))
+    assert found == {"rows": 2, **dict.fromkeys(FIGURES)}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+# --------------------------------------------------------------------------------- probabilities
+
+
+def _probable(y, p, labels, batches=1):
+    collected = ProbabilityMetrics(list(labels))
+    for part in zip(np.array_split(y, batches), np.array_split(p, batches), strict=True):
+        collected.add(*part)
+    return collected.result()
+
+
+@pytest.mark.parametrize("batches", [1, 7])
+@pytest.mark.parametrize("labels", [(-1.0, 1.0), (3.0, 7.0), LABELS])
+def test_the_worth_of_probabilities_is_that_of_scikit_learn(labels, batches):
+    random = np.random.default_rng(0)
+    truth = random.integers(0, len(labels), 300)
+    p = random.dirichlet(np.ones(len(labels)), 300)
+    y = np.array(labels)[truth]
+    found = _probable(y, p, labels, batches)
+    expected = reference.log_loss(truth, p, labels=range(len(labels)))
+    assert found["log_loss"] == pytest.approx(expected, rel=1e-12)
+    assert ("brier" in found) == (len(labels) == 2)
+    if "brier" in found:
+        expected = reference.brier_score_loss(truth, p[:, 1])
+        assert found["brier"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_rows_of_unknown_labels_have_no_log_loss():
+    p = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
+    found = _probable(np.array([1.0, 0.0, 9.0]), p, (-1.0, 1.0))
+    assert found == {"log_loss": -math.log(0.75), "brier": 0.25**2}
+    assert _probable(np.array([0.0]), p[:1], (-1.0, 1.0)) == {"log_loss": None, "brier": None}
+    assert _probable(np.zeros(0), np.zeros((0, 5)), LABELS) == {"log_loss": None}
+
+
+def test_an_impossible_label_costs_as_much_as_a_very_improbable_one():
+    found = _probable(np.array([-1.0]), np.array([[0.0, 1.0]]), (-1.0, 1.0))
+    assert found == {"log_loss": -math.log(1e-15), "brier": 1.0}

@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zstandard
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sbm
+from sbm.cli import cli
 from sbm.compiled import load
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.jobs import predict as predict_module
 from sbm.jobs.progress import Progress
+from sbm.settings import format_number
 from sbm.store import arrays as container
 from sbm.store import text as text_module
 from sbm.store.model import Model
@@ -586,6 +589,127 @@ def test_a_multi_class_model_has_no_figures_without_rows(here, content):
     figures = ("accuracy", "macro_f1", "micro_f1", "top_accuracy")
     assert [report[name] for name in figures] == [None] * 4
     assert Path("out.txt").read_bytes() == b""
+
+
+# ------------------------------------------------------------------------------------- regression
+
+
+def _regression(bias=0.0):
+    model = _model(bias=bias)
+    return Model(model.ids, model.W, [], model.bias, model.bias_weights, {"loss": "squared_error"})
+
+
+def _with_targets(text, seed=2):
+    """Real numbers in the place of the labels."""
+    y = np.random.default_rng(seed).standard_normal(text.count("\n"))
+    lines = [
+        " ".join([repr(t), *line.split()[1:]])
+        for t, line in zip(y.tolist(), text.splitlines(), strict=True)
+    ]
+    return y, "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("decision", [False, True])
+@pytest.mark.parametrize("bias", [0.0, 0.37])
+def test_a_regression_model_predicts_its_decision_values(here, decision, bias):
+    y, text = _with_targets(_data()[2])
+    model = _regression(bias)
+    Path("t.svm").write_text(text)
+    report = sbm.predict(model, "t.svm", "out.txt", decision=decision)
+    expected = np.array(_by_hand(model, text))
+    lines = Path("out.txt").read_text().splitlines()
+    assert lines == [format_number(z) for z in expected.tolist()]
+    figures = {"rows", "mse", "mae", "r2", "squared_correlation", "unknown_nonzeros", "output"}
+    assert set(report) == figures
+    assert report["rows"] == len(y)
+    assert report["mse"] == pytest.approx(np.mean((y - expected) ** 2), rel=1e-12)
+    assert report["mae"] == pytest.approx(np.mean(abs(y - expected)), rel=1e-12)
+    r2 = 1 - np.sum((y - expected) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert report["r2"] == pytest.approx(r2, rel=1e-9)
+    correlation = np.corrcoef(y, expected)[0, 1] ** 2
+    assert report["squared_correlation"] == pytest.approx(correlation, rel=1e-9)
+
+
+def _assert_equal_up_to_rounding(found, expected):
+    assert found["output"] == expected["output"]
+    figures = {k: v for k, v in expected.items() if k != "output"}
+    assert {k: v for k, v in found.items() if k != "output"} == pytest.approx(figures, rel=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pieces_of_text_change_no_figure_of_a_regression(here, monkeypatch, threads):
+    Path("t.svm").write_text(_with_targets(_data(n=1000)[2])[1])
+    whole = sbm.predict(_regression(), "t.svm", "out.txt")
+    lines = Path("out.txt").read_bytes()
+    monkeypatch.setattr(text_module, "PIECE", 1000)
+    found = sbm.predict(_regression(), "t.svm", "out.txt", threads=threads)
+    _assert_equal_up_to_rounding(found, whole)
+    assert Path("out.txt").read_bytes() == lines
+
+
+def test_a_store_of_targets_gives_the_figures_of_its_text(here):
+    Path("t.svm").write_text(_with_targets(_data(n=300)[2])[1])
+    sbm.split(["t.svm"], "t.sbm", blocks=3)
+    from_text, from_store = (sbm.predict(_regression(1.0), data) for data in ("t.svm", "t.sbm"))
+    _assert_equal_up_to_rounding(from_store, from_text)
+
+
+def test_a_regression_without_rows_has_no_figures(here):
+    Path("t.svm").write_text("")
+    report = sbm.predict(_regression(), "t.svm", "out.txt")
+    assert [report[k] for k in ("rows", "mse", "r2")] == [0, None, None]
+    assert Path("out.txt").read_bytes() == b""
+
+
+NO_LABEL = "this model predicts a number, not a label"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top": 2}, f"top is 2, but {NO_LABEL}; leave out --top"),
+        ({"top": 2, "decision": True}, f"top is 2, but {NO_LABEL}; leave out --top"),
+        ({"top": 0}, "top is 0; it must be at least 1"),
+        (
+            {"confusion": ["c.tsv"]},
+            f"{NO_LABEL}, so there is no confusion matrix; leave out --confusion",
+        ),
+        ({"probability": True}, f"{NO_LABEL}, so it has no probabilities; leave out --probability"),
+    ],
+)
+def test_what_takes_labels_is_refused_of_a_regression_model(here, options, message):
+    Path("t.svm").write_text("spam\n")
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        sbm.predict(_regression(), "t.svm", "out.txt", **options)
+    assert os.listdir(here) == ["t.svm"]
+
+
+def test_the_command_line_says_how_good_a_regression_is(here, monkeypatch):
+    model = Model(np.array([1]), np.array([[2.0]]), [])
+    monkeypatch.setattr(Model, "load", lambda path: model)
+    Path("t.svm").write_text("1 1:1\n2 1:1\n4.5 1:2 9:1\n")
+
+    def lines():
+        result = CliRunner().invoke(cli, ["predict", "r.model", "t.svm", "-o", "out.txt"])
+        assert result.exit_code == 0
+        return result.output.splitlines()
+
+    assert lines() == [
+        "MSE 0.416667, MAE 0.5, R2 0.807692, squared correlation 0.923077 (3 rows)",
+        "1 nonzeros ignored: the model does not know their ids",
+    ]
+    assert Path("out.txt").read_text() == "2\n2\n4\n"
+    Path("t.svm").write_text("1 1:1\n")
+    assert lines() == ["MSE 1, MAE 1, R2 -, squared correlation - (1 row)"]
+    Path("t.svm").write_text("")
+    assert lines() == ["no rows"]
+
+
+def test_real_valued_labels_are_unknown_to_a_model_of_classes(here):
+    Path("t.svm").write_text("0.25 1:1\n-1.5 1:-1\n1 1:1\n")
+    model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0])
+    report = sbm.predict(model, "t.svm")
+    assert (report["unknown_labels"], report["correct"]) == (2, 1)
 
 
 # ------------------------------------------------------------------------------------ model files
