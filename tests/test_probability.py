@@ -114,15 +114,39 @@ def test_the_sigmoid_follows_a_shift_of_the_decision_values():
     np.testing.assert_allclose(moved, (A, B - A * 2.0**20), rtol=1e-8)
 
 
-def test_one_decision_value_that_dwarfs_the_others_does_not_stop_the_fit():
-    scores, positive = _overlapping(0, 2000)
-    scores[0], positive[0] = 1e5, True
+@pytest.mark.parametrize("value", [100.0, 1e5, 1e9, 1e15])
+@pytest.mark.parametrize("truth", [False, True])
+@pytest.mark.parametrize("share", [0.001, 0.4])
+def test_one_decision_value_that_dwarfs_the_others_does_not_stop_the_fit(value, truth, share):
+    random = np.random.default_rng(1)
+    scores, positive = random.standard_normal(1000), random.random(1000) < share
+    scores[0], positive[0] = value, truth
     found = fit_platt(scores, positive)
     p = scipy.special.expit(-(found[0] * scores + found[1]))
     n_positive, n_negative = positive.sum(), (~positive).sum()
     t = np.where(positive, (n_positive + 1) / (n_positive + 2), 1 / (n_negative + 2))
-    assert abs(np.mean(t - p)) < 1e-9  # the gradient is 0
-    assert abs(np.mean((t - p) * scores)) < 1e-6
+    assert abs(np.mean(t - p)) < 1e-12  # the gradient is 0
+    assert abs(np.mean((t - p) * scores)) < 1e-12 * value
+
+
+def test_rounding_of_the_value_costs_no_looks_at_the_decision_values(monkeypatch):
+    random = np.random.default_rng(0)
+    looks = []
+    newton = module._newton
+    monkeypatch.setattr(
+        module, "_newton", lambda look, a, b: newton(lambda *x: looks.append(x) or look(*x), a, b)
+    )
+    for value in (1e3, 1e4, 1e5, 1e6):
+        scores, positive = random.standard_normal(1000), random.random(1000) < 0.01
+        scores[:5], positive[:5] = value, False
+        before = len(looks)
+        fit_platt(scores, positive)
+        assert len(looks) - before < 11
+
+
+def test_a_slope_beyond_the_range_of_a_float_is_the_steepest_there_is():
+    A, B = fit_platt(np.array([0.0, 5e-324]), np.array([False, True]))
+    assert (A, math.isfinite(B)) == (-np.finfo(np.float64).max, True)
 
 
 def test_pieces_change_nothing_but_rounding(monkeypatch):
@@ -392,7 +416,7 @@ def test_labels_are_equally_likely_where_every_sigmoid_is_zero():
 
 def test_a_small_probability_of_the_smaller_label_is_not_rounded_away():
     p = probabilities(_model(1), np.array([50.0]))
-    assert p[0, 0] == pytest.approx(math.exp(-50), rel=1e-12)
+    assert p[0, 0] == pytest.approx(math.exp(-50), rel=1e-12, abs=0)
     assert p[0, 1] == 1.0
 
 

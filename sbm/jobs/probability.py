@@ -314,10 +314,6 @@ def _increasing_root(
     look: Callable[[float], tuple[float, float]], low: float, high: float
 ) -> float:
     """Where an increasing function, given with its derivative, is 0; the nearer end if nowhere."""
-    if look(low)[0] >= 0:
-        return low
-    if look(high)[0] <= 0:
-        return high
     x = 1.0
     for _ in range(_ITERATIONS):
         value, slope = look(x)
