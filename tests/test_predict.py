@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sbm
-from sbm.cli import cli
+from sbm.cli import _print_quality, cli
 from sbm.compiled import load
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.jobs import predict as predict_module
@@ -703,6 +703,14 @@ def test_the_command_line_says_how_good_a_regression_is(here, monkeypatch):
     assert lines() == ["MSE 1, MAE 1, R2 -, squared correlation - (1 row)"]
     Path("t.svm").write_text("")
     assert lines() == ["no rows"]
+
+
+def test_the_test_file_of_a_training_is_named_in_what_is_said_of_a_regression(here, capsys):
+    Path("t.svm").write_text("1 1:1\n2 1:1\n")
+    report = sbm.predict(Model(np.array([1]), np.array([[1.0]]), []), "t.svm")
+    _print_quality(report, "test ")
+    expected = "test MSE 0.5, MAE 0.5, R2 -1, squared correlation - (2 rows)\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_real_valued_labels_are_unknown_to_a_model_of_classes(here):
