@@ -16,7 +16,7 @@ from sbm import __version__
 from sbm.errors import SbmError, SettingsError
 from sbm.interop.options import OPTIONS, expand_weights, read_options
 from sbm.jobs.progress import Progress
-from sbm.settings import SCHEDULES, TASKS, Settings, format_number, format_size
+from sbm.settings import SCHEDULES, TASKS, Settings, format_number, format_size, parse_grid
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 
@@ -364,17 +364,22 @@ def train(
     if test is not None and not as_json:
         _print_quality(report["test"], "test ", every_class=verbose)
     if not report["converged"]:
-        used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
+        sys.exit(_not_converged(report, settings))
+
+
+def _not_converged(report: dict[str, Any], settings: Settings) -> int:
+    """Say which budget was used up; return the exit code for that."""
+    used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
+    _complain(
+        f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
+        f"{settings.tol:g}; raise {used_up}"
+    )
+    if report["visits_cut_short"]:
         _complain(
-            f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
-            f"{settings.tol:g}; raise {used_up}"
+            f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
+            "there is no room for more variables; raise --mem"
         )
-        if report["visits_cut_short"]:
-            _complain(
-                f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
-                "there is no room for more variables; raise --mem"
-            )
-        sys.exit(EXIT_BUDGET)
+    return EXIT_BUDGET
 
 
 def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
@@ -400,6 +405,67 @@ def _print_training(report: dict[str, Any]) -> None:
         f"peak memory {format_size(report['peak_rss_bytes'])}\n"
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
+    )
+
+
+@cli.command(cls=_LiblinearCommand)
+@click.argument("store", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--C", "-C", "Cs", required=True, metavar="GRID",
+    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10.",
+)  # fmt: skip
+@click.option("--folds", type=int, default=5, show_default=True, metavar="K", help="Of the rows.")
+@click.option("--metric", metavar="NAME", help="accuracy, macro_f1, auc, mse, mae or r2.")
+@click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
+@click.option("--png", "picture", type=click.Path(path_type=Path), help="Draw the metric over C.")
+@_with(_SETTINGS)
+@_with(option for option, o in zip(_LIBLINEAR, OPTIONS, strict=True) if o.flag != "-c")
+@_shared
+def tune(
+    store: Path | None, model: Path | None, Cs: str, folds: int, metric: str | None,
+    picture: Path | None, config: Path | None, as_json: bool, quiet: bool, verbose: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Find the best C by cross-validation on one stream of the data, and train with it.
+
+    All values and all folds learn from each block that is loaded, up to ten times --tol. Rows are
+    divided by a hash of their content.
+
+    Example: sbm tune big.sbm --C 0.01:100:x10 --folds 5
+    """
+    settings = _settings(config, options)
+    values = parse_grid(Cs)
+    from sbm.jobs.tune import tune as job
+
+    progress = _Terminal(quiet or as_json, verbose)
+    _, report = job(
+        store, model, settings, Cs=values, folds=folds, metric=metric, picture=picture,
+        progress=progress,
+    )  # fmt: skip
+    if as_json:
+        _echo(json.dumps(report))
+    else:
+        _print_tuning(report)
+        _print_training(report["train"])
+    if not report["train"]["converged"]:
+        sys.exit(_not_converged(report["train"], settings))
+
+
+def _print_tuning(report: dict[str, Any]) -> None:
+    s = report["seconds"]
+    _echo(f"         C  {report['metric']:>12}       std  passes   seconds  worst gap")
+    for row in report["settings"]:
+        gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
+        note = {"converged": "", "budget": "  not converged"}.get(row["status"], "  given up")
+        _echo(
+            f"{format_number(row['C']):>10}  {row['mean']:12.6f} {row['std']:9.6f} "
+            f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
+            + (" *" if row["C"] == report["best"] else note)
+        )
+    _echo(
+        f"{report['folds']} folds, {_count(report['passes'], 'pass')}, "
+        f"{format_size(report['bytes_read'])} read, {s['tune']:.2f} s; best C is "
+        f"{format_number(report['best'])}, trained on all rows:"
     )
 
 

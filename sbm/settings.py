@@ -12,7 +12,10 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 
-__all__ = ["Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_size"]
+__all__ = [
+    "Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_grid",
+    "parse_size",
+]  # fmt: skip
 
 SCHEDULES = ("sample", "pairs")
 TASKS = ("auto", "classification", "regression")
@@ -87,6 +90,33 @@ def parse_duration(text: str | float) -> float:
         return float(match[1]) * _SECONDS[match[2]]
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a time; write it as 90s, 5m or 1.5h") from None
+
+
+def parse_grid(text: str) -> list[float]:
+    """Turn ``0.01:100:x10`` or ``0.1,1,10`` into numbers.
+
+    Of ``first:last:xF`` each number is F times the one before, up to the last one.
+
+    Raises
+    ------
+    SettingsError
+        Anything else, or more than 1000 numbers.
+    """
+    try:
+        if ":" not in text:
+            return [float(part) for part in text.split(",")]
+        first, last, step = text.split(":")
+        a, b, factor = float(first), float(last), float(step.removeprefix("x"))
+        if not (step.startswith("x") and 0 < a <= b < math.inf and factor > 1):
+            raise ValueError
+        n = math.floor(math.log(b / a, factor) * (1 + 1e-12) + 1e-9) + 1
+        if n > 1000:
+            raise ValueError
+        return [float(f"{a * factor**k:.12g}") for k in range(n)]
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f"{text!r} is no list of numbers; write it as 0.01:100:x10 (from, to, factor) or 0.1,1"
+        ) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

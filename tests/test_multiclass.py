@@ -12,7 +12,7 @@ from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import MultiProblem, Problem
 
 JOINT = sorted(name for name, loss in LOSSES.items() if loss.joint)
-KINDS = sorted(LOSSES)
+KINDS = sorted(name for name, loss in LOSSES.items() if loss.kind is not None)
 
 
 class Multi(Simulation):

@@ -14,7 +14,7 @@ from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import Problem
 from sbm.solver.variables import DenseSet
 
-BINARY = sorted(name for name, loss in LOSSES.items() if not loss.joint)
+BINARY = sorted(name for name, loss in LOSSES.items() if loss.kernel == "svc")
 
 
 class Binary(Simulation):

@@ -1,8 +1,6 @@
 """The confusion matrix as a table (.tsv) or a picture (.png)."""
 
 import importlib
-import importlib.util
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.metrics import Confusion
+from sbm.jobs.picture import check_picture, make_figure, to_png
 from sbm.settings import format_number
 from sbm.store.files import write_atomically
 
@@ -45,17 +44,7 @@ def check_confusion(paths: Sequence[str | Path]) -> None:
                 f"the confusion matrix cannot be written as {path}; "
                 "choose a name that ends in .tsv (a table) or .png (a picture)"
             )
-        if ending == ".png" and importlib.util.find_spec("matplotlib") is None:
-            raise SettingsError(
-                f"drawing {path} needs matplotlib, which is not installed; install it "
-                "(pip install matplotlib), or choose a name that ends in .tsv for a table"
-            )
-        if path.is_dir():
-            raise StoreError(f"{path} is a folder; give a file name with --confusion")
-        if not path.parent.is_dir():
-            raise StoreError(
-                f"{path.parent} is no folder; make it, or choose another place with --confusion"
-            )
+        check_picture(path, "--confusion", "choose a name that ends in .tsv for a table")
 
 
 def write_confusion(confusion: Confusion, path: str | Path) -> None:
@@ -132,22 +121,15 @@ def _matrix(confusion: Confusion, codes: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 def _picture(confusion: Confusion) -> Iterator[bytes]:
     """The bytes of a PNG file."""
-    # By name, because matplotlib is no package that is required.
-    agg = importlib.import_module("matplotlib.backends.backend_agg")
-    figures = importlib.import_module("matplotlib.figure")
     codes = _occurring(confusion)
     side = _side(len(codes))
-    figure = figures.Figure(figsize=(side + 1.2, side + 0.6), layout="constrained")
-    agg.FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = make_figure(side + 1.2, side + 0.6)
     axes.set_title(_title(confusion, len(codes)), fontsize=11)
     if len(codes):
         _draw_cells(figure, axes, confusion, codes)
     else:
         axes.set_axis_off()
-    file = io.BytesIO()
-    figure.savefig(file, dpi=130, format="png", bbox_inches="tight")
-    yield file.getvalue()
+    yield to_png(figure)
 
 
 def _side(n_classes: int) -> float:

@@ -123,6 +123,8 @@ class Learner:
         Whether it takes part in the passes to come.
     judge : Judge or None
         Is shown the decision values of held-out rows.
+    seconds : float
+        Time of a thread that its steps and its judge took.
     """
 
     number: int
@@ -130,6 +132,7 @@ class Learner:
     held_out: int | None = None
     is_active: bool = True
     judge: Judge | None = None
+    seconds: float = 0.0
 
     def its_own(self, folds: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.bool_] | None:
         """Return a mark for each row it may learn from; None where these are all."""
@@ -206,6 +209,9 @@ class Visit:
     alpha: dict[int, Alphas]
 
 
+HandOn: TypeAlias = Callable[[Visit, dict[int, Step], Learner], None]
+
+
 class Engine:
     """Learners, what they learn from, and the threads between.
 
@@ -219,7 +225,7 @@ class Engine:
     run : Run
         Keeps the alphas of each learner: block j of learner k at home ``k * n_blocks + j``.
     progress : Progress
-    folds, held_out : Folds and sequence of int, optional
+    folds, held_out : Folds and sequence of int or None, optional
         How rows are divided, and the fold that each learner does without.
     weights : RowWeights, optional
     read_rate : float, optional
@@ -244,13 +250,13 @@ class Engine:
         progress: Progress,
         *,
         folds: Folds | None = None,
-        held_out: Sequence[int] | None = None,
+        held_out: Sequence[int | None] | None = None,
         weights: RowWeights | None = None,
         read_rate: float | None = None,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
-        self._run, self._progress, self._folds, self._is_late = run, progress, folds, is_late
+        self._run, self._progress, self._folds, self.is_late = run, progress, folds, is_late
         self.seconds = Seconds()
         n = len(problems)
         self._cache_nnz = plan.cache_nnz // n
@@ -319,7 +325,7 @@ class Engine:
         self,
         number: int,
         chains: Sequence[Sequence[Learner]] | None = None,
-        hand_on: Callable[[Visit, Learner, Step, Learner], None] | None = None,
+        hand_on: HandOn | None = None,
     ) -> tuple[dict[int, Totals], int]:
         """Outer iteration t of Algorithm 1, for all active learners.
 
@@ -330,7 +336,8 @@ class Engine:
         chains : sequence of sequence of Learner, optional
             Learners of a chain work on a block one behind the other.
         hand_on : callable, optional
-            ``hand_on(visit, learner, step, next_learner)``, between two of a chain.
+            ``hand_on(visit, steps, learner)`` is called before each learner's step on a block, with
+            those of the learners before it in the chain, by number.
 
         Returns
         -------
@@ -343,7 +350,8 @@ class Engine:
         chains = chains or [[learner] for learner in active]
         totals = {learner.number: Totals() for learner in active}
         n_blocks = len(self.plan.parts)
-        every_row = number % FULL_PASS == 0 or not self._screens
+        # What is handed on was not known when the block was screened.
+        every_row = number % FULL_PASS == 0 or not self._screens or hand_on is not None
         self._progress.start(f"pass {number}", n_blocks, "blocks")
         if self._blocks is None:
             self._evicted = {}
@@ -360,7 +368,7 @@ class Engine:
             self._last_block = visit.block
             kept.append(self._pool.submit(self._keep, visit.block, steps))
             self._progress.advance(done)
-            if self._is_late():
+            if self.is_late():
                 break
         self._progress.finish()
         if n_blocks == 1:
@@ -398,28 +406,31 @@ class Engine:
         chains: Sequence[Sequence[Learner]],
         coming: _Coming,
         every_row: bool,
-        hand_on: Callable[[Visit, Learner, Step, Learner], None] | None,
+        hand_on: HandOn | None,
     ) -> dict[int, Step]:
         """Inner iteration of Algorithm 1, of every learner."""
 
-        def work(chain: Sequence[Learner]) -> list[tuple[int, Step]]:
-            steps: list[tuple[int, Step]] = []
-            for learner, before in zip(chain, [None, *chain], strict=False):
-                if before is not None and hand_on is not None:
-                    hand_on(visit, before, steps[-1][1], learner)
-                steps.append((learner.number, self._step_of(learner, visit, coming, every_row)))
+        def work(chain: Sequence[Learner]) -> dict[int, Step]:
+            steps: dict[int, Step] = {}
+            for learner in chain:
+                if hand_on is not None:
+                    hand_on(visit, steps, learner)
+                steps[learner.number] = self._step_of(learner, visit, coming, every_row)
             return steps
 
-        return dict(itertools.chain(*self.for_each(chains, work)))
+        return {k: step for steps in self.for_each(chains, work) for k, step in steps.items()}
 
     def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
+        begin = time.perf_counter()
         k, solver = learner.number, learner.solver
         learner.be_judged(visit.rows, visit.folds)
         moving = coming.own[k].moving(visit.block, self._evicted.get(k), every_row)
         mine = learner.its_own(visit.folds)
         if mine is not None:
             moving = mine if moving is None else moving & mine
-        return solver.step(visit.block, visit.rows, visit.alpha[k], moving)
+        step = solver.step(visit.block, visit.rows, visit.alpha[k], moving)
+        learner.seconds += time.perf_counter() - begin
+        return step
 
     def _home(self, k: int, block: int) -> int:
         """Where the run keeps the variables of the k-th learner in a block."""

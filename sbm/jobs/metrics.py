@@ -67,10 +67,13 @@ class BinaryMetrics:
     ----------
     labels : list of float
         Negative label, positive label.
+    auc : bool
+        Whether to keep what the AUC takes.
     """
 
-    def __init__(self, labels: list[float]) -> None:
+    def __init__(self, labels: list[float], auc: bool = True) -> None:
         self.labels = labels
+        self._with_auc = auc
         self._counts = np.zeros((3, 2), np.int64)  # true negative/positive/other x predicted
         self._scores: list[npt.NDArray[np.float64]] = []
         self._truth: list[npt.NDArray[np.bool_]] = []
@@ -89,6 +92,8 @@ class BinaryMetrics:
         """
         truth = np.where(y == self.labels[1], 1, np.where(y == self.labels[0], 0, 2))
         self._counts += np.bincount(truth * 2 + (scores > 0), minlength=6).reshape(3, 2)
+        if not self._with_auc:
+            return
         known = truth < 2
         self._scores.append(scores[known])
         self._truth.append(truth[known] == 1)

@@ -14,7 +14,7 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model
 
-__all__ = ["choose_task", "make_model", "make_problems"]
+__all__ = ["by_label", "choose_task", "make_model", "make_problems", "model_labels"]
 
 
 def make_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
@@ -163,8 +163,8 @@ def make_model(
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
         Of each problem; consumed, where it is a list.
     """
-    labels = _model_labels(problems[0], store)
-    W = _by_label(weights, labels)
+    labels = model_labels(problems[0], store)
+    W = by_label(weights, labels)
     proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
     n, bias = store.n_features, settings.bias
     bias_weights = W[n] if bias else np.zeros(W.shape[1])
@@ -193,7 +193,7 @@ def make_model(
     )
 
 
-def _model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
+def model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
     """Return the labels by class code; none for targets."""
     if isinstance(problem, OneClass):
         return [-1.0, 1.0]
@@ -203,10 +203,23 @@ def _model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
     return labels
 
 
-def _by_label(
+def by_label(
     weights: Sequence[npt.NDArray[np.float64]], labels: list[float]
 ) -> npt.NDArray[np.float64]:
-    """Return one array with a column a label, in increasing order; that of two classes as it is."""
+    """Put the columns of several arrays in the order of the labels they belong to.
+
+    Parameters
+    ----------
+    weights : sequence of ndarray, shape (n, any), float64
+        Of each problem: weights, or decision values, by class code.
+    labels : list of float
+        By class code.
+
+    Returns
+    -------
+    ndarray, shape (n, n_labels), float64
+        Columns in ascending order of the labels; where there is one column alone, that one.
+    """
     if weights[0].shape[1] == 1 and len(weights) == 1:
         return weights[0]
     place = np.empty(len(labels), np.intp)  # class code -> column

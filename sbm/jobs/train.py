@@ -21,7 +21,7 @@ from sbm.jobs.engine import Engine, Learner
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape, plan_training
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.probability import calibrate
-from sbm.jobs.problem import by_label, make_model, make_problems
+from sbm.jobs.problem import by_label, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import kernels_of, prepare
@@ -36,7 +36,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
 
-__all__ = ["find_store", "open_run", "shape_of", "train"]
+__all__ = ["find_store", "open_run", "read_weights", "shape_of", "train"]
 
 # A commit waits for this much time since the last one, and for this many times what that one took.
 COMMIT_SECONDS = 1.0
@@ -105,7 +105,7 @@ def train(
         folder = step_aside(find_run(settings.warm_start), _run_folder(path))
         earlier = Earlier(folder, blocks, settings, problems)
     with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
-        weights = _read_weights(settings, blocks, [*problems, *spare], run)
+        weights = read_weights(settings, blocks, [*problems, *spare], run)
         training = _Training(
             blocks, settings, problems, spare, plan, run, progress, begin, read_rate, weights
         )
@@ -185,7 +185,7 @@ def open_run(
     return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
 
 
-def _read_weights(
+def read_weights(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], run: Run
 ) -> RowWeights | None:
     """Put the weights of rows, if there are any, into the order of the store."""
@@ -311,8 +311,10 @@ class _Training:
         for visit in self.engine.visit_all("calibrate"):
             for learner in self.spare_learners:
                 learner.be_judged(visit.rows, visit.folds)
-        scores = by_label([c.scores for c in collectors], self.problems[0], self.store)
-        return calibrate(self.settings.loss, collectors[0].y, scores)
+        labels = model_labels(self.problems[0], self.store)
+        scores = by_label([c.scores for c in collectors], labels)
+        codes = np.argsort(np.argsort(labels))[collectors[0].y]
+        return calibrate(scores, codes, joint=self.problems[0].loss.joint)
 
     @staticmethod
     def _set_active(learners: Sequence[Learner], active: bool) -> None:

@@ -202,6 +202,7 @@ class Earlier:
         def change(visit: Visit, learner: Learner) -> None:
             alpha = visit.alpha[learner.number]
             learner.solver.problem.make_feasible(visit.rows, alpha)
+            learner.solver.working.alpha.admit(visit.block, alpha)
             engine.keep(visit.block, learner, alpha)
 
         found = engine.certify(change=change)

@@ -442,8 +442,7 @@ class MultiProblem:
         totals = solve_pairs(
             rows, work.home[:n], beta, work.score[:n], by_class, self.costs, rounds=how.rounds,
             inner_tol=how.inner_tol, block=how.block, state=how.state, bias=self.bias,
-            weight=_first(work.weights, n),
-            spread=how.spread, tasks=how.tasks,
+            weight=_first(work.weights, n), spread=how.spread, tasks=how.tasks,
         )  # fmt: skip
         W[:] = by_class.T
         pool.gather(beta, work.home[:n])

@@ -46,6 +46,9 @@ class DenseSet:
         assert isinstance(alpha, Dense)
         np.take(alpha.values, rows, out=self.values[first : first + len(rows)], mode="clip")
 
+    def admit(self, block: int, alpha: Alphas) -> None:
+        """Get to know the variables of a block that come from elsewhere."""
+
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
         """Room that variables take beside their row's: none."""
         return None
@@ -144,6 +147,23 @@ class ListPool:
             self.outputs, self.betas, self.used,
         )  # fmt: skip
         assert appended == len(rows), "the limits leave room for every block"
+
+    def admit(self, block: int, alpha: Alphas) -> None:
+        """Count the lists of a block that come from elsewhere.
+
+        Where they have more variables than a block may have, the smallest become 0, in place: of
+        losses with lists that is always allowed.
+        """
+        assert isinstance(alpha, Lists)
+        own = slice(alpha.offsets[0], alpha.offsets[-1])
+        outputs, values = alpha.outputs[own], alpha.values[own]
+        if len(values) > self.held_limit:
+            kept = np.zeros(len(values), np.bool_)
+            kept[np.argsort(-values, kind="stable")[: self.held_limit]] = True
+            of_row = np.repeat(np.arange(len(alpha)), alpha.counts)[kept]
+            counts = np.bincount(of_row, minlength=len(alpha))
+            alpha.set(np.concatenate([[0], np.cumsum(counts)]), outputs[kept], values[kept])
+        self.held[block] = int(alpha.offsets[-1] - alpha.offsets[0])
 
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
         """Room that the list of each of the first `n` rows takes."""
