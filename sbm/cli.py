@@ -456,7 +456,10 @@ def _print_tuning(report: dict[str, Any]) -> None:
     _echo(f"         C  {report['metric']:>12}       std  passes   seconds  worst gap")
     for row in report["settings"]:
         gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
-        note = {"converged": "", "budget": "  not converged"}.get(row["status"], "  given up")
+        note = "" if row["status"] == "converged" else "  " + row["status"]
+        if row["mean"] is None:
+            _echo(f"{format_number(row['C']):>10}  {'-':>12}  {note}")
+            continue
         _echo(
             f"{format_number(row['C']):>10}  {row['mean']:12.6f} {row['std']:9.6f} "
             f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"

@@ -149,6 +149,23 @@ class Learner:
         self.judge.add(theirs.y, decide(theirs, self.solver.W, self.solver.problem.bias))
 
 
+def ray(dual_sum: float, W: Weights, factor: float) -> float:
+    """Return the best share of the way to alphas that are multiplied by a factor.
+
+    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
+
+    Parameters
+    ----------
+    dual_sum : float
+        Σ d_i at the alphas as they are.
+    W : ndarray
+        Weights that belong to them.
+    factor : float
+    """
+    size = factor * squared_norm(W)
+    return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0
+
+
 def decide(rows: Rows, W: npt.NDArray[np.float64], bias: float) -> npt.NDArray[np.float64]:
     """Return decision values, shape (n_rows, n_outputs)."""
     scores = np.empty((len(rows), W.shape[1]))
@@ -207,9 +224,6 @@ class Visit:
     rows: Rows
     folds: npt.NDArray[np.uint8] | None
     alpha: dict[int, Alphas]
-
-
-HandOn: TypeAlias = Callable[[Visit, dict[int, Step], Learner], None]
 
 
 class Engine:
@@ -325,7 +339,6 @@ class Engine:
         self,
         number: int,
         chains: Sequence[Sequence[Learner]] | None = None,
-        hand_on: HandOn | None = None,
     ) -> tuple[dict[int, Totals], int]:
         """Outer iteration t of Algorithm 1, for all active learners.
 
@@ -335,9 +348,6 @@ class Engine:
             Of the pass, from 1.
         chains : sequence of sequence of Learner, optional
             Learners of a chain work on a block one behind the other.
-        hand_on : callable, optional
-            ``hand_on(visit, steps, learner)`` is called before each learner's step on a block, with
-            those of the learners before it in the chain, by number.
 
         Returns
         -------
@@ -350,8 +360,7 @@ class Engine:
         chains = chains or [[learner] for learner in active]
         totals = {learner.number: Totals() for learner in active}
         n_blocks = len(self.plan.parts)
-        # What is handed on was not known when the block was screened.
-        every_row = number % FULL_PASS == 0 or not self._screens or hand_on is not None
+        every_row = number % FULL_PASS == 0 or not self._screens
         self._progress.start(f"pass {number}", n_blocks, "blocks")
         if self._blocks is None:
             self._evicted = {}
@@ -361,7 +370,7 @@ class Engine:
         for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
             visit = self._visit(loaded)
             with self.seconds.measure("solve"):
-                steps = self._step(visit, chains, loaded.coming, every_row, hand_on)
+                steps = self._step(visit, chains, loaded.coming, every_row)
             for k, step in steps.items():
                 totals[k].add(step.totals)
                 self._evicted[k] = step.evicted
@@ -406,19 +415,13 @@ class Engine:
         chains: Sequence[Sequence[Learner]],
         coming: _Coming,
         every_row: bool,
-        hand_on: HandOn | None,
     ) -> dict[int, Step]:
         """Inner iteration of Algorithm 1, of every learner."""
 
-        def work(chain: Sequence[Learner]) -> dict[int, Step]:
-            steps: dict[int, Step] = {}
-            for learner in chain:
-                if hand_on is not None:
-                    hand_on(visit, steps, learner)
-                steps[learner.number] = self._step_of(learner, visit, coming, every_row)
-            return steps
+        def work(chain: Sequence[Learner]) -> list[tuple[int, Step]]:
+            return [(x.number, self._step_of(x, visit, coming, every_row)) for x in chain]
 
-        return {k: step for steps in self.for_each(chains, work) for k, step in steps.items()}
+        return dict(itertools.chain(*self.for_each(chains, work)))
 
     def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
         begin = time.perf_counter()
@@ -561,6 +564,24 @@ class Engine:
             solver = self.learners[k].solver
             solver.W[:] = W_alpha
             solver.dual_sum = certificate.dual + 0.5 * squared_norm(W_alpha)
+
+    def fork(self, source: Learner, target: Learner, factor: float) -> None:
+        """Let a learner start where another one is, between two passes.
+
+        With a cost that is `factor` times as large, variables that are as many times as large are
+        inside their bounds, and Σ d_i is as many times as large: so it is for every loss. Less than
+        all of that way is gone where the dual is known to be higher there.
+        """
+        self._stop_reading()
+        share = ray(source.solver.dual_sum, source.solver.W, factor)
+        for block, part in enumerate(self.plan.parts):
+            alpha = self._run.load(self._home(source.number, block))
+            source.solver.working.alphas_of(block, alpha)
+            target.solver.working.alpha.admit(block, alpha)
+            self._run.store(self._home(target.number, block), alpha.times(share * factor))
+            assert len(alpha) == part.rows
+        np.multiply(source.solver.W, share * factor, out=target.solver.W)
+        target.solver.dual_sum = share * factor * source.solver.dual_sum
 
     def keep(self, block: int, learner: Learner, alpha: Alphas) -> None:
         """Let the run hold these alphas of a block; none of its rows may be cached."""

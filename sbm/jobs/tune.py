@@ -2,14 +2,13 @@
 
 Every value of C and every fold is a model of its own, and all of them learn from each block that is
 loaded. A fold is a hash of a row's content, so a row that is held out from a model never reaches
-it, wherever it lies and whatever it is equal to. In the first pass a model starts each block from
-the alphas of the next smaller C; a model whose gap is small enough rests; a C that others have left
-behind is given up. At the end all that are left are certified and judged at fixed weights, and the
-best C is trained on all rows.
+it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones start from
+the alphas of the largest so far, and only while the best one is near the top. A model whose gap is
+small enough rests, a C that others have left behind is given up. At the end all that are left are
+certified and judged at fixed weights, and the best C is trained on all rows.
 """
 
 import math
-import os
 import shutil
 import statistics
 import time
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError
-from sbm.jobs.engine import Engine, Folds, Learner, Visit
+from sbm.jobs.engine import Engine, Folds, Learner
 from sbm.jobs.memory import plan_training
 from sbm.jobs.metrics import BinaryMetrics, MultiMetrics, RegressionMetrics
 from sbm.jobs.pace import choose_rounds
@@ -35,7 +34,7 @@ from sbm.jobs.warm import kernels_of, prepare
 from sbm.settings import Settings, format_number, nearest
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
-from sbm.solver.step import Step, Totals
+from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 
@@ -45,7 +44,7 @@ __all__ = ["METRICS", "Metric", "tune"]
 LOOSER = 10.0
 # A C is given up if its metric is worse than the best one by so many standard errors, and by so
 # many times what it changed by in the last pass.
-ERRORS, CHANGES = 2.0, 4.0
+ERRORS, CHANGES = 2.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,8 @@ def tune(
     report : dict
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
-        folds), ``status``: ``converged``, ``given up`` or ``budget``), ``passes``, ``bytes_read``,
+        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``budget``), ``passes``,
+        ``bytes_read``,
         ``seconds`` (tune, train, total), ``peak_rss_bytes``, ``train`` (the report of the
         training).
 
@@ -134,6 +134,7 @@ def tune(
     begin = time.perf_counter()
     return_freed_memory()
     settings, progress = settings or Settings(), progress or Progress()
+    final, settings = settings, replace(settings, screen=False)  # few passes, so it would not pay
     values = _check(Cs, folds, settings)
     if picture is not None:
         check_metric_picture(picture)
@@ -144,9 +145,6 @@ def tune(
     chosen = choose_metric(metric, problems[0], blocks)
     every = [problem for mine in problems for problem in mine]
     shape = shape_of(settings, blocks, every, folds=True)
-    threads = settings.threads or len(os.sched_getaffinity(0))
-    scratch = 3 * 8 * shape.n_weights * max(shape.outputs)  # of handing alphas on
-    shape = replace(shape, more_bytes=shape.more_bytes + threads * scratch)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
@@ -167,7 +165,7 @@ def tune(
     report["seconds"] = {"tune": time.perf_counter() - begin}
     if picture is not None:
         draw_metric(report, picture)
-    best = replace(settings, C=report["best"])
+    best = replace(final, C=report["best"])
     result, report["train"] = train(blocks.folder, path, best, progress=progress)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
@@ -229,10 +227,12 @@ class _Exam:
         self._labels = labels  # by class code
         self._sorted = np.asarray(sorted(labels))
         self._n_parts, self._with_auc = n_parts, with_auc
+        self._skip = 0
         self.clear()
 
-    def clear(self) -> None:
-        """Forget all rows."""
+    def clear(self, skip: int = 0) -> None:
+        """Forget all rows, and skip so many of those to come."""
+        self._skip = skip
         self._parts: list[npt.NDArray[np.float64]] = []
         self._binary = BinaryMetrics(self._sorted.tolist(), auc=self._with_auc)
         self._multi = MultiMetrics(self._sorted.tolist())
@@ -244,6 +244,9 @@ class _Exam:
         if len(self._parts) < self._n_parts:
             return
         scores, self._parts = by_label(self._parts, self._labels), []
+        if self._skip > 0:
+            self._skip -= len(y)
+            return
         if not self._labels:
             self._targets.add(y, scores[:, 0])
             return
@@ -318,6 +321,11 @@ class _Tuning:
         self.passes = 0
         self.rounds: list[int] = []
         self.given_up: set[float] = set()
+        self.waiting = list(self.Cs[max(2, math.ceil(len(self.Cs) / 2)) :])
+        for candidate in self.candidates:
+            for learner in candidate.learners:
+                learner.judge = candidate.exam
+                learner.is_active = candidate.C not in self.waiting
 
     def run(self) -> dict[str, Any]:
         """Train, give up, rest; then judge what is left."""
@@ -333,56 +341,58 @@ class _Tuning:
         return [c for c in self.candidates if c.is_active]
 
     def _pass(self) -> None:
-        """One pass of all candidates that are still in it."""
+        """One pass of all candidates that are in it."""
         self.passes += 1
         self._set_rounds()
         active = self._active()
-        chains, hand_on = [c.learners for c in active], None
-        if self.passes == 1:
-            chains, hand_on = self._fold_chains(), self._hand_on
         for candidate in active:
-            candidate.exam.clear()
-            for learner in candidate.learners:
-                learner.judge = candidate.exam if self.passes > 1 else None
-        totals, _ = self.engine.run_pass(self.passes, chains, hand_on)
+            # Weights of the first half of the first pass would say little.
+            fresh = candidate.passes == 0 and self.passes == 1
+            candidate.exam.clear(self.store.n_rows // (2 * self.n_folds) if fresh else 0)
+        totals, _ = self.engine.run_pass(self.passes, [c.learners for c in active])
         for candidate in active:
-            candidate.passes = self.passes
+            candidate.passes += 1
+            candidate.metrics.append(self._figure(candidate))
             self._look_at(candidate, [totals[x.number] for x in candidate.learners])
-        if self.passes > 2:
+        if self.passes > 1:
             self._give_up()
+            self._start_next()
         self._tell(active)
 
     def _set_rounds(self) -> None:
+        """One round a step is enough for the tolerance of folds, and best where it is loose."""
         n_blocks = len(self.engine.plan.parts)
-        listed = self.candidates[0].learners[0].solver.problem.listed
-        rounds = choose_rounds(self.settings.rounds, n_blocks, self.rounds, listed=listed)
+        rounds = 1
+        if self.settings.rounds != "auto":
+            rounds = choose_rounds(self.settings.rounds, n_blocks, self.rounds)
         self.rounds.append(rounds)
         for learner in self.engine.learners:
             learner.solver.rounds = rounds
 
-    def _fold_chains(self) -> list[list[Learner]]:
-        """Return the learners of each fold, small C first."""
-        return [
-            [x for c in self.candidates if c.fold == fold for x in c.learners]
-            for fold in range(self.n_folds)
-        ]
-
-    def _hand_on(self, visit: Visit, steps: dict[int, Step], learner: Learner) -> None:
-        """Let a model start this block from the alphas of the next smaller C."""
-        a_value = self.n_folds * len(self.candidates[0].learners)  # learners of one value of C
-        k = learner.number // a_value
-        if k == 0:
+    def _start_next(self) -> None:
+        """Go up to larger values of C, while the best one is among the two largest so far."""
+        started = [C for C in self.Cs if C not in self.waiting]
+        if not self.waiting or self._best() not in started[-2:]:
             return
-        smaller = self.engine.learners[learner.number - a_value]
-        alpha = steps[smaller.number].alpha.take(np.arange(len(visit.rows)))
-        smaller.solver.working.alphas_of(visit.block, alpha)
-        start = alpha.times(self.Cs[k] / self.Cs[k - 1])
-        learner.solver.adopt(visit.block, visit.rows, start, visit.alpha[learner.number])
+        for C in self.waiting[: math.ceil(len(self.Cs) / 4)]:
+            self.waiting.remove(C)
+            for source, target in zip(self._of(started[-1]), self._of(C), strict=True):
+                for a, b in zip(source.learners, target.learners, strict=True):
+                    self.engine.fork(a, b, C / started[-1])
+                    b.is_active = True
+
+    def _latest(self) -> dict[float, list[float]]:
+        """Return the metric of each fold, by C, of those that are judged."""
+        left = [C for C in self.Cs if C not in self.given_up]
+        groups = {C: self._of(C) for C in left}
+        return {C: [c.metrics[-1] for c in g] for C, g in groups.items() if g[0].metrics}
+
+    def _best(self) -> float:
+        latest = self._latest()
+        return max(latest, key=lambda C: statistics.fmean(latest[C]))
 
     def _look_at(self, candidate: _Candidate, totals: Sequence[Totals]) -> None:
-        """Note how far a candidate is; let it rest when that is far enough."""
-        if self.passes > 1:
-            candidate.metrics.append(self._figure(candidate))
+        """Let a candidate rest when it is far enough."""
         gap = sum(one.gap for one in totals)
         dual = math.fsum(learner.solver.dual for learner in candidate.learners)
         if candidate.watch.is_due(gap, dual):
@@ -398,26 +408,15 @@ class _Tuning:
 
     def _give_up(self) -> None:
         """Drop values of C that are clearly worse than the best one, and not about to catch up."""
-        latest = {
-            C: [c.metrics[-1] for c in self._of(C)] for C in self.Cs if C not in self.given_up
-        }
-        best = max(latest, key=lambda C: statistics.fmean(latest[C]))
+        latest, best = self._latest(), self._best()
         for C, mine in latest.items():
             group = self._of(C)
-            if best == C or not any(c.is_active for c in group):
+            before = [c.metrics[-2] for c in group if len(c.metrics) > 1]
+            if best == C or not before or not any(c.is_active for c in group):
                 continue
             behind = [b - m for b, m in zip(latest[best], mine, strict=True)]
             error = statistics.stdev(behind) / math.sqrt(len(behind))
-            change = abs(
-                statistics.fmean(
-                    [
-                        m - c.metrics[-2]
-                        for m, c in zip(mine, group, strict=True)
-                        if len(c.metrics) > 1
-                    ]
-                    or [0.0]
-                )
-            )
+            change = abs(statistics.fmean(mine) - statistics.fmean(before))
             if statistics.fmean(behind) > ERRORS * error + CHANGES * change:
                 self.given_up.add(C)
                 for candidate in group:
@@ -425,11 +424,11 @@ class _Tuning:
 
     def _judge(self) -> None:
         """Certify and judge, at fixed weights, everything that was not given up."""
-        left = [c for c in self.candidates if c.C not in self.given_up]
+        left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
             candidate.exam.clear()
             for learner in candidate.learners:
-                learner.is_active, learner.judge = True, candidate.exam
+                learner.is_active = True
         found = self.engine.certify([c.learners for c in left])
         for candidate in left:
             parts = [found[x.number][0] for x in candidate.learners]
@@ -437,15 +436,15 @@ class _Tuning:
             candidate.metrics.append(self._figure(candidate))
 
     def _tell(self, active: Sequence[_Candidate]) -> None:
-        left = len(self._active())
+        given_up = ", ".join(map(format_number, sorted(self.given_up)))
         self.progress.note(
-            f"pass {self.passes}: {len(active)} models, {left} go on"
-            + "".join(f", C = {format_number(C)} given up" for C in sorted(self.given_up))
+            f"pass {self.passes}: {len(active)} models, {len(self._active())} in the next"
+            + (f"; C = {given_up} given up" if given_up else "")
         )
 
     def _report(self) -> dict[str, Any]:
         table = [self._row(C) for C in self.Cs]
-        judged = [row for row in table if row["status"] != "given up"]
+        judged = [row for row in table if row["status"] in ("converged", "budget")]
         sign = self.metric.sign
         best = max(judged, key=lambda row: sign * row["mean"])
         return {
@@ -459,6 +458,9 @@ class _Tuning:
 
     def _row(self, C: float) -> dict[str, Any]:
         group = self._of(C)
+        if not group[0].metrics:
+            row = dict.fromkeys(("mean", "std", "folds", "relative_gap"))
+            return {"C": C, **row, "passes": 0, "seconds": 0.0, "status": "not tried"}
         figures = [self.metric.sign * c.metrics[-1] for c in group]
         gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
         status = "given up" if C in self.given_up else "budget"

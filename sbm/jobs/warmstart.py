@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, no_alphas
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.engine import Engine, Learner, Visit
+from sbm.jobs.engine import Engine, Learner, Visit, ray
 from sbm.jobs.memory import MemoryPlan, Part, cut_block
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate
@@ -110,7 +110,7 @@ class Earlier:
             shape, was = record["shape"], record["settings"]
             self._block_rows, self._cuts = list(shape["block_rows"]), int(shape["cuts"])
             outputs, listed = list(shape["outputs"]), bool(shape["listed"])
-            self._factor = settings.C / float(was["C"]) if was["loss"] != "one_class" else 1.0
+            factor = settings.C / float(was["C"]) if was["loss"] != "one_class" else 1.0
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f"{folder} cannot be started from ({error}); an older version wrote it"
@@ -121,6 +121,10 @@ class Earlier:
         rows = [part.rows for part in old_parts] * len(outputs)
         self._run, self._state = Run.reopen(folder, rows, max(outputs) if listed else None)
         self._old_parts, self._outputs = old_parts, outputs
+        self._factors = [
+            factor * ray(float(self._of("dual_sum", k)[0]), self._of("W", k), factor)
+            for k in range(len(outputs))
+        ]
 
     def _refuse_others(
         self,
@@ -164,7 +168,7 @@ class Earlier:
                     if part.block == block:
                         places = _places(self._store.chunks[block], part.chunks)
                         home = k * len(plan.parts) + number
-                        run.store(home, alpha.take(places).times(self._factor))
+                        run.store(home, alpha.take(places).times(self._factors[k]))
 
     def _blocks(self, k: int) -> Iterator[tuple[int, Alphas]]:
         """Yield the alphas of each block, of the k-th problem."""
@@ -219,7 +223,7 @@ class Earlier:
         now[:n, :columns] = was[:n]
         if with_bias:
             now[-1, :columns] = was[-1]
-        now *= self._factor
+        now *= self._factors[learner.number]
         learner.solver.problem.restore(
             {name: self._of(name, learner.number) for name in learner.solver.problem.state()}
         )

@@ -223,32 +223,6 @@ class Solver:
         evicted = working.compact(keep, block, alpha)
         return Step(alpha, evicted, totals)
 
-    def adopt(self, block: int, rows: Rows, start: Alphas, alpha: Alphas) -> None:
-        """Let rows that were never visited start at given variables, or on the way to them.
-
-        The dual is concave, so the share θ of the way that is best for a lower bound of it is known
-        from three numbers. `dual_sum` becomes such a bound, until the next certificate.
-
-        Parameters
-        ----------
-        block : int
-        rows : Rows
-        start : Alphas
-            Inside their bounds.
-        alpha : Alphas, changed in place
-            Of the rows, all 0; what they start with.
-        """
-        moved = np.zeros_like(self.W)
-        gain = float(self.problem.certify(rows, start, self.W, moved)[2])
-        size = squared_norm(moved)
-        slope = gain - float(np.vdot(self.W, moved))
-        theta = min(1.0, max(0.0, slope / size)) if size > 0 else 1.0
-        self.W += theta * moved
-        self.dual_sum += theta * gain
-        start = start.times(theta)
-        self.working.alpha.admit(block, start)
-        alpha.put(np.arange(len(rows)), start)
-
     def count_free(self) -> int:
         """Cached rows whose alphas lie inside their bounds."""
         return int(np.count_nonzero(self._is_free(np.arange(self.working.n_cached))))
