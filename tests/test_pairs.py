@@ -242,6 +242,22 @@ def test_a_first_sweep_within_the_tolerance_is_the_last():
     assert p.solve(5, inner_tol=0.1 * totals.violation).sweeps == 5
 
 
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_weights_multiply_the_costs_of_their_rows(bias):
+    p = Problem(8, 30, 4, bias=bias)
+    weight = np.random.default_rng(8).choice([0.0, 0.5, 1.0, 3.0], 30)
+    p.C *= weight[:, None]
+    for _ in range(20):
+        p.solve(200, weight=weight)
+    assert (p.beta >= 0).all()
+    assert (p.beta <= p.C).all()
+    assert (p.beta > p.costs.max()).any()  # the weights matter
+    np.testing.assert_allclose(p.W, p.link(p.beta), atol=1e-12)
+    primal = 0.5 * (p.W**2).sum() + (p.C * np.maximum(p.slack(p.W), 0)).sum()
+    assert primal - p.dual(p.beta) == pytest.approx(0, abs=1e-7 * primal)
+    np.testing.assert_array_equal(np.isneginf(p.score), weight == 0)
+
+
 def test_no_rows_and_no_rounds_are_no_work():
     p = Problem(7, 5, 3)
     assert p.solve(0) == p.solve(0)

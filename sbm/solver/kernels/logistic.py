@@ -35,8 +35,8 @@ from sbm.solver.kernels.sparse import add, dot, prefetch_weights, shuffle
 __all__ = ["certify", "solve"]
 
 _MOST_STEPS = 100  # of one visit; 20 are the most that were ever seen
-# Newton's error after a step is at most twice the square of that step, and the next visit of the row
-# begins with another one.
+# Newton's error after a step is at most twice the square of that step, and the next visit of the
+# row begins with another one.
 _LAST_STEP = 1e-5
 # Violations below this share of the probability are rounding.
 _ROUNDING = 1e-14
