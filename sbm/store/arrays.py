@@ -13,11 +13,12 @@ Codecs: ``raw``; ``zstd``, one frame; ``shuffle``, one frame of the bytes regrou
 Blocks, alphas, checkpoints and models are all such containers. There is no pickle anywhere.
 """
 
+import itertools
 import json
 import math
 import threading
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import zstandard
 from sbm.errors import StoreError
 from sbm.store.files import write_atomically
 
-__all__ = ["VERSION", "Container", "decode", "encode", "is_container", "read", "write"]
+__all__ = ["VERSION", "Container", "Pieces", "decode", "encode", "is_container", "read", "write"]
 
 MAGIC = b"\x89SBM\r\n\x1a\n"
 VERSION = 1
@@ -57,6 +58,28 @@ class Container:
 
     arrays: dict[str, Array]
     meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """An array that is made piece by piece while it is written, never whole in memory.
+
+    Attributes
+    ----------
+    dtype : str
+    shape : tuple of int
+    make : callable
+        Yields the pieces in order; called twice, for the checksum and for the bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[], Iterator[Array]]
+
+    def buffers(self) -> Iterator[memoryview]:
+        """Yield the bytes, piece by piece."""
+        for piece in self.make():
+            yield memoryview(np.ascontiguousarray(piece, self.dtype).reshape(-1).view(np.uint8))
 
 
 _mine = threading.local()  # contexts of zstd, which serve one thread at a time
@@ -108,28 +131,47 @@ def encode(
     list of bytes-like
         To be written one after the other.
     """
-    payload: list[bytes | memoryview] = []
+    head, payload = _lay_out(kind, arrays, meta or {}, level, raw)
+    return [head, *itertools.chain.from_iterable(payload)]
+
+
+def _lay_out(
+    kind: str,
+    arrays: Mapping[str, Array | Pieces],
+    meta: Mapping[str, Any],
+    level: int | None,
+    raw: Collection[str],
+) -> tuple[bytes, list[Iterable[bytes | memoryview]]]:
+    """Return all that comes before the payload, and the buffers of each array."""
+    payload: list[Iterable[bytes | memoryview]] = []
     described = []
     for name, array in arrays.items():
-        codec = "zstd" if array.dtype.itemsize == 1 else "shuffle"
-        if level is None or name in raw:
-            codec = "raw"
-        data = _encode_array(array, codec, level or 1)
-        payload.append(data)
+        if isinstance(array, Pieces):
+            dtype, codec, size, crc = np.dtype(array.dtype), "raw", 0, 0
+            for buffer in array.buffers():
+                size, crc = size + len(buffer), zlib.crc32(buffer, crc)
+            payload.append(array.buffers())
+        else:
+            dtype, codec = array.dtype, "zstd" if array.dtype.itemsize == 1 else "shuffle"
+            if level is None or name in raw:
+                codec = "raw"
+            data = _encode_array(array, codec, level or 1)
+            size, crc = len(data), zlib.crc32(data)
+            payload.append([data])
         described.append({
             "name": name,
-            "dtype": array.dtype.newbyteorder("<").str,
+            "dtype": dtype.newbyteorder("<").str,
             "shape": list(array.shape),
             "codec": codec,
-            "bytes": len(data),
-            "crc32": zlib.crc32(data),
+            "bytes": size,
+            "crc32": crc,
         })  # fmt: skip
-    content = {"kind": kind, "meta": dict(meta or {}), "arrays": described}
+    content = {"kind": kind, "meta": dict(meta), "arrays": described}
     header = json.dumps(content, separators=(",", ":")).encode()
     fixed = b"".join(
         [MAGIC, *(n.to_bytes(4, "little") for n in (VERSION, len(header), zlib.crc32(header)))]
     )
-    return [fixed, header, *payload]
+    return fixed + header, payload
 
 
 def _header(data: memoryview, kind: str, where: str) -> tuple[dict[str, Any], int]:
@@ -249,13 +291,17 @@ def decode(data: bytes | memoryview, kind: str, where: str) -> Container:
 def write(
     path: Path,
     kind: str,
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, Array | Pieces],
     meta: Mapping[str, Any] | None = None,
     *,
     level: int | None = 1,
 ) -> int:
-    """Write a container atomically and return its size in bytes; see `encode`."""
-    return write_atomically(path, encode(kind, arrays, meta, level=level))
+    """Write a container atomically and return its size in bytes; see `encode`.
+
+    Arrays given as `Pieces` are stored as they are, whatever the level.
+    """
+    head, payload = _lay_out(kind, arrays, meta or {}, level, ())
+    return write_atomically(path, itertools.chain([head], *payload))
 
 
 def is_container(path: Path) -> bool:

@@ -6,10 +6,11 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from sbm.errors import StoreError
 
-__all__ = ["lock", "sync_folder", "write_atomically"]
+__all__ = ["lock", "open_atomically", "sync_folder", "write_atomically"]
 
 
 def sync_folder(folder: Path) -> None:
@@ -40,12 +41,17 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
     StoreError
         The disk is full or the folder cannot be written; nothing is left behind.
     """
+    with open_atomically(path) as file:
+        return sum(file.write(buffer) for buffer in buffers)
+
+
+@contextlib.contextmanager
+def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write under a temporary name; `write_atomically` for those who need a file."""
     temporary = path.with_name(path.name + ".tmp")
-    size = 0
     try:
         with open(temporary, "wb") as file:
-            for buffer in buffers:
-                size += file.write(buffer)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -53,10 +59,9 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
             raise write_error(path, error) from error
         raise
-    return size
 
 
 def write_error(path: Path, error: OSError) -> StoreError:
