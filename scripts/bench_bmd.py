@@ -199,6 +199,7 @@ def _train_reference(
 ) -> dict[str, float]:
     """Train to ``--tol`` with a chosen cache; return dual value, accuracy and seconds."""
     import sbm
+    from sbm.store.blocks import BlockStore
 
     tell(f"training to {args.tol:g}")
     half = METHODS[0].blocks(args.blocks)
@@ -206,7 +207,8 @@ def _train_reference(
     found = train(_store(args, half), model, codes=(0, 3), **options).json()
     trained = sbm.Model.load(model)
     columns = _columns(_store(args, half), trained.labels)
-    right = examiner.accuracy(trained.W[:, columns])
+    known = BlockStore(_store(args, half)).read_feature_ids()
+    right = examiner.accuracy(trained.weights_of(known)[:, columns])
     facts = {name: found[name] for name in ("primal", "dual", "relative_gap", "passes")}
     return facts | {"accuracy": right, "solve": found["seconds"]["solve"]}
 

@@ -370,6 +370,7 @@ def _safe_shares(store: Path, model: Path) -> tuple[float, float]:
     blocks, trained = BlockStore(store), Model.load(model)
     positive = list(blocks.labels or []).index(trained.labels[1])
     radius = (2 * trained.info["certificate"]["gap"]) ** 0.5
+    weights = trained.weights_of(blocks.read_feature_ids())[:, 0]
     rows = full = 0
     chunks = [chunk for block in blocks.chunks for chunk in block]
     for chunk in chunks:
@@ -377,7 +378,7 @@ def _safe_shares(store: Path, model: Path) -> tuple[float, float]:
         held = blocks.read([chunk], arena.room(chunk.rows), 0)
         values = np.ones(chunk.nnz) if held.values is None else held.values.astype(np.float64)
         sign = np.where(held.y == positive, 1.0, -1.0)
-        products = np.array([values * trained.W[held.indices, 0], values * values])
+        products = np.array([values * weights[held.indices], values * values])
         filled = held.lengths > 0
         margin, square = np.zeros((2, chunk.rows))
         margin[filled], square[filled] = np.add.reduceat(products, held.starts[filled], axis=1)
