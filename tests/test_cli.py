@@ -25,7 +25,7 @@ from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
-COMMANDS = ["split", "train", "predict", "info", "check"]
+COMMANDS = ["split", "train", "predict", "info", "check", "export"]
 EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
 README_LINES = [
     "sbm split big.svm --blocks 12",
@@ -604,7 +604,7 @@ def test_predict_says_what_it_found(run, here):
     assert re.fullmatch(r"confusion: \d true \+, \d false \+, \d true -, \d false -", lines[4])
     assert lines[5:] == [
         "1 rows have a label the model does not know",
-        "1 nonzeros ignored: the model does not know their ids",
+        "1 nonzeros ignored: the model has no weight for their ids",
     ]
     assert len(Path("out.txt").read_text().splitlines()) == 3
 
@@ -648,7 +648,7 @@ def test_predict_with_several_classes_says_what_it_found(run):
         "      20 -> 10: 2",
         "      10 -> 20: 1",
         "1 rows have a label the model does not know",
-        "1 nonzeros ignored: the model does not know their ids",
+        "1 nonzeros ignored: the model has no weight for their ids",
     ]
     assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
     assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sbm.errors import StoreError
+from sbm.jobs.models import load_model
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore
-from sbm.store.model import Model
 from sbm.store.run import Run
 
 __all__ = ["check", "info"]
@@ -23,7 +23,7 @@ def info(path: str | Path) -> dict[str, Any]:
     Parameters
     ----------
     path : str or Path
-        A store ``*.sbm``, a run directory ``*.run`` or a model file.
+        A store ``*.sbm``, a run directory ``*.run`` or a model file (of `sbm train` or LIBLINEAR).
 
     Returns
     -------
@@ -124,7 +124,7 @@ def _size(path: Path) -> int:
 
 
 def _model(path: Path) -> dict[str, Any]:
-    model = Model.load(path)
+    model = load_model(path)
     return {
         "kind": "model",
         "path": str(path),

@@ -19,6 +19,7 @@ from sbm.jobs.metrics import (
     ProbabilityMetrics,
     RegressionMetrics,
 )
+from sbm.jobs.models import load_model
 from sbm.jobs.probability import check_probabilities, probabilities
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
@@ -30,7 +31,7 @@ from sbm.store.idtable import IdTable
 from sbm.store.model import Model
 from sbm.store.text import expand_inputs, parse_sources
 
-__all__ = ["check_input", "predict"]
+__all__ = ["check_input", "is_same_file", "predict"]
 
 _SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
 _FEW = 64  # up to so many best columns are picked one by one; sorting them all is faster for more
@@ -105,7 +106,7 @@ def predict(
         raise SettingsError(f"threads is {threads}; it must be at least 1")
     return_freed_memory()
     _check_outputs([model, data], output, confusion)
-    model = model if isinstance(model, Model) else Model.load(model)
+    model = load_model(model)
     _check_top(model, top, decision, probability)
     if probability and decision:
         raise SettingsError(
@@ -153,7 +154,7 @@ def _check_outputs(
     outputs = [*confusion] if output is None else [output, *confusion]
     for path in inputs:
         for out in outputs:
-            if isinstance(path, str | Path) and _same_file(path, out):
+            if isinstance(path, str | Path) and is_same_file(path, out):
                 raise SettingsError(f"the output {out} would replace an input; choose another name")
     if output is not None and any(Path(output).resolve() == Path(c).resolve() for c in confusion):
         raise SettingsError(
@@ -190,7 +191,8 @@ def _check_top(model: Model, top: int, decision: bool, probability: bool) -> Non
         )
 
 
-def _same_file(a: str | Path, b: str | Path) -> bool:
+def is_same_file(a: str | Path, b: str | Path) -> bool:
+    """Whether two names are of one file."""
     return os.path.isfile(a) and os.path.isfile(b) and os.path.samefile(a, b)
 
 
@@ -277,19 +279,22 @@ class _Multi(_Answers):
     """What is said of rows by the largest of several decision values."""
 
     def __init__(self, model: Model, decision: bool, top: int) -> None:
-        self._judge = MultiMetrics(model.labels, top)
+        # Columns in ascending order of their labels, and the place of each column in that order.
+        self._order = np.argsort(model.labels)
+        self._place = np.argsort(self._order).astype(np.int32)
+        self._judge = MultiMetrics(sorted(model.labels), top)
         super().__init__(self._judge)
         self._words = np.array([format_number(label) for label in model.labels])
         self._decision, self._top = decision, top
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         codes = _best(scores, self._top)
-        self._judge.add(y, codes)
+        self._judge.add(y, self._place[codes])
         return self._text(codes, scores)
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         if self._decision:
-            for row in scores:
+            for row in scores[:, self._order]:
                 yield " ".join(map(format_number, row.tolist())) + "\n"
         elif self._top == 1:
             yield "\n".join(self._words[codes[:, 0]].tolist()) + "\n"
@@ -304,14 +309,15 @@ class _Probability(_Answers):
     def __init__(self, model: Model, labels: _Answers) -> None:
         super().__init__(labels.metrics)
         self._model, self._labels = model, labels
-        self._quality = ProbabilityMetrics(model.labels)
+        self._order = np.argsort(model.labels)
+        self._quality = ProbabilityMetrics(sorted(model.labels))
 
     def title(self) -> Iterator[str]:
-        yield " ".join(["labels", *map(format_number, self._model.labels)]) + "\n"
+        yield " ".join(["labels", *map(format_number, sorted(self._model.labels))]) + "\n"
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         labels = self._labels.add(y, scores)
-        p = probabilities(self._model, scores)
+        p = probabilities(self._model, scores)[:, self._order]
         self._quality.add(y, p)
         return self._text(labels, p)
 
