@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbm.errors import SbmError
+    from sbm.jobs.export import export
     from sbm.jobs.info import check, info
     from sbm.jobs.predict import predict
     from sbm.jobs.split import split
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from sbm.store.model import Model
 
 __version__ = "0.1.0"
-__all__ = ["Model", "SbmError", "Settings", "check", "info", "predict", "split", "train"]
+__all__ = ["Model", "SbmError", "Settings", "check", "export", "info", "predict", "split", "train"]
 
 _HOMES = {
     "Model": "sbm.store.model",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "check": "sbm.jobs.info",
+    "export": "sbm.jobs.export",
     "info": "sbm.jobs.info",
     "predict": "sbm.jobs.predict",
     "split": "sbm.jobs.split",

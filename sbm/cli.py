@@ -542,7 +542,8 @@ def _print_quality(report: dict[str, Any], prefix: str = "", every_class: bool =
     if report.get("unknown_labels"):
         _echo(f"{report['unknown_labels']:,} rows have a label the model does not know")
     if report["unknown_nonzeros"]:
-        _echo(f"{report['unknown_nonzeros']:,} nonzeros ignored: the model does not know their ids")
+        ignored = f"{report['unknown_nonzeros']:,} nonzeros ignored"
+        _echo(f"{ignored}: the model has no weight for their ids")
     return None
 
 
@@ -690,6 +691,68 @@ def check(store: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
         f"{format_size(report['bytes'])}, {report['features']:,} features"
     )
     return None
+
+
+@cli.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
+@click.option(
+    "--format",
+    type=click.Choice(["liblinear", "npz", "json", "sbm"]),
+    default="liblinear",
+    show_default=True,
+    help="What to write it as, see the README.",
+)
+@click.option(
+    "--prune", type=float, metavar="T", help="Leave out weights between -T and T, these included."
+)
+@click.option(
+    "--test",
+    type=click.Path(),
+    metavar="FILE",
+    help="With --prune: predict this file or store with all weights and without the small ones.",
+)
+@_shared
+def export(model: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Write a model as a file of another tool, all of it or without its smallest weights.
+
+    MODEL is what sbm train wrote, or a model file of LIBLINEAR.
+
+    Example: sbm export big.model --format liblinear --prune 1e-4 --test test.svm
+    """
+    from sbm.jobs.export import export as job
+
+    report = job(model, progress=_Terminal(quiet or as_json, verbose), **options)
+    if as_json:
+        return _echo(json.dumps(report))
+    _echo(
+        f"{report['output']}: {_count(report['weights'], 'weight')} of "
+        f"{_count(report['features'], 'feature')}, {format_size(report['bytes'])}"
+    )
+    if "dropped" in report:
+        _print_pruning(report)
+    return None
+
+
+def _print_pruning(report: dict[str, Any]) -> None:
+    _echo(
+        f"{_count(report['dropped'], 'weight')} between -{report['pruned']:g} and "
+        f"{report['pruned']:g} dropped"
+    )
+    if "test" not in report:
+        _echo("what that does to predictions was not looked at; --test FILE shows it")
+    elif report["change"] is None:
+        _echo(f"{report['test']} holds no rows to show what that does")
+    elif report["measure"] == "accuracy":
+        _echo(
+            f"accuracy {100 * report['before']:.4f} % before, {100 * report['after']:.4f} % after: "
+            f"{100 * report['change']:+.4f} points"
+        )
+    else:
+        _echo(
+            f"mean squared error {report['before']:.6g} before, {report['after']:.6g} after: "
+            f"{report['change']:+.6g}"
+        )
 
 
 # ---------------------------------------------------------------------------------------- main

@@ -24,7 +24,7 @@ LEVELS = {
     "cli": 5, "jobs": 4, "interop": 3, "solver": 2, "store": 2,
     "rows": 1, "settings": 1, "errors": 1, "alphas": 1, "compiled": 1,
 }  # fmt: skip
-FORBIDDEN = {("solver", "store"), ("store", "solver"), ("interop", "solver")}
+FORBIDDEN = {("solver", "store"), ("store", "solver")}
 NUMBA = re.compile(r"sbm/((solver|store)/kernels/\w+|compiled)\.py")
 ONLY_IN = {
     "numba": NUMBA,
