@@ -227,6 +227,21 @@ def test_a_store_may_be_the_test(here):
     assert (report["before"], report["after"], report["change"]) == (1.0, 0.5, -0.5)
 
 
+def test_of_a_regression_model_the_error_is_told(run):
+    model = Model(np.array([1, 2]), np.array([[2.0], [0.5]]), [], info={"loss": "squared_error"})
+    model.save("m.model")
+    Path("t.svm").write_text("2 1:1\n3 1:1 2:2\n")
+    report = sbm.export("m.model", "p.model", format="sbm", prune=0.5, test="t.svm")
+    assert (report["measure"], report["before"], report["after"], report["change"]) == (
+        "mse", 0.0, 0.5, 0.5,
+    )  # fmt: skip
+    _, out, _ = run("sbm export m.model --prune 0.5 --test t.svm -q")
+    assert out.splitlines()[1:] == [
+        "1 weight between -0.5 and 0.5 dropped",
+        "mean squared error 0 before, 0.5 after: +0.5",
+    ]
+
+
 def test_a_test_without_rows_shows_nothing(here):
     Path("t.svm").write_text("\n")
     report = sbm.export(_model(), "p.model", format="sbm", prune=0.5, test="t.svm")

@@ -144,6 +144,26 @@ def test_regression_of_liblinear_is_predicted_as_there(here, solver, loss, bias)
     assert model.is_regression
     assert model.info["loss"] == loss
     np.testing.assert_allclose(model.predict(_matrix("t.svm")), expected, rtol=1e-12, atol=1e-14)
+    found = np.array(_our_numbers("m.txt", "t.svm"))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("labels", [*TWO, *MANY])
+@pytest.mark.parametrize("solver", [0, 6, 7])
+def test_probabilities_of_liblinear_are_those_it_gives(here, labels, solver):
+    _train_there(f"-s {solver} -B 1", labels)
+    model = peer.load_model("m.txt")
+    y, x = peer.svm_read_problem("t.svm")
+    expected, _, theirs = peer.predict(y, x, model, "-b 1 -q")
+    report = sbm.predict("m.txt", "t.svm", "ours.txt", probability=True)
+    title, *lines = Path("ours.txt").read_text().splitlines()
+    assert title == " ".join(["labels", *map(str, sorted(labels))])
+    ours = np.array([[float(word) for word in line.split()] for line in lines])
+    assert ours[:, 0].tolist() == expected
+    theirs = _sorted_columns(theirs, model.get_labels())
+    np.testing.assert_allclose(ours[:, 1:], theirs, rtol=1e-12, atol=1e-14)
+    shares = theirs[np.arange(len(y)), np.searchsorted(np.sort(labels), y)]
+    assert report["log_loss"] == pytest.approx(-np.log(shares).mean(), rel=1e-9)
 
 
 def test_one_class_of_liblinear_is_predicted_as_there(here):
