@@ -547,6 +547,23 @@ def test_text_that_is_no_model_is_refused_with_its_place(here, old, new, message
     assert str(refused.value).endswith((AGAIN, "train it on two or more classes"))
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("1 2", "2 words where a line of 1 weights"), ("", "0 words where a line of 1 weights"),
+        ("x", "'x' where a finite number"), ("1_0", "'1_0' where a finite number"),
+        ("nan", "'nan' where a finite number"), ("1e400", "'1e400' where a finite number"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_of_a_single_column_is_refused_with_its_place(here, line, found):
+    head = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 3\nbias -1\nw\n"
+    Path("m.txt").write_text(f"{head}1 \n{line}\n 2.5e0\n")
+    with pytest.raises(StoreError, match=rf"^m\.txt:8: found {found} is expected; {AGAIN}$"):
+        read_model("m.txt")
+    Path("m.txt").write_text(f"{head}1 \n\t-3 \r\n 2.5e0\n")
+    assert read_model("m.txt").W.tolist() == [[1.0], [-3.0], [2.5]]
+
+
 def test_the_place_is_right_in_later_pieces(here, monkeypatch):
     monkeypatch.setattr(interop, "_TEXT_BYTES", 1 << 14)  # pieces of 2 lines
     head = GOOD.split("0.5")[0].replace("nr_feature 2", "nr_feature 11")

@@ -294,22 +294,26 @@ def _read_weights(lines: _Lines, n_lines: int, n_columns: int) -> Iterator[tuple
 
 
 def _to_numbers(lines: _Lines, texts: list[bytes], n_columns: int) -> Weights:
-    rows = [text.split() for text in texts]
+    words: Iterable[bytes] = texts  # of one column: float() strips blanks
+    if n_columns > 1:
+        rows = [text.split() for text in texts]
+        if any(len(row) != n_columns for row in rows):
+            raise _first_fault(lines, texts, n_columns)
+        words = itertools.chain.from_iterable(rows)
     try:
-        # float() reads underscores, which are no part of a number here
-        if all(len(row) == n_columns for row in rows) and not any(b"_" in text for text in texts):
-            words: Iterable[bytes] = itertools.chain.from_iterable(rows)
-            numbers = np.fromiter(map(float, words), np.float64, len(rows) * n_columns)
-            if np.isfinite(numbers).all():
-                return numbers.reshape(-1, n_columns)
+        numbers = np.fromiter(map(float, words), np.float64, len(texts) * n_columns)
     except ValueError:
-        pass
-    raise _first_fault(lines, rows, n_columns)
+        raise _first_fault(lines, texts, n_columns) from None
+    # float() reads underscores, too, which are no part of a number here
+    if not np.isfinite(numbers).all() or b"_" in b"".join(texts):
+        raise _first_fault(lines, texts, n_columns)
+    return numbers.reshape(-1, n_columns)
 
 
-def _first_fault(lines: _Lines, rows: list[list[bytes]], n_columns: int) -> StoreError:
+def _first_fault(lines: _Lines, texts: list[bytes], n_columns: int) -> StoreError:
     """Name the first line that is not `n_columns` numbers; one is known to be there."""
-    for line, row in enumerate(rows, lines.number - len(rows) + 1):
+    for line, text in enumerate(texts, lines.number - len(texts) + 1):
+        row = text.split()
         if len(row) != n_columns:
             return lines.error(f"{len(row)} words", f"a line of {n_columns} weights", line)
         for word in row:

@@ -178,7 +178,7 @@ def _prune(model: Model, threshold: float) -> tuple[Model, int]:
     if not dropped:
         return model, 0
     info = {k: v for k, v in model.info.items() if k not in ("certificate", "converged")}
-    info["pruned"] = max(threshold, info.get("pruned", 0.0))
+    info["pruned"] = threshold
     return replace(model, W=W, info=info).compact(), dropped
 
 
