@@ -16,11 +16,23 @@ if TYPE_CHECKING:
     from sbm.jobs.predict import predict
     from sbm.jobs.split import split
     from sbm.jobs.train import train
+    from sbm.jobs.tune import tune
     from sbm.settings import Settings
     from sbm.store.model import Model
 
 __version__ = "0.1.0"
-__all__ = ["Model", "SbmError", "Settings", "check", "export", "info", "predict", "split", "train"]
+__all__ = [
+    "Model",
+    "SbmError",
+    "Settings",
+    "check",
+    "export",
+    "info",
+    "predict",
+    "split",
+    "train",
+    "tune",
+]
 
 _HOMES = {
     "Model": "sbm.store.model",
@@ -32,6 +44,7 @@ _HOMES = {
     "predict": "sbm.jobs.predict",
     "split": "sbm.jobs.split",
     "train": "sbm.jobs.train",
+    "tune": "sbm.jobs.tune",
 }
 
 

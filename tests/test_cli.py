@@ -25,7 +25,7 @@ from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
-COMMANDS = ["split", "train", "predict", "info", "check", "export"]
+COMMANDS = ["split", "train", "tune", "predict", "info", "check", "export"]
 EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
 README_LINES = [
     "sbm split big.svm --blocks 12",
@@ -844,7 +844,9 @@ def test_a_second_training_of_the_same_model_is_refused(run, long):
 # ------------------------------------------------------------------------------ many classes
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize(
+    "loss", sorted(n for n, loss in LOSSES.items() if "classification" in loss.tasks)
+)
 def test_train_predict_and_info_of_many_classes(run, loss):
     """Trained on the command line; labels that are no codes, three best ones, confusions."""
     labels = [-3, 0.5, 7, 1e6]

@@ -538,11 +538,13 @@ def test_a_column_does_not_depend_on_how_many_there_are(n_outputs, rows, seed):
     values = random.standard_normal(len(indices))
     W, start = random.standard_normal((6, n_outputs)), random.standard_normal(n_outputs)
     out = np.empty((len(rows), n_outputs))
-    unknown = decision_kernels.decide(indptr, indices, values, W, start, out)
+    unknown = decision_kernels.decide(indptr[:-1], indptr[1:], indices, values, W, start, out)
     assert unknown == np.count_nonzero(indices < 0)
     for k in range(n_outputs):
         column, w = np.empty((len(rows), 1)), np.ascontiguousarray(W[:, [k]])
-        assert unknown == decision_kernels.decide(indptr, indices, values, w, start[[k]], column)
+        assert unknown == decision_kernels.decide(
+            indptr[:-1], indptr[1:], indices, values, w, start[[k]], column
+        )
         assert column[:, 0].tolist() == out[:, k].tolist()
 
 

@@ -450,7 +450,7 @@ def test_labels_that_do_not_fit_the_loss_are_refused_with_what_to_use(tmp_path, 
             fit(tmp_path / "r.sbm", loss=loss)
         assert str(error.value) == (
             f"{tmp_path / 'r.sbm'} has real-valued labels, {loss} needs classes; "
-            "regression is planned, see the README"
+            "use --loss epsilon_insensitive or another loss for regression"
         )
     for loss in ("crammer_singer", "weston_watkins"):
         with pytest.raises(DataError) as error:
