@@ -639,8 +639,11 @@ def info(path: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
     for name, value in facts.items():
         if name == "log" or (name in ("block_rows", "options") and not verbose):
             continue
-        if name == "left_out" and not value:
+        if name in ("left_out", "calibration") and not value:
             continue
+        if name == "settings" and not verbose:
+            usual = Settings().to_dict()
+            value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
         _echo(f"{name.replace('_', ' '):>18}: {_in_words(name, value)}")
     return None
 

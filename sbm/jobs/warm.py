@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+_WEIGHTED = "-weighted"  # rows with weights have kernels of their own
+
+
 def kernels_of(settings: Settings, problems: Sequence[AnyProblem]) -> str:
     """Name the kernels that a training needs, for `prepare`."""
+    name = str(problems[0].loss.kernel)
     if problems[0].listed:
-        return "pairs" if settings.schedule == "pairs" else "multiclass"
-    return str(problems[0].loss.kernel)
+        name = "pairs" if settings.schedule == "pairs" else "multiclass"
+    return name if settings.weights is None else name + _WEIGHTED
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:
@@ -92,4 +97,9 @@ def run(command: str, value_type: str) -> None:
             split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
             split([source], store, dtype=dtype, blocks=2, force=True)
         if command != "split":
-            train(store, Path(folder, "t.model"), Settings(rounds=2, **_SETTINGS[command]))
+            settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(_WEIGHTED)])
+            if command.endswith(_WEIGHTED):
+                weights = Path(folder, "weights.txt")
+                weights.write_text("1\n" * text.count("\n"), "ascii")
+                settings = replace(settings, weights=str(weights))
+            train(store, Path(folder, "t.model"), settings)
