@@ -311,7 +311,9 @@ class _LiblinearCommand(click.Command):
 
 # Hidden: help shows them in a table of their own.
 _LIBLINEAR = tuple(
-    click.option(o.flag, f"liblinear{o.flag.replace('-', '_')}", type=o.type, hidden=True)
+    click.option(
+        o.flag, f"liblinear{o.flag.replace('-', '_')}", type=o.type, hidden=True, help=o.meaning
+    )
     for o in OPTIONS
 )
 

@@ -102,7 +102,7 @@ def test_damaged_machine_code_is_made_again(probe, damage):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] if damage is None else damage)
     assert call(compiled.Kernel("sbm_probe.kernels", "add"), False) == first
-    assert len(path.read_bytes()) == len(whole)
+    assert compiled._read(path) is not None
 
 
 def test_an_edited_source_is_compiled_anew_and_replaces_the_old_code(probe, tmp_path):
@@ -264,7 +264,7 @@ def test_constants_that_stand_on_both_sides_are_the_same():
     assert libsvm.SPARE == text.SPARE + 2  # two newlines
     assert variables.FEW == multiclass.FEW
     assert run.FREE == alphas.FREE
-    kinds = {name: loss.kind for name, loss in LOSSES.items()}
+    kinds = {name: loss.kind for name, loss in LOSSES.items() if loss.kind is not None}
     assert kinds == {
         "hinge": multiclass.ONE_VS_REST,
         "squared_hinge": multiclass.ONE_VS_REST,

@@ -1026,6 +1026,8 @@ def test_today_writes_what_is_frozen(tmp_path: Path) -> None:
                 k: v for k, v in then.items() if k.startswith("block")
             }
         manifest, old = json.loads(today["manifest.json"]), json.loads(then["manifest.json"])
+        for generation in manifest["generations"]:
+            del generation["deal"]  # noted since then; a store without it is read as before
         for changing in (manifest, old):
             for block in changing["blocks"]:
                 del block["bytes"]  # another zstd compresses differently
