@@ -26,7 +26,7 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
     ----------
     starts, lengths : (n,) int64, int32
     indices, bits : int32, uint32 or uint64 or None
-        `bits` are the values as they lie in memory.
+        `bits` are the values as they lie in memory; zeros that were written out do not count.
     n_folds, seed : int
     block, first : int
         Block of the rows and number of the first one there: of rows without a nonzero, which have
@@ -35,12 +35,16 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
     """
     golden = np.uint64(0x9E3779B97F4A7C15)
     begin = _mix(np.uint64(seed) + golden)
+    sign = np.uint64(1) << np.uint64(63 if bits is None or bits.itemsize == 8 else 31)
     for i in range(len(starts)):
-        h = begin
-        if lengths[i] == 0:
-            h = _mix(h ^ _mix(np.uint64(block) * golden + np.uint64(first + i)))
+        h, empty = begin, True
         for p in range(np.uint64(starts[i]), np.uint64(starts[i]) + np.uint64(lengths[i])):
+            if bits is not None and np.uint64(bits[p]) & ~sign == np.uint64(0):
+                continue
+            empty = False
             h = _mix((h + golden) ^ np.uint64(indices[p]))
             if bits is not None:
                 h = _mix(h ^ np.uint64(bits[p]))
+        if empty:
+            h = _mix(h ^ _mix(np.uint64(block) * golden + np.uint64(first + i)))
         folds[i] = np.uint8((h >> np.uint64(33)) % np.uint64(n_folds))
