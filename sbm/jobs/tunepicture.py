@@ -42,15 +42,15 @@ def draw_metric(report: dict[str, Any], path: str | Path) -> None:
         It cannot be written.
     """
     figure, axes = make_figure(7.0, 4.2)
-    rows = report["settings"]
+    rows = [row for row in report["settings"] if row["mean"] is not None]
     kept = [row for row in rows if row["status"] != "given up"]
-    for row in rows:
-        for value in row["folds"]:
-            axes.plot(row["C"], value, ".", color="0.6", markersize=4, zorder=1)
+    points = [(row["C"], x) for row in rows for x in row["folds"] if x is not None]
+    axes.plot(*zip(*points, strict=True), ".", color="0.6", markersize=4, zorder=1, label="folds")
     axes.errorbar(
-        [row["C"] for row in kept], [row["mean"] for row in kept], [row["std"] for row in kept],
-        color="tab:blue", marker="o", capsize=3, label=f"mean and deviation of {report['folds']}",
-        zorder=2,
+        [row["C"] for row in kept], [row["mean"] for row in kept],
+        [row["std"] or 0.0 for row in kept],
+        color="tab:blue", marker="o", capsize=3,
+        label=f"mean and deviation of {report['folds']} folds", zorder=2,
     )  # fmt: skip
     dropped = [row for row in rows if row["status"] == "given up"]
     if dropped:
