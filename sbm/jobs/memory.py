@@ -64,6 +64,8 @@ class Shape:
         What a row takes beside the usual: its target, weight or fold.
     more_bytes : int
         What is needed beside all that.
+    models : int
+        How many models the problems make up, for the sentence that refuses a bound.
     """
 
     n_weights: int
@@ -73,6 +75,7 @@ class Shape:
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
+    models: int = 1
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class _Facts:
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
         self.ids = 8 * shape.n_weights  # to write the model, when blocks and cache are gone
-        self.n_weights, self.n_outputs = shape.n_weights, sum(outputs)
+        self.n_weights, self.n_outputs, self.models = shape.n_weights, sum(outputs), shape.models
         self.fixed = {
             "interpreter": INTERPRETER,
             "weights": 8 * shape.n_weights * self.n_outputs * shape.copies,
@@ -257,17 +260,21 @@ def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> Memo
     items = facts.fixed | last
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     least = sum(items.values())
-    advice = ""
+    what, advice, classes = "", "", facts.n_outputs // facts.models
+    if facts.models > 1:
+        what, advice = f"{facts.models} models ", ", or fewer values of C or fewer folds"
     if facts.n_outputs > 1 and 2 * facts.fixed["weights"] > least:
         copies = facts.fixed["weights"] // (8 * facts.n_weights * facts.n_outputs)
-        advice = (
-            f", or fewer features: weights are {facts.n_weights:,} features x "
-            f"{facts.n_outputs:,} classes x 8 bytes, {copies} times, and sbm split --min-count N "
-            "leaves out features that N rows do not have"
+        shape = [f"{facts.n_weights:,} features"]
+        shape += [f"{classes:,} classes"] if classes > 1 else []
+        shape += [f"{facts.models:,} models"] if facts.models > 1 else []
+        advice += (
+            f", or fewer features: weights are {' x '.join(shape)} x 8 bytes, {copies} times, and "
+            "sbm split --min-count N leaves out features that N rows do not have"
         )
     return MemoryPlanError(
-        f"--mem {format_size(mem)} is too little to train on {store.folder}, which needs {needed}; "
-        f"the least that works is --mem {-(-least // 1_000_000)}MB{advice}",
+        f"--mem {format_size(mem)} is too little to train {what}on {store.folder}, which needs "
+        f"{needed}; the least that works is --mem {-(-least // 1_000_000)}MB{advice}",
         least,
     )
 
