@@ -460,10 +460,11 @@ def _print_tuning(report: dict[str, Any]) -> None:
         gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
         note = "" if row["status"] == "converged" else "  " + row["status"]
         if row["mean"] is None:
-            _echo(f"{format_number(row['C']):>10}  {'-':>12}  {note}")
+            _echo(f"{format_number(row['C']):>10}  {'-':>12}{note}")
             continue
+        std = "-" if row["std"] is None else f"{row['std']:.6f}"
         _echo(
-            f"{format_number(row['C']):>10}  {row['mean']:12.6f} {row['std']:9.6f} "
+            f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
             f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
             + (" *" if row["C"] == report["best"] else note)
         )

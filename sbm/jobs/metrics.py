@@ -80,6 +80,13 @@ class BinaryMetrics:
         self._kept = 0
         self._histogram: npt.NDArray[np.int64] | None = None
 
+    @staticmethod
+    def bytes_for(rows: int, n: int) -> int:
+        """Memory of the AUC of so many rows in each of `n` of these; one at a time is read out."""
+        kept = min(rows, _EXACT_ROWS)
+        counts = 16 * _BUCKETS if rows > _EXACT_ROWS else 0
+        return n * max(9 * kept, counts) + 45 * kept
+
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> None:
         """Add rows.
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import SettingsError
+from sbm.errors import DataError, SettingsError
 from sbm.jobs.engine import Engine, Folds, Learner
 from sbm.jobs.memory import plan_training
-from sbm.jobs.metrics import BinaryMetrics, MultiMetrics, RegressionMetrics
+from sbm.jobs.metrics import BinaryMetrics, RegressionMetrics
 from sbm.jobs.pace import choose_rounds
 from sbm.jobs.problem import by_label, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
@@ -145,23 +145,30 @@ def tune(
     chosen = choose_metric(metric, problems[0], blocks)
     every = [problem for mine in problems for problem in mine]
     shape = shape_of(settings, blocks, every, folds=True)
+    exams = 0
+    if chosen.name == "auc":  # of every model all decision values
+        exams = BinaryMetrics.bytes_for(blocks.n_rows // folds, len(problems))
+    shape = replace(shape, more_bytes=shape.more_bytes + exams, models=len(problems))
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, every), blocks.value_type, progress)
     beside = path.with_name(path.name + ".tune")
     with blocks.in_use(), open_run(beside, every, plan) as run:
-        weights = read_weights(settings, blocks, every, run)
-        engine = Engine(
-            blocks, settings, every, plan, run, progress,
-            folds=Folds(folds, settings.seed),
-            held_out=[f for _ in values for f in range(folds) for _ in problems[0]],
-            weights=weights, is_late=lambda: _is_late(settings, begin),
-        )  # fmt: skip
-        tuning = _Tuning(engine, settings, blocks, problems, values, folds, chosen, progress, begin)
-        report = tuning.run()
-        shutil.rmtree(run.folder, ignore_errors=True)
-    del tuning, engine
+        try:
+            weights = read_weights(settings, blocks, every, run)
+            engine = Engine(
+                blocks, settings, every, plan, run, progress,
+                folds=Folds(folds, settings.seed),
+                held_out=[f for _ in values for f in range(folds) for _ in problems[0]],
+                weights=weights, is_late=lambda: _is_late(settings, begin),
+            )  # fmt: skip
+            report = _Tuning(
+                engine, settings, blocks, problems, values, folds, chosen, progress, begin
+            ).run()
+            del engine  # its memory goes to the training
+        finally:  # nobody could go on from there
+            shutil.rmtree(run.folder, ignore_errors=True)
     report["seconds"] = {"tune": time.perf_counter() - begin}
     if picture is not None:
         draw_metric(report, picture)
@@ -220,13 +227,52 @@ def _is_late(settings: Settings, begin: float) -> bool:
     return limit is not None and time.perf_counter() - begin > float(limit)
 
 
-class _Exam:
-    """Judges a model by its held-out rows; the columns of its learners come one by one."""
+class _ClassCounts:
+    """Rows by class: all that accuracy and F1 take, however many classes there are.
 
-    def __init__(self, labels: list[float], n_parts: int, with_auc: bool) -> None:
-        self._labels = labels  # by class code
-        self._sorted = np.asarray(sorted(labels))
-        self._n_parts, self._with_auc = n_parts, with_auc
+    Figures are those of `MultiMetrics`.
+    """
+
+    def __init__(self, n_labels: int) -> None:
+        self._counts = np.zeros((3, n_labels), np.int64)  # hits, true, predicted
+
+    def add(self, true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> None:
+        """Take rows, as positions among the labels."""
+        for counts, codes in zip(
+            self._counts, (true[true == predicted], true, predicted), strict=True
+        ):
+            counts += np.bincount(codes, minlength=len(counts))
+
+    def result(self) -> dict[str, float | None]:
+        """The figures; None without rows."""
+        hits, true, predicted = self._counts
+        rows, both = int(true.sum()), true + predicted
+        if not rows:
+            return {"accuracy": None, "macro_f1": None}
+        f1 = 2 * hits[both > 0] / both[both > 0]
+        return {"accuracy": int(hits.sum()) / rows, "macro_f1": math.fsum(f1) / len(f1)}
+
+
+class _Exam:
+    """Judges a model by its held-out rows; the columns of its learners come one by one.
+
+    Parameters
+    ----------
+    metric : Metric
+    labels : list of float
+        Of the model, by class code; none for targets.
+    codes : list of float
+        Labels of the rows, by class code: not those of the model where there is one class alone.
+    n_parts : int
+        Learners.
+    """
+
+    def __init__(
+        self, metric: Metric, labels: list[float], codes: list[float], n_parts: int
+    ) -> None:
+        self._metric, self._labels, self._n_parts = metric, labels, n_parts
+        self._sorted = sorted(labels)
+        self._place = np.searchsorted(self._sorted, codes) if labels else np.empty(0, np.intp)
         self._skip = 0
         self.clear()
 
@@ -234,8 +280,8 @@ class _Exam:
         """Forget all rows, and skip so many of those to come."""
         self._skip = skip
         self._parts: list[npt.NDArray[np.float64]] = []
-        self._binary = BinaryMetrics(self._sorted.tolist(), auc=self._with_auc)
-        self._multi = MultiMetrics(self._sorted.tolist())
+        self._classes = _ClassCounts(len(self._labels))
+        self._binary = BinaryMetrics([0.0, 1.0])
         self._targets = RegressionMetrics()
 
     def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
@@ -249,17 +295,33 @@ class _Exam:
             return
         if not self._labels:
             self._targets.add(y, scores[:, 0])
-            return
-        truth = np.asarray(self._labels)[y]
-        if scores.shape[1] == 1:
-            self._binary.add(truth, scores[:, 0])
+        elif self._metric.name == "auc":
+            self._binary.add(self._place[y].astype(np.float64), scores[:, 0])
+        elif scores.shape[1] == 1:
+            self._classes.add(self._place[y], (scores[:, 0] > 0).astype(np.int64))
         else:
-            self._multi.add(truth, np.argmax(scores, axis=1).astype(np.int32)[:, np.newaxis])
+            self._classes.add(self._place[y], np.argmax(scores, axis=1))
 
-    def result(self) -> dict[str, Any]:
-        """All figures of the rows so far."""
-        results = [m.result() for m in (self._binary, self._multi, self._targets)]
-        return max(results, key=lambda result: int(result["rows"]))
+    @property
+    def figure(self) -> float:
+        """The metric; nan where it has no meaning: no rows, or of one class alone."""
+        result: dict[str, Any] = self._targets.result()
+        if self._labels:
+            auc = self._metric.name == "auc"
+            result = self._binary.result() if auc else dict(self._classes.result())
+        found = result[self._metric.name]
+        return math.nan if found is None else float(found)
+
+
+def _known(figures: Sequence[float]) -> list[float]:
+    """Return those that have a meaning."""
+    return [x for x in figures if not math.isnan(x)]
+
+
+def _mean(figures: Sequence[float]) -> float:
+    """Return the mean of those that have a meaning; -inf where none has."""
+    known = _known(figures)
+    return statistics.fmean(known) if known else -math.inf
 
 
 @dataclass
@@ -313,7 +375,7 @@ class _Tuning:
         self.candidates = []
         for k, mine in enumerate(problems):
             learners = engine.learners[k * n : (k + 1) * n]
-            exam = _Exam(labels, n, metric.name == "auc")
+            exam = _Exam(metric, labels, store.labels or [], n)
             watch = GapWatch(LOOSER * settings.tol)
             C, fold = Cs[k // n_folds], k % n_folds
             self.candidates.append(_Candidate(C, fold, learners, exam, watch))
@@ -356,6 +418,7 @@ class _Tuning:
             self._look_at(candidate, [totals[x.number] for x in candidate.learners])
         if self.passes > 1:
             self._give_up()
+        if self.passes > 1 or not self._active():
             self._start_next()
         self._tell(active)
 
@@ -372,7 +435,8 @@ class _Tuning:
     def _start_next(self) -> None:
         """Go up to larger values of C, while the best one is among the two largest so far."""
         started = [C for C in self.Cs if C not in self.waiting]
-        if not self.waiting or self._best() not in started[-2:]:
+        best = self._best()
+        if not self.waiting or (best is not None and best not in started[-2:]):
             return
         for C in self.waiting[: math.ceil(len(self.Cs) / 4)]:
             self.waiting.remove(C)
@@ -387,9 +451,11 @@ class _Tuning:
         groups = {C: self._of(C) for C in left}
         return {C: [c.metrics[-1] for c in g] for C, g in groups.items() if g[0].metrics}
 
-    def _best(self) -> float:
-        latest = self._latest()
-        return max(latest, key=lambda C: statistics.fmean(latest[C]))
+    def _best(self) -> float | None:
+        """Return the C with the best mean so far; None as long as the metric has no meaning."""
+        means = {C: _mean(figures) for C, figures in self._latest().items()}
+        best = max(means, key=lambda C: means[C])
+        return best if math.isfinite(means[best]) else None
 
     def _look_at(self, candidate: _Candidate, totals: Sequence[Totals]) -> None:
         """Let a candidate rest when it is far enough."""
@@ -400,8 +466,7 @@ class _Tuning:
             candidate.rest()
 
     def _figure(self, candidate: _Candidate) -> float:
-        found = candidate.exam.result()[self.metric.name]
-        return math.nan if found is None else self.metric.sign * float(found)
+        return self.metric.sign * candidate.exam.figure
 
     def _of(self, C: float) -> list[_Candidate]:
         return [c for c in self.candidates if c.C == C]
@@ -411,12 +476,14 @@ class _Tuning:
         latest, best = self._latest(), self._best()
         for C, mine in latest.items():
             group = self._of(C)
-            before = [c.metrics[-2] for c in group if len(c.metrics) > 1]
-            if best == C or not before or not any(c.is_active for c in group):
+            if best is None or best == C or not any(c.is_active for c in group):
                 continue
-            behind = [b - m for b, m in zip(latest[best], mine, strict=True)]
+            behind = _known([b - m for b, m in zip(latest[best], mine, strict=True)])
+            changes = _known([c.metrics[-1] - c.metrics[-2] for c in group if len(c.metrics) > 1])
+            if len(behind) < 2 or not changes:
+                continue
             error = statistics.stdev(behind) / math.sqrt(len(behind))
-            change = abs(statistics.fmean(mine) - statistics.fmean(before))
+            change = abs(statistics.fmean(changes))
             if statistics.fmean(behind) > ERRORS * error + CHANGES * change:
                 self.given_up.add(C)
                 for candidate in group:
@@ -444,7 +511,14 @@ class _Tuning:
 
     def _report(self) -> dict[str, Any]:
         table = [self._row(C) for C in self.Cs]
-        judged = [row for row in table if row["status"] in ("converged", "budget")]
+        left = [row for row in table if row["status"] in ("converged", "budget")]
+        judged = [row for row in left if row["mean"] is not None]
+        if not judged:
+            raise DataError(
+                f"{self.metric.name} has no meaning on any of the {self.n_folds} folds of "
+                f"{self.store.folder}: they hold too few rows, or rows of one label alone; "
+                "use fewer folds or another metric"
+            )
         sign = self.metric.sign
         best = max(judged, key=lambda row: sign * row["mean"])
         return {
@@ -462,15 +536,16 @@ class _Tuning:
             row = dict.fromkeys(("mean", "std", "folds", "relative_gap"))
             return {"C": C, **row, "passes": 0, "seconds": 0.0, "status": "not tried"}
         figures = [self.metric.sign * c.metrics[-1] for c in group]
+        known = _known(figures)
         gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
         status = "given up" if C in self.given_up else "budget"
         if gaps and all(c.is_done for c in group):
             status = "converged"
         return {
             "C": C,
-            "mean": statistics.fmean(figures),
-            "std": statistics.stdev(figures),
-            "folds": figures,
+            "mean": statistics.fmean(known) if known else None,
+            "std": statistics.stdev(known) if len(known) > 1 else None,
+            "folds": [None if math.isnan(x) else x for x in figures],
             "passes": max(c.passes for c in group),
             "seconds": sum(c.seconds for c in group),
             "relative_gap": max(gaps) if gaps else None,
