@@ -54,8 +54,7 @@ class Shape:
     outputs : sequence of int
         Columns of W, of each problem that is solved.
     listed : bool
-        Whether rows have lists of variables, and not one each. With one each, every problem has a
-        cache of its own that is as large as if it were alone; lists share that room.
+        Whether rows have lists of variables, and not one each.
     pairs : bool
         Whether they are solved by pairs of classes, which needs all variables of a row.
     copies : int
@@ -65,7 +64,8 @@ class Shape:
     more_bytes : int
         What is needed beside all that.
     models : int
-        How many models the problems make up, for the sentence that refuses a bound.
+        How many models the problems make up. Each has a cache that is as large as if it were alone;
+        groups of the classes of one model share that room.
     """
 
     n_weights: int
@@ -213,10 +213,9 @@ class _Facts:
             self.spill_row += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
         if shape.pairs:
             self.work_row += _PAIR_ROW + variables * _PAIR_VARIABLE
-        # Of a cached row: with the room to leave. Those of several dense problems are counted one
-        # by one.
-        self.caches = 1 if shape.listed else n
-        self.cache_row = (self.work_row if shape.listed else own_row) + 16
+        # Of a cached row: with the room to leave. Caches of several models are counted one by one.
+        self.caches = shape.models if shape.listed else n
+        self.cache_row = -(-self.work_row // self.caches) + 16
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
         self.ids = 8 * shape.n_weights  # to write the model, when blocks and cache are gone

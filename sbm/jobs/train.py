@@ -96,7 +96,7 @@ def train(
     problems = make_problems(settings, blocks)
     spare = held_out_problems(settings, blocks)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
-    shape = shape_of(settings, blocks, [*problems, *spare], folds=bool(spare))
+    shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     _say_plan(plan, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
@@ -151,14 +151,14 @@ def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
 
 
 def shape_of(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folds: bool = False
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int = 1
 ) -> Shape:
-    """Return what decides the memory of a training, in which rows may have folds."""
+    """Return what decides the memory of a training; rows have folds where there are models."""
     pairs = settings.schedule == "pairs"
     # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
     # the sum of all rows and mixtures; a warm start has the earlier one.
     copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
-    targets = not problems[0].classify
+    targets, folds = not problems[0].classify, models > 1
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
@@ -167,6 +167,7 @@ def shape_of(
         copies=copies + (settings.warm_start is not None),
         row_bytes=4 * targets + 8 * (settings.weights is not None) + folds,
         more_bytes=HELD_OUT_BYTES * folds,
+        models=models,
     )
 
 

@@ -144,11 +144,11 @@ def tune(
     problems = [make_problems(replace(settings, C=C), blocks) for C in values for _ in range(folds)]
     chosen = choose_metric(metric, problems[0], blocks)
     every = [problem for mine in problems for problem in mine]
-    shape = shape_of(settings, blocks, every, folds=True)
+    shape = shape_of(settings, blocks, every, models=len(problems))
     exams = 0
     if chosen.name == "auc":  # of every model all decision values
         exams = BinaryMetrics.bytes_for(blocks.n_rows // folds, len(problems))
-    shape = replace(shape, more_bytes=shape.more_bytes + exams, models=len(problems))
+    shape = replace(shape, more_bytes=shape.more_bytes + exams)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")

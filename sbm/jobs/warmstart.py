@@ -23,7 +23,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore, Chunk
-from sbm.store.files import write_error
+from sbm.store.files import lock, write_error
 from sbm.store.run import Run
 
 __all__ = ["Earlier", "shape_record", "step_aside"]
@@ -73,12 +73,13 @@ def step_aside(earlier: Path, folder: Path) -> Path:
     if not folder.exists() or not earlier.samefile(folder):
         return earlier
     aside = _aside(folder)
-    try:
-        if aside.exists():
-            shutil.rmtree(aside)
-        folder.rename(aside)
-    except OSError as error:
-        raise write_error(aside, error) from error
+    with lock(folder / "lock", f"the run {folder}"):  # not under the feet of a training
+        try:
+            if aside.exists():
+                shutil.rmtree(aside)
+            folder.rename(aside)
+        except OSError as error:
+            raise write_error(aside, error) from error
     return aside
 
 
