@@ -252,6 +252,8 @@ class Engine:
     learners : list of Learner
     seconds : Seconds
     reader : BlockReader
+    last_pass : int
+        Nothing is read ahead of a pass behind this one.
     """
 
     def __init__(
@@ -293,6 +295,7 @@ class Engine:
         self._blocks: Generator[Loaded[int, _Coming, Rows]] | None = None
         self._evicted: dict[int, Evicted] = {}
         self._last_block = -1
+        self.last_pass = settings.max_passes
         self._alphas = [
             [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
         ]  # fmt: skip
@@ -400,7 +403,7 @@ class Engine:
         block, reading therefore ends with the pass.
         """
         n_blocks = len(self.plan.parts)
-        last = self.settings.max_passes if n_blocks > 1 else number
+        last = self.last_pass if n_blocks > 1 else number
         before = self._last_block
         for t in range(number, last + 1):
             order = np.random.default_rng([self.settings.seed, 3, t]).permutation(n_blocks)

@@ -299,7 +299,8 @@ class _Training:
         """Fit probabilities to decision values of rows that the second set never saw."""
         self._set_active(self.learners, False)
         watch = GapWatch(self.settings.tol)
-        for number in range(self.passes + 1, self.passes + 1 + self.settings.max_passes):
+        self.engine.last_pass = self.passes + self.settings.max_passes
+        for number in range(self.passes + 1, self.engine.last_pass + 1):
             totals, _ = self.engine.run_pass(number)
             gap = sum(one.gap for one in totals.values())
             dual = math.fsum(learner.solver.dual for learner in self.spare_learners)
