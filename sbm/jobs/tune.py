@@ -3,7 +3,7 @@
 Every value of C and every fold is a model of its own, and all of them learn from each block that is
 loaded. A fold is a hash of a row's content, so a row that is held out from a model never reaches
 it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones start from
-the alphas of the largest so far, and only while the best one is near the top. A model whose gap is
+the alphas of the largest so far, and only when that one is the best. A model whose gap is
 small enough rests, a C that others have left behind is given up. At the end all that are left are
 certified and judged at fixed weights, and the best C is trained on all rows.
 """
@@ -12,7 +12,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ __all__ = ["METRICS", "Metric", "tune"]
 
 # Folds are trained to this many times the tolerance: what C is best shows long before that.
 LOOSER = 10.0
+# Metrics of models whose estimated relative gap is larger than this say little.
+TRUST = 0.5
 # A C is given up if its metric is worse than the best one by so many standard errors, and by so
 # many times what it changed by in the last pass.
 ERRORS, CHANGES = 2.0, 2.0
@@ -334,6 +336,7 @@ class _Candidate:
     exam: _Exam
     watch: GapWatch
     metrics: list[float] = field(default_factory=list)  # of each pass
+    gap: float = math.inf  # relative, estimated in the last pass
     passes: int = 0
     is_done: bool = False
     certificate: Certificate | None = None
@@ -433,17 +436,21 @@ class _Tuning:
             learner.solver.rounds = rounds
 
     def _start_next(self) -> None:
-        """Go up to larger values of C, while the best one is among the two largest so far."""
+        """Go up to larger values of C when the largest so far is the best, and to be trusted."""
         started = [C for C in self.Cs if C not in self.waiting]
-        best = self._best()
-        if not self.waiting or (best is not None and best not in started[-2:]):
+        top, best = started[-1], self._best()
+        if not self.waiting or (best is not None and (best != top or not self._is_trusted(top))):
             return
         for C in self.waiting[: math.ceil(len(self.Cs) / 4)]:
             self.waiting.remove(C)
-            for source, target in zip(self._of(started[-1]), self._of(C), strict=True):
+            for source, target in zip(self._of(top), self._of(C), strict=True):
                 for a, b in zip(source.learners, target.learners, strict=True):
-                    self.engine.fork(a, b, C / started[-1])
+                    self.engine.fork(a, b, C / top)
                     b.is_active = True
+
+    def _is_trusted(self, C: float) -> bool:
+        """Whether models are near enough to their optimum for their metric to say something."""
+        return all(c.gap <= TRUST for c in self._of(C))
 
     def _latest(self) -> dict[float, list[float]]:
         """Return the metric of each fold, by C, of those that are judged."""
@@ -461,6 +468,7 @@ class _Tuning:
         """Let a candidate rest when it is far enough."""
         gap = sum(one.gap for one in totals)
         dual = math.fsum(learner.solver.dual for learner in candidate.learners)
+        candidate.gap = gap / max(abs(dual), 1e-300)
         if candidate.watch.is_due(gap, dual):
             candidate.is_done = True
             candidate.rest()
@@ -472,12 +480,15 @@ class _Tuning:
         return [c for c in self.candidates if c.C == C]
 
     def _give_up(self) -> None:
-        """Drop values of C that are clearly worse than the best one, and not about to catch up."""
+        """Drop values of C that are clearly worse than the best one, and not about to catch up.
+
+        With one that is larger than the best go all that are larger still.
+        """
         latest, best = self._latest(), self._best()
         for C, mine in latest.items():
-            group = self._of(C)
-            if best is None or best == C or not any(c.is_active for c in group):
+            if best is None or best == C or not self._is_trusted(C):
                 continue
+            group = self._of(C)
             behind = _known([b - m for b, m in zip(latest[best], mine, strict=True)])
             changes = _known([c.metrics[-1] - c.metrics[-2] for c in group if len(c.metrics) > 1])
             if len(behind) < 2 or not changes:
@@ -485,8 +496,14 @@ class _Tuning:
             error = statistics.stdev(behind) / math.sqrt(len(behind))
             change = abs(statistics.fmean(changes))
             if statistics.fmean(behind) > ERRORS * error + CHANGES * change:
+                self._drop(other for other in latest if other == C or other > C > best)
+
+    def _drop(self, Cs: Iterable[float]) -> None:
+        """Give up values of C whose models are still in training."""
+        for C in Cs:
+            if any(c.is_active for c in self._of(C)):
                 self.given_up.add(C)
-                for candidate in group:
+                for candidate in self._of(C):
                     candidate.rest()
 
     def _judge(self) -> None:
