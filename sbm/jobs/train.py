@@ -271,7 +271,7 @@ class _Training:
             done, in_time = self._pass()
             last = not in_time or self.passes == self.settings.max_passes
             certificate = None
-            if last or watch.is_due(done.gap, self.dual):
+            if last or watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit)):
                 certificate = self._certify()
                 watch.learn(certificate.relative_gap)
                 last = last or certificate.relative_gap <= self.settings.tol

@@ -31,7 +31,8 @@ class Certificate:
     gap : float
         P(W) - F(α), so P(W) - P* <= gap.
     relative_gap : float
-        gap / max(|primal|, |dual|); 0 where both are 0.
+        gap / max(|primal|, |dual|); 0 where both are 0. Of one class, whose optimum can be 0, the
+        divisor is at least the problem's unit.
     drift : float
         |W - W(α)| by sqrt(2 P(W)) or |W|, whichever is larger: rounding of the running W; above
         1e-9 something is wrong. (|W| alone would be 0 where the optimum is W = 0.)
@@ -98,9 +99,10 @@ class Certifier:
         sums = [math.fsum(column) for column in zip(*self._sums, strict=True)]
         primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
-        scale = max(abs(primal), abs(dual))
+        unit = self._problem.unit
+        scale = max(abs(primal), abs(dual), unit)
         # ½|W|² is a part of the primal value, but for one class it is not below it.
-        size2 = max(2 * primal, squared_norm(self._W))
+        size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
         return Certificate(
             primal=primal,
             dual=dual,
