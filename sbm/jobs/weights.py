@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, StoreError
+from sbm.errors import DataError, SbmError, StoreError
 from sbm.jobs.deal import Deal
 from sbm.settings import format_number
 from sbm.store.blocks import BlockStore, Chunk
@@ -45,7 +45,7 @@ class RowWeights:
     Raises
     ------
     DataError
-        A line is no weight, or there are more or fewer than rows.
+        A line is no weight, there are more or fewer than rows, or all are 0.
     StoreError
         The store does not know how its rows were dealt, or the file cannot be written.
     """
@@ -64,8 +64,12 @@ class RowWeights:
         try:
             with open(target, "wb+") as file:
                 self._fill(file, store, str(source), begins)
+        except SbmError:  # some are OSErrors, too
+            raise
         except OSError as error:
             raise write_error(target, error) from error
+        if self.total == 0:
+            raise DataError(f"{source}: all weights are 0; give at least one row a weight above 0")
 
     def _fill(self, file: BinaryIO, store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
@@ -126,7 +130,8 @@ class _Stream:
                 bad = np.flatnonzero((weights < 0) | (np.diff(parsed.indptr) > 0))
                 if len(bad):
                     row = self._read + int(bad[0]) + 1
-                    found = "features" if weights[bad[0]] >= 0 else format_number(weights[bad[0]])
+                    weight = float(weights[bad[0]])
+                    found = "features" if weight >= 0 else format_number(weight)
                     raise DataError(
                         f"{self._source}: weight {row} is {found}; a number that is not negative "
                         "is expected, one a line"
