@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from sbm import __version__
 from sbm.cli import cli, main
+from sbm.interop.options import OPTIONS
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 from sbm.store.model import Model
@@ -883,3 +884,23 @@ def test_train_predict_and_info_of_many_classes(run, loss):
     code, out, err = run("info m.model")
     assert (code, err) == (0, "")
     assert loss in out
+
+
+# ------------------------------------------------------------------------- tables of the README
+
+
+def test_the_readme_has_every_loss_with_its_number_in_liblinear():
+    text = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (½.*)$", text, re.MULTILINE))
+    assert list(rows) == list(LOSSES)
+    for name, loss in LOSSES.items():
+        numbers = re.findall(r"`-s (\d+)`", rows[name])
+        assert tuple(map(int, numbers)) == loss.liblinear, name
+
+
+def test_the_readme_has_every_option_of_liblinear():
+    text = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    table = text[text.index("### In LIBLINEAR's words") :].split("\n\n")[2]
+    for option in OPTIONS:
+        assert f"`{option.flag} {option.metavar}`" in table
+        assert f"{option.flag} {option.metavar}" in _help("train")
