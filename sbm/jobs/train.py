@@ -7,7 +7,6 @@ that it may be small enough; then a pass of its own certifies the model at fixed
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,25 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import Engine, Learner
-from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape, plan_training
+from sbm.jobs.memory import MemoryPlan, plan_training
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.probability import calibrate
 from sbm.jobs.problem import by_label, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
+from sbm.jobs.setup import find_store, open_run, read_weights, run_folder, shape_of
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, shape_record, step_aside
 from sbm.jobs.weights import RowWeights
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, GapWatch
-from sbm.solver.losses import MOST_RESTING
-from sbm.solver.problem import AnyProblem, OneClass
+from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
 
-__all__ = ["find_store", "open_run", "read_weights", "shape_of", "train"]
+__all__ = ["train"]
 
 # A commit waits for this much time since the last one, and for this many times what that one took.
 COMMIT_SECONDS = 1.0
@@ -102,7 +101,7 @@ def train(
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
     earlier = None
     if settings.warm_start is not None:
-        folder = step_aside(find_run(settings.warm_start), _run_folder(path))
+        folder = step_aside(find_run(settings.warm_start), run_folder(path))
         earlier = Earlier(folder, blocks, settings, problems)
     with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
         weights = read_weights(settings, blocks, [*problems, *spare], run)
@@ -125,78 +124,10 @@ def train(
     return result, report
 
 
-def find_store(store: str | Path | None) -> Path:
-    """Return the store meant: the one named, or the only one in the current folder.
-
-    Raises
-    ------
-    StoreError
-        There is none, or there are several (they are named).
-    """
-    if store is not None:
-        return Path(store)
-    found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
-    if not found:
-        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
-    if len(found) > 1:
-        names = ", ".join(map(str, found))
-        raise StoreError(f"several stores in this folder ({names}); name the one to use")
-    return found[0]
-
-
 def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
     progress.note(
         f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
     )
-
-
-def shape_of(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int = 1
-) -> Shape:
-    """Return what decides the memory of a training; rows have folds where there are models."""
-    pairs = settings.schedule == "pairs"
-    # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
-    # the sum of all rows and mixtures; a warm start has the earlier one.
-    copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
-    targets, folds = not problems[0].classify, models > 1
-    return Shape(
-        n_weights=store.n_features + (problems[0].bias > 0),
-        outputs=[problem.n_outputs for problem in problems],
-        listed=problems[0].listed,
-        pairs=pairs,
-        copies=copies + (settings.warm_start is not None),
-        row_bytes=4 * targets + 8 * (settings.weights is not None) + folds,
-        more_bytes=HELD_OUT_BYTES * folds,
-        models=models,
-    )
-
-
-def _run_folder(model: Path) -> Path:
-    return model.with_name(model.name + ".run")
-
-
-def open_run(
-    model: Path, problems: Sequence[AnyProblem], plan: MemoryPlan
-) -> AbstractContextManager[Run]:
-    """Start the run beside a model, with room for the alphas of each problem."""
-    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
-    lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
-    values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
-    folder = _run_folder(model)
-    return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
-
-
-def read_weights(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], run: Run
-) -> RowWeights | None:
-    """Put the weights of rows, if there are any, into the order of the store."""
-    if settings.weights is None:
-        return None
-    weights = RowWeights(store, settings.weights, run.folder / "weights.sbt")
-    for problem in problems:
-        if isinstance(problem, OneClass):
-            problem.total = weights.total
-    return weights
 
 
 @dataclass

@@ -28,7 +28,8 @@ from sbm.jobs.pace import choose_rounds
 from sbm.jobs.problem import by_label, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.train import find_store, open_run, read_weights, shape_of, train
+from sbm.jobs.setup import find_store, open_run, read_weights, shape_of
+from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.settings import Settings, format_number, nearest

@@ -1,0 +1,86 @@
+"""What a training needs before its first pass: its store, its memory, its run, its weights."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from sbm.errors import StoreError
+from sbm.jobs.calibration import HELD_OUT_BYTES
+from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape
+from sbm.jobs.weights import RowWeights
+from sbm.settings import Settings
+from sbm.solver.losses import MOST_RESTING
+from sbm.solver.problem import AnyProblem, OneClass
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+
+__all__ = ["find_store", "open_run", "read_weights", "run_folder", "shape_of"]
+
+
+def find_store(store: str | Path | None) -> Path:
+    """Return the store meant: the one named, or the only one in the current folder.
+
+    Raises
+    ------
+    StoreError
+        There is none, or there are several (they are named).
+    """
+    if store is not None:
+        return Path(store)
+    found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
+    if not found:
+        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise StoreError(f"several stores in this folder ({names}); name the one to use")
+    return found[0]
+
+
+def shape_of(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int = 1
+) -> Shape:
+    """Return what decides the memory of a training; rows have folds where there are models."""
+    pairs = settings.schedule == "pairs"
+    # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
+    # the sum of all rows and mixtures; a warm start has the earlier one.
+    copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
+    targets, folds = not problems[0].classify, models > 1
+    return Shape(
+        n_weights=store.n_features + (problems[0].bias > 0),
+        outputs=[problem.n_outputs for problem in problems],
+        listed=problems[0].listed,
+        pairs=pairs,
+        copies=copies + (settings.warm_start is not None),
+        row_bytes=4 * targets + 8 * (settings.weights is not None) + folds,
+        more_bytes=HELD_OUT_BYTES * folds,
+        models=models,
+    )
+
+
+def run_folder(model: Path) -> Path:
+    """Return where the state of the training of a model is kept."""
+    return model.with_name(model.name + ".run")
+
+
+def open_run(
+    model: Path, problems: Sequence[AnyProblem], plan: MemoryPlan
+) -> AbstractContextManager[Run]:
+    """Start the run beside a model, with room for the alphas of each problem."""
+    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
+    lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
+    values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
+    folder = run_folder(model)
+    return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
+
+
+def read_weights(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], run: Run
+) -> RowWeights | None:
+    """Put the weights of rows, if there are any, into the order of the store."""
+    if settings.weights is None:
+        return None
+    weights = RowWeights(store, settings.weights, run.folder / "weights.sbt")
+    for problem in problems:
+        if isinstance(problem, OneClass):
+            problem.total = weights.total
+    return weights
