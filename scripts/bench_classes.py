@@ -10,7 +10,7 @@ import numpy as np
 
 from scripts.bench_data import make_text
 from scripts.bench_evaluate import error_rate, read_our_classifier
-from scripts.bench_multiclass import count_labels, warm_training
+from scripts.bench_multiclass import count_labels
 from scripts.bench_ours import (
     BUDGET,
     log_of,
@@ -20,6 +20,7 @@ from scripts.bench_ours import (
     splitting_options,
     train,
     training_options,
+    warm_training,
 )
 from scripts.bench_tools import BenchError, Finished, Report, alternate, median, tell
 

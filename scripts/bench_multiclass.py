@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench_data import labels_of, parse
+from scripts.bench_data import labels_of
 from scripts.bench_evaluate import (
     read_liblinear_classifier,
     read_our_classifier,
     total_objective,
 )
-from scripts.bench_ours import BUDGET, passes_of, split, splitting_options, train, training_options
-from scripts.bench_peers import Liblinear
+from scripts.bench_ours import (
+    BUDGET,
+    solving_of,
+    split,
+    splitting_options,
+    train,
+    training_options,
+    warm_training,
+)
+from scripts.bench_peers import Liblinear, iteration_in_memory
 from scripts.bench_tools import (
     BenchError,
     Finished,
@@ -25,10 +33,9 @@ from scripts.bench_tools import (
     median,
     median_ratio,
     tell,
-    timed,
 )
 
-__all__ = ["bench_multiclass", "bench_ovr_cache", "bench_pairs", "count_labels", "warm_training"]
+__all__ = ["bench_multiclass", "bench_ovr_cache", "bench_pairs", "count_labels"]
 
 TOLERANCES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7)
 SOLVERS = {"crammer_singer": 4, "weston_watkins": 4, "hinge": 3}  # LIBLINEAR's -s
@@ -47,12 +54,6 @@ def count_labels(text: Path) -> int:
     if count < 3:
         raise BenchError(f"{text.name} has {count} different labels, at least three are needed")
     return count
-
-
-def warm_training(store: Path, model: Path, **options: Any) -> None:
-    """Train for a pass: compiles what is missing, and fills the page cache."""
-    tell("warming up")
-    train(store, model, codes=BUDGET, **options | {"max_passes": 1})
 
 
 # ------------------------------------------------------------------------------- beside LIBLINEAR
@@ -93,17 +94,10 @@ class _Ours:
     known: dict[float, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, tol: float) -> tuple[Finished, dict[str, float]]:
-        """Train to a tolerance; return the process, and its seconds of solving apart.
-
-        Those of solving and of certificates, and of waiting for rows but the first time: LIBLINEAR
-        keeps them in memory, ours reads them anew in each pass.
-        """
+        """Train to a tolerance; return the process, and its seconds of solving apart."""
         model = self.model(tol)
         done = train(self.store, model, codes=BUDGET, **self.options | {"tol": tol})
-        seconds = done.json()["seconds"]
-        first = passes_of(model)[0]["wait"]
-        solving = seconds["solve"] + seconds["certify"] + seconds["wait"] - first
-        return done, {"solving": solving}
+        return done, {"solving": solving_of(done, model)}
 
     def model(self, tol: float) -> Path:
         """Where the model of a tolerance is."""
@@ -207,7 +201,7 @@ def _compare(
     }
     runs = alternate(tasks, args.runs)
     writing = median([done.seconds for done in runs["reading"]])
-    reading = max(writing - _one_iteration(text, C, solver), 1e-9)
+    reading = max(writing - iteration_in_memory(text, C, solver, READING_E), 1e-9)
     for name in losses:
         bound = best if name == loss else _bound(ours[name], [tols[name, e] for e in args.e])
         for e in args.e:
@@ -227,25 +221,6 @@ def _bound(ours: _Ours, tols: Sequence[float]) -> float:
     """The largest certified dual value, of a training to a tenth of the smallest tolerance too."""
     ours.report(max(min(tols) / 10, TOLERANCES[-1] / 10))
     return ours.best_dual
-
-
-def _one_iteration(text: Path, C: float, solver: int) -> float:
-    """Seconds of LIBLINEAR's first iteration with the rows in memory already, by its library."""
-    import scipy.sparse
-    from liblinear import liblinearutil as peer
-
-    tell("LIBLINEAR's first iteration in memory")
-    pieces = list(parse(text))
-    width = 1 + max(int(ids.max(initial=0)) for _, _, ids, _ in pieces)
-    rows = [
-        scipy.sparse.csr_matrix((values, ids, indptr), (len(labels), width))
-        for labels, indptr, ids, values in pieces
-    ]
-    y = np.concatenate([labels for labels, *_ in pieces])
-    problem = peer.problem(y, scipy.sparse.csr_matrix(scipy.sparse.vstack(rows, "csr")))
-    del pieces, rows
-    parameter = peer.parameter(f"-q -s {solver} -c {C!r} -e {READING_E!r}")
-    return timed(lambda: peer.train(problem, parameter))
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,14 @@ __all__ = [
     "log_of",
     "passes_of",
     "remove",
+    "solving_of",
     "split",
     "splitting_options",
     "train",
     "train_throttled",
     "training_options",
+    "tune",
+    "warm_training",
     "warm_up",
 ]
 
@@ -84,6 +87,13 @@ def train_throttled(
     return run_process([sys.executable, "-c", THROTTLED_CHILD, *arguments]).json()
 
 
+def tune(store: Path, model: Path, codes: tuple[int, ...] = (0,), **options: Any) -> Finished:
+    """Run ``sbm tune`` from scratch; its report is on stdout."""
+    _remove_model(model)
+    words = _words(options)
+    return run_process(sbm_command("tune", store, "-o", model, *words, "--json"), codes=codes)
+
+
 def _remove_model(model: Path) -> None:
     remove(model, model.with_name(model.name + ".run"))
 
@@ -114,6 +124,12 @@ def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:
     train(store, model, codes=BUDGET, max_passes=1)
 
 
+def warm_training(store: Path, model: Path, **options: Any) -> None:
+    """Train for a pass: compiles what is missing, and fills the page cache."""
+    tell("warming up")
+    train(store, model, codes=BUDGET, **options | {"max_passes": 1})
+
+
 def log_of(model: Path) -> list[dict[str, Any]]:
     """The events in the log of the training that made a model."""
     log = model.with_name(model.name + ".run") / "log.jsonl"
@@ -135,6 +151,17 @@ def passes_of(model: Path) -> list[dict[str, float]]:
         passes.append({"wall": wall, **parts})
         before = event["elapsed"]
     return passes
+
+
+def solving_of(done: Finished, model: Path) -> float:
+    """Seconds of a training that LIBLINEAR's solving is to be compared with.
+
+    Those of solving and of certificates, and of waiting for rows but the first time: LIBLINEAR
+    keeps them in memory, ours reads them anew in each pass.
+    """
+    seconds = done.json()["seconds"]
+    first = passes_of(model)[0]["wait"]
+    return float(seconds["solve"] + seconds["certify"] + seconds["wait"] - first)
 
 
 @dataclass
