@@ -17,6 +17,8 @@
 `cache`        how large should the cache be?
 `screening`    what do rows that need no visit save, and what could safe rules save?
 `threads`      what do two threads give, and what would eight?
+`family`       other losses: how long from text to a model, and solving alone, against LIBLINEAR?
+`tune`         what does cross-validation on one stream cost, in trainings and against models alone?
 
 Of several classes:
 
@@ -51,6 +53,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.bench_bmd import bench_bmd
 from scripts.bench_classes import bench_classes, bench_multiclass_error
 from scripts.bench_data import FEATURES, QUICK_FEATURES, hold_out, make_text
+from scripts.bench_family import bench_family
 from scripts.bench_kernel import bench_kernel
 from scripts.bench_models import bench_one_pass, bench_text_to_gap
 from scripts.bench_multiclass import bench_multiclass, bench_ovr_cache, bench_pairs
@@ -61,6 +64,7 @@ from scripts.bench_options import (
     classes_options,
     cost_option,
     error_options,
+    family_options,
     gap_options,
     kernel_options,
     liblinear_option,
@@ -76,6 +80,7 @@ from scripts.bench_options import (
     split_options,
     splitting_options,
     training_options,
+    tune_options,
 )
 from scripts.bench_plot import draw
 from scripts.bench_text import bench_parse, bench_split, bench_start
@@ -88,6 +93,7 @@ from scripts.bench_training import (
     bench_screening,
     bench_threads,
 )
+from scripts.bench_tune import bench_tune
 
 HELD_OUT = 0.1
 QUICK_ROWS = 20_000
@@ -204,6 +210,21 @@ BENCHMARKS: dict[str, Benchmark] = {
         "one thread and two",
         (training_options, rounds_option, cache_option),
         quick=QUICK_TRAINING,
+    ),
+    "family": Benchmark(
+        bench_family,
+        "losses beside LIBLINEAR's solvers",
+        (training_options, rounds_option, cache_option, liblinear_option, family_options),
+        {"C": 1.0},
+        QUICK_TRAINING,
+    ),
+    "tune": Benchmark(
+        bench_tune,
+        "cross-validation on one stream",
+        (training_options, rounds_option, cache_option, tune_options),
+        {"mem": "2GB", "max_passes": 50},
+        {**QUICK_TRAINING, "grid": "0.01,1", "folds": 2, "alone": True},
+        needs_test=True,
     ),
     "multiclass": Benchmark(
         bench_multiclass,

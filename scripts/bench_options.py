@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sbm.settings import Settings
+from sbm.solver.losses import LOSSES as ALL_LOSSES
 from scripts.bench_evaluate import LOSSES
+from scripts.bench_family import LOSSES as FAMILY
 
 __all__ = [
     "also_option",
@@ -16,6 +18,7 @@ __all__ = [
     "classes_options",
     "cost_option",
     "error_options",
+    "family_options",
     "gap_options",
     "kernel_options",
     "liblinear_option",
@@ -31,6 +34,7 @@ __all__ = [
     "split_options",
     "splitting_options",
     "training_options",
+    "tune_options",
 ]
 
 
@@ -195,6 +199,35 @@ def screening_options(parser: argparse.ArgumentParser) -> None:
         "--gaps", type=_list_of(float), default=[1e-2, 1e-3, 1e-4, 1e-5, 1e-6], metavar="G,G,...",
         help="relative gaps at which safe rows are counted",
     )  # fmt: skip
+
+
+def _family_loss(text: str) -> str:
+    if text not in FAMILY:
+        raise ValueError
+    return text
+
+
+def family_options(parser: argparse.ArgumentParser) -> None:
+    """Of `family`."""
+    parser.add_argument(
+        "--losses", type=_list_of(_family_loss), default=list(FAMILY), metavar="LOSS,...",
+        help=f"of {', '.join(FAMILY)}",
+    )  # fmt: skip
+    also_option(parser)
+
+
+def tune_options(parser: argparse.ArgumentParser) -> None:
+    """Of `tune`."""
+    parser.add_argument(
+        "--grid", default="0.001:10000:x10", metavar="GRID",
+        help="values of C, of sbm tune; -C is that of the one training; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--folds", type=int, default=5, metavar="K")
+    known = [loss for loss in ALL_LOSSES if loss != "one_class"]
+    parser.add_argument("--loss", choices=known, default="hinge", help="default: %(default)s")
+    parser.add_argument(
+        "--alone", action="store_true", help="also train each model of each fold by itself"
+    )
 
 
 # ---------------------------------------------------------------------------------- several classes

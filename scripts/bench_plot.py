@@ -118,11 +118,34 @@ def _classes(report: dict[str, Any], panels: Any) -> None:
         panel.legend()
 
 
+def _tune(report: dict[str, Any], panels: Any) -> None:
+    """The metric of each value of C, and seconds of one training, tuning and models alone."""
+    values = report["tables"]["values of C, all folds on one stream"]
+    metric = list(values[0])[1]
+    for status in dict.fromkeys(row["status"] for row in values):
+        mine = [row for row in values if row["status"] == status and row[metric] is not None]
+        if mine:
+            points = [[float(row[name]) for row in mine] for name in ("C", metric, "std")]
+            panels[0].errorbar(*points, fmt="o", capsize=3, label=status)
+    panels[0].set_xscale("log")
+    panels[0].set_xlabel("C")
+    panels[0].set_ylabel(f"{metric} of the folds, mean and deviation")
+    panels[0].legend()
+    panels[0].grid(alpha=0.3)
+    rows = [row for row in report["rows"] if row["cpu_seconds"] is not None]
+    bars = panels[1].barh([row["what"] for row in rows], [row["seconds"] for row in rows])
+    panels[1].bar_label(bars, fmt="%.1f", padding=3)
+    panels[1].margins(x=0.12)
+    panels[1].invert_yaxis()
+    panels[1].set_xlabel("seconds")
+
+
 PICTURES: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "text-to-gap": _text_to_gap,
     "scaling": _scaling,
     "bmd": _bmd,
     "classes": _classes,
+    "tune": _tune,
 }
 
 
