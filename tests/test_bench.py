@@ -1,5 +1,6 @@
 """scripts/bench.py and scripts/bench_memory.py: every benchmark still runs, at toy size."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -73,6 +74,26 @@ RATIOS = {
         "train: 2_threads_of_1",
         "train: 8_threads_of_1, extrapolated",
     },
+    "family": {
+        f"data.svm: {loss} of -s {solver}, {what}"
+        for loss, solver in (
+            ("log_loss", 7),
+            ("log_loss", 0),
+            ("squared_hinge", 1),
+            ("epsilon_insensitive", 13),
+            ("squared_epsilon_insensitive", 12),
+            ("squared_epsilon_insensitive", 11),
+        )
+        for what in ("whole", "solving", "memory")
+    },
+    "tune": {
+        "time: tune_of_one_training",
+        "CPU time: tune_of_one_training",
+        "bytes read: tune_of_one_training",
+        "time: folds_of_alone",
+        "CPU time: tune_of_alone",
+        "bytes read: folds_of_alone",
+    },
     "multiclass": {
         f"{loss}: {what}_of_liblinear, {which}"
         for loss in ("crammer_singer", "weston_watkins", "hinge")
@@ -120,9 +141,10 @@ PEERS = {
     "kernel": {"liblinear": "liblinear-official"},
     "text-to-gap": LEARNERS | {"vowpalwabbit": "vowpalwabbit"},
     "one-pass": {"vowpalwabbit": "vowpalwabbit"},
+    "family": LEARNERS,
     "multiclass": {"liblinear": "liblinear-official"},
 }
-PICTURES = {"text-to-gap", "scaling", "bmd", "classes"}
+PICTURES = {"text-to-gap", "scaling", "bmd", "classes", "tune"}
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +231,19 @@ def test_benchmark_runs_at_toy_size(
     if name in ("text-to-gap", "one-pass"):
         for row in report["rows"]:
             assert 0.75 < row["test_accuracy"] < 1, row  # labels have the right sign
+    if name == "family":
+        for row in report["rows"]:
+            assert row["converged"], row
+            assert row["above"] < 0.011, row
+            assert row["peer_above"] < 0.1, row  # the same problem, the same sign of the labels
+    if name == "tune":
+        values = report["tables"]["values of C, all folds on one stream"]
+        assert [row["C"] for row in values] == ["0.01", "1"]
+        assert sum(row["status"].endswith(", the best") for row in values) == 1
+        _, folds, final, together, alone = report["rows"]
+        assert together["MB_read"] == pytest.approx(folds["MB_read"] + final["MB_read"])
+        assert alone["what"] == "4 models alone"
+        assert 0.75 < report["rows"][-2]["test_accuracy"] < 1
     if name == "multiclass":
         for row in report["rows"]:
             assert row["reached"], row
@@ -234,6 +269,72 @@ def test_objective_is_that_of_the_formula(tmp_path: Path) -> None:
     expected = 0.5 * weights @ weights + 0.5 * np.maximum(0, 1 - margins).sum()
     assert value == pytest.approx(expected, rel=1e-15)
     assert peers.accuracy(tmp_path / "small.svm", model) == 0.75  # an empty row is never right
+
+
+@pytest.mark.parametrize(
+    ("loss", "of_rows"),
+    [
+        ("log_loss", lambda y, z: np.log1p(np.exp(-y * z))),
+        ("squared_hinge", lambda y, z: np.maximum(0, 1 - y * z) ** 2),
+        ("epsilon_insensitive", lambda y, z: np.maximum(0, abs(y - z) - 0.1)),
+        ("squared_epsilon_insensitive", lambda y, z: np.maximum(0, abs(y - z) - 0.1) ** 2),
+    ],
+)
+def test_objective_of_the_family_is_that_of_the_formula(
+    loss: str, of_rows: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "small.svm").write_text("2 2:0.5 7:2\n0.5 3:1 9000:4\n2\n0.5 2:-1\n")
+    family, peers = load_script("bench_family"), load_script("bench_peers")
+    targets = family.LOSSES[loss].targets
+    weights = np.array([0.25, -3.0, 0.125])
+    model = peers.LinearModel(np.array([2, 3, 7]), weights, None if targets else 2.0)
+    value = family.family_objective(tmp_path / "small.svm", loss, 0.5, model)
+    y = np.array([2, 0.5, 2, 0.5] if targets else [1, -1, 1, -1])
+    z = np.array([0.5 * 0.25 + 2 * 0.125, -3.0, 0.0, -0.25])
+    assert value == pytest.approx(0.5 * weights @ weights + 0.5 * of_rows(y, z).sum(), rel=1e-15)
+
+
+def test_liblinear_model_of_regression_has_no_labels(tmp_path: Path) -> None:
+    head = "solver_type L2R_L1LOSS_SVR_DUAL\nnr_class 2\nnr_feature 2\nbias -1\n"
+    (tmp_path / "peer.model").write_text(f"{head}w\n0.5 \n-0.25 \n")
+    model = load_script("bench_peers").read_liblinear_model(tmp_path / "peer.model")
+    assert model.weights.tolist() == [0.5, -0.25]
+    assert model.positive is None
+
+
+def test_regression_alone_of_targets(tmp_path: Path) -> None:
+    (tmp_path / "targets.svm").write_text("1 1:1\n2 1:2\n3 1:3\n")
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "family", "--losses", "log_loss"]
+    command += ["--quick", "--data", "targets.svm"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "targets.svm has not two labels, so only regression can be measured" in done.stderr
+
+
+def test_a_fold_is_one_line_of_so_many(tmp_path: Path) -> None:
+    (tmp_path / "all.svm").write_text("".join(f"{k} 1:1\n" for k in range(7)))
+    cut = load_script("bench_tune").without_a_fold
+    left = [cut(tmp_path / "all.svm", 3, k, tmp_path / f"{k}.svm").read_text() for k in range(3)]
+    labels = [[int(line.split()[0]) for line in text.splitlines()] for text in left]
+    assert labels == [[1, 2, 4, 5], [0, 2, 3, 5, 6], [0, 1, 3, 4, 6]]
+
+
+def test_outcomes_are_told_by_data_and_loss(tmp_path: Path) -> None:
+    optima = load_script("verify_optima")
+    one = optima.Outcome(
+        "x", "hinge", 1.0, 1, 0.5, 1, 4, 1, 1.0, 1.0, 1.0, 0.0, 2e-5, 0.0, 0.0, 0.1
+    )
+    bad = dataclasses.replace(one, C=0.1, primal_excess=2e-4, passes=8, seconds=2.0)
+    other = dataclasses.replace(one, data="y")
+    grid = optima.Grid(["x", "y"], ["hinge"], [1.0], [1, 3], [0.5], ["auto"], 1e-4)
+    optima.write_outcomes(tmp_path / "o.json", [one, bad, other], optima.new_report("o", grid))
+    assert [o["passed"] for o in json.loads((tmp_path / "o.json").read_text())] == [1, 0, 1]
+    text = (tmp_path / "o.md").read_text().splitlines()
+    assert text[0] == "## o: certified primal against the trusted optimum"
+    assert text[4:6] == [
+        "| x | hinge | 0.1, 1 | 1 of 2 | 2.0e-04 | 6 | 8 | 0.1 to 2 |",
+        "| y | hinge | 1 | 1 of 1 | 2.0e-05 | 4 | 4 | 0.1 to 0.1 |",
+    ]
 
 
 def test_gap_of_liblinear_is_that_of_a_small_problem(tmp_path: Path) -> None:
@@ -381,6 +482,9 @@ def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> N
         (["multiclass", "--data", "nowhere.svm"], 1, "nowhere.svm: no such file"),
         (["multiclass", "-C", "1,0"], 2, "invalid list of float above 0"),
         (["classes", "--losses", "hinge,log"], 2, "invalid list of"),
+        (["family", "--losses", "hinge"], 2, "invalid list of"),
+        (["family", "--data", __file__, "--also", "nowhere.svm"], 1, "nowhere.svm: no such file"),
+        (["tune", "--loss", "one_class"], 2, "invalid choice"),
         (["nothing"], 2, "invalid choice"),
     ],
 )
