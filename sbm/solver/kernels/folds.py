@@ -1,7 +1,8 @@
 """Folds for cross-validation: every row's is a hash of its content.
 
 So a fold does not depend on blocks, order or threads, and equal rows are in the same one: what is
-held out was never seen in training, not even in a copy.
+held out was never seen in training, not even in a copy. It does depend on the numbers that the
+store gave to features, in the order in which its text had them.
 """
 
 import numpy as np

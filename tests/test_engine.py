@@ -1,0 +1,183 @@
+"""Many learners on one stream of blocks: none learns from what it must not see, and forks."""
+
+import contextlib
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from helpers import store_rows, write_rows
+from test_folds import slow_fold
+
+import sbm
+from sbm.alphas import Dense, Lists
+from sbm.jobs.engine import Engine, Folds, ray
+from sbm.jobs.memory import plan_training
+from sbm.jobs.problem import make_problems
+from sbm.jobs.progress import Progress
+from sbm.jobs.train import open_run, shape_of
+from sbm.solver.step import Solver
+from sbm.store.blocks import BlockStore
+
+
+def made(seed=0, n=240, features=8, classes=2):
+    """Rows and labels 1, 2, ...; or targets where there are no classes."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, features)).astype(np.float32).astype(float)
+    X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features
+    scores = X @ random.normal(size=(features, max(1, classes)))
+    scores += 0.5 * random.normal(size=scores.shape)
+    return X, 1.0 + np.argmax(scores, axis=1) if classes else scores[:, 0].round(4)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    for classes in (0, 2, 3):
+        text = write_rows(folder / f"{classes}.svm", *made(classes=classes))
+        sbm.split([text], folder / f"{classes}.sbm", blocks=4)
+    return folder
+
+
+@contextlib.contextmanager
+def engine_of(folder, model, settings, Cs, **options):
+    """An engine at work, with the learners of each C, and its store."""
+    store = BlockStore(folder)
+    problems = [p for C in Cs for p in make_problems(dataclasses.replace(settings, C=C), store)]
+    shape = shape_of(settings, store, problems, folds="folds" in options)
+    plan = plan_training(store, 400_000_000, settings.cache_frac, shape)
+    with open_run(model, problems, plan) as run:
+        engine = Engine(store, settings, problems, plan, run, Progress(), **options)
+        with engine.at_work():
+            yield engine
+
+
+# ---------------------------------------------------------------------------- nothing leaks
+
+
+def test_held_out_rows_never_enter_a_working_set(stores, tmp_path, monkeypatch):
+    n, seed = 3, 5
+    folds = [
+        [slow_fold([(k - 1, v) for k, v in row], n, seed) for _, row in block]
+        for block in store_rows(stores / "2.sbm")
+    ]
+    seen = {}
+    original = Solver._solve
+
+    def spy(self, block):
+        work = self.working
+        pairs = zip(work.home[: work.n].tolist(), work.row[: work.n].tolist(), strict=True)
+        seen.setdefault(id(self), set()).update(pairs)
+        return original(self, block)
+
+    monkeypatch.setattr(Solver, "_solve", spy)
+    settings = sbm.Settings(seed=seed, screen=False)
+    held_out = [0, 1, 2, None]
+    options = {"folds": Folds(n, seed), "held_out": held_out}
+    with engine_of(stores / "2.sbm", tmp_path / "m", settings, [1.0] * 4, **options) as engine:
+        for number in range(1, 4):
+            engine.run_pass(number)
+        certified = engine.certify()
+    every = {(b, i) for b, block in enumerate(folds) for i in range(len(block))}
+    for learner in engine.learners:
+        expected = {(b, i) for b, i in every if folds[b][i] != learner.held_out}
+        assert seen[id(learner.solver)] == expected
+    assert len({certificate.primal for certificate, _ in certified.values()}) == 4
+
+
+def test_a_model_does_not_depend_on_the_labels_of_its_held_out_rows(tmp_path):
+    X, y = made(1)
+    folds = [slow_fold([(int(k), x[k]) for k in np.flatnonzero(x)], 3, 0) for x in X]
+    held_out = np.array(folds) == 1
+    held_out[:5] = False  # the first rows number the labels
+    weights = []
+    for k, labels in enumerate((y, np.where(held_out, 3 - y, y))):
+        text = write_rows(tmp_path / f"{k}.svm", X, labels)
+        sbm.split([text], tmp_path / f"{k}.sbm", blocks=4)
+        options = {"folds": Folds(3, 0), "held_out": [0, 1, 2]}
+        settings = sbm.Settings()
+        with engine_of(tmp_path / f"{k}.sbm", tmp_path / "m", settings, [1.0] * 3, **options) as e:
+            for number in range(1, 4):
+                e.run_pass(number)
+            weights.append([learner.solver.W.tobytes() for learner in e.learners])
+    assert [a == b for a, b in zip(*weights, strict=True)] == [False, True, False]
+
+
+# ----------------------------------------------------------------------------------- forking
+
+CASES = [
+    (0, "epsilon_insensitive"), (0, "squared_epsilon_insensitive"), (0, "squared_error"),
+    (2, "hinge"), (2, "squared_hinge"), (2, "log_loss"), (2, "squared_error"),
+    (3, "hinge"), (3, "squared_hinge"), (3, "log_loss"), (3, "crammer_singer"),
+    (3, "weston_watkins"),
+]  # fmt: skip
+
+
+def variables(alpha):
+    return alpha.values if isinstance(alpha, Dense) else alpha.values[: alpha.offsets[-1]]
+
+
+def copy_of(alpha):
+    if isinstance(alpha, Dense):
+        return Dense(alpha.values.copy())
+    return Lists(alpha.offsets.copy(), alpha.outputs.copy(), alpha.values.copy())
+
+
+@pytest.mark.parametrize("C", [0.1, 2.0])
+@pytest.mark.parametrize(("classes", "loss"), CASES)
+def test_a_fork_is_feasible_linked_and_goes_on_to_the_optimum(classes, loss, C, stores, tmp_path):
+    task = "classification" if classes and loss == "squared_error" else "auto"
+    settings = sbm.Settings(loss=loss, task=task, bias=1.0, seed=3, max_passes=1000)
+    start = 0.03
+    store = stores / f"{classes}.sbm"
+    with engine_of(store, tmp_path / "m", settings, [start, C]) as engine:
+        n = len(engine.learners) // 2
+        sources, targets = engine.learners[:n], engine.learners[n:]
+        for learner in targets:
+            learner.is_active = False
+        for learner in engine.learners:
+            learner.solver.rounds = 5
+        for number in (1, 2):
+            engine.run_pass(number)
+        shares = [ray(s.solver.dual_sum, s.solver.W, C / start) for s in sources]
+        for source, target in zip(sources, targets, strict=True):
+            engine.fork(source, target, C / start)
+            source.is_active, target.is_active = False, True
+        for visit in engine.visit_all("look"):
+            for target in targets:
+                alpha = visit.alpha[target.number]
+                inside = copy_of(alpha)
+                target.solver.problem.make_feasible(visit.rows, inside)
+                np.testing.assert_allclose(variables(inside), variables(alpha), rtol=1e-14)
+        found = engine.certify()
+        for share, target in zip(shares, targets, strict=True):
+            certificate, W_alpha = found[target.number]
+            W, dual_sum = target.solver.W, target.solver.dual_sum
+            np.testing.assert_allclose(W_alpha, W, atol=1e-12 * np.abs(W).max())
+            exact = certificate.dual + 0.5 * np.square(W_alpha).sum()
+            assert certificate.dual > 0
+            assert dual_sum <= exact * (1 + 1e-12)
+            if share == 1:
+                assert dual_sum == pytest.approx(exact, rel=1e-12)
+        for number in itertools.count(3):
+            engine.run_pass(number)
+            parts = [certificate for certificate, _ in engine.certify().values()]
+            gap = sum(part.gap for part in parts) / sum(part.primal for part in parts)
+            if gap < 1e-4 or number == 500:
+                break
+        assert gap < 1e-4
+        forked = sum(part.primal for part in parts)
+    straight = dataclasses.replace(settings, C=C, tol=1e-4)
+    _, report = sbm.train(store, tmp_path / "straight.model", straight)
+    assert forked == pytest.approx(report["primal"], rel=2.1e-4)
+
+
+def test_the_ray_is_the_best_share_and_never_beyond_the_whole_way():
+    W = np.array([[3.0], [4.0]])  # |W|² = 25
+    assert ray(30.0, W, 1.0) == 1.0
+    assert ray(100.0, W, 2.0) == 1.0
+    assert ray(25.0, W, 2.0) == 0.5
+    assert ray(-1.0, W, 2.0) == 0.0
+    assert ray(5.0, 0 * W, 2.0) == 1.0
+    for share in (0.4, 0.6):  # θ f Σd - ½ (θ f)² |W|² is lower beside it
+        assert share * 50 - 0.5 * (share * 2) ** 2 * 25 < 0.5 * 50 - 0.5 * 25
