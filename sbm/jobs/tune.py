@@ -44,10 +44,10 @@ __all__ = ["METRICS", "Metric", "tune"]
 # Folds are trained to this many times the tolerance: what C is best shows long before that.
 LOOSER = 10.0
 # Metrics of models whose estimated relative gap is larger than this say little.
-TRUST = 0.5
+TRUST = 0.1
 # A C is given up if its metric is worse than the best one by so many standard errors, and by so
 # many times what it changed by in the last pass.
-ERRORS, CHANGES = 2.0, 2.0
+ERRORS, CHANGES = 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,14 @@ def _mean(figures: Sequence[float]) -> float:
     return statistics.fmean(known) if known else -math.inf
 
 
+def _lag(best: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Return how much others are behind the best, fold by fold: the mean and its error."""
+    behind = _known([b - other for b, other in zip(best, others, strict=True)])
+    if len(behind) < 2:
+        return 0.0, math.inf
+    return statistics.fmean(behind), statistics.stdev(behind) / math.sqrt(len(behind))
+
+
 @dataclass
 class _Candidate:
     """A model of one C and one fold."""
@@ -437,11 +445,20 @@ class _Tuning:
             learner.solver.rounds = rounds
 
     def _start_next(self) -> None:
-        """Go up to larger values of C when the largest so far is the best, and to be trusted."""
+        """Go up to larger values of C while the largest so far is as good as the best.
+
+        That is judged whatever its gap: one that is behind but far from its optimum trains on, and
+        is judged again.
+        """
         started = [C for C in self.Cs if C not in self.waiting]
         top, best = started[-1], self._best()
-        if not self.waiting or (best is not None and (best != top or not self._is_trusted(top))):
+        latest = self._latest()
+        if not self.waiting or (best is not None and top not in latest):
             return
+        if best is not None and best != top:
+            behind, error = _lag(latest[best], latest[top])
+            if behind > error:
+                return
         for C in self.waiting[: math.ceil(len(self.Cs) / 4)]:
             self.waiting.remove(C)
             for source, target in zip(self._of(top), self._of(C), strict=True):
@@ -490,13 +507,11 @@ class _Tuning:
             if best is None or best == C or not self._is_trusted(C):
                 continue
             group = self._of(C)
-            behind = _known([b - m for b, m in zip(latest[best], mine, strict=True)])
             changes = _known([c.metrics[-1] - c.metrics[-2] for c in group if len(c.metrics) > 1])
-            if len(behind) < 2 or not changes:
+            if not changes:
                 continue
-            error = statistics.stdev(behind) / math.sqrt(len(behind))
-            change = abs(statistics.fmean(changes))
-            if statistics.fmean(behind) > ERRORS * error + CHANGES * change:
+            behind, error = _lag(latest[best], mine)
+            if behind > ERRORS * error + CHANGES * abs(statistics.fmean(changes)):
                 self._drop(other for other in latest if other == C or other > C > best)
 
     def _drop(self, Cs: Iterable[float]) -> None:
