@@ -1,14 +1,14 @@
-"""Peak memory of ``sbm train`` and ``sbm split`` against ``--mem``.
+"""Peak memory of ``sbm train``, ``sbm tune`` and ``sbm split`` against ``--mem``.
 
     python scripts/bench_memory.py -o results/memory
     python scripts/bench_memory.py --quick
 
 Synthetic text is piped into ``sbm split -`` and trained on for two passes, for each bound of
-memory, number of blocks and cache share. Peaks are those of the whole process, as the operating
-system counts them, measured from outside. By default each store is 4.1 times its bound in memory
-form (4 bytes a nonzero, all values 1, and 16 bytes a row), with ``--quick`` four times what the
-bound leaves for rows. Exit code 1 when a peak is above its bound or a command fails (refusing the
-bound included).
+memory, number of blocks and cache share. With the first number of blocks C is tuned, too.
+Peaks are those of the whole process, as the operating system counts them, measured from outside. By
+default each store is 4.1 times its bound in memory form (4 bytes a nonzero, all values 1, and 16
+bytes a row), with ``--quick`` four times what the bound leaves for rows. Exit code 1 when a peak is
+above its bound or a command fails (refusing the bound included).
 """
 
 import argparse
@@ -38,6 +38,7 @@ ROW_BYTES = 16 + 4 * NONZEROS
 BUDGET = 3  # exit code of a training that used up its passes
 TIMES = 4.1  # size of a store, in bounds
 PASSES = 2
+TUNED, FOLDS = "0.1,1", 2
 FALLBACK = "1GB"
 
 
@@ -95,6 +96,9 @@ def measure(grid: Grid, folder: Path) -> Iterator[dict[str, Any]]:
         for frac in grid.cache_fracs:
             tell(f"train --mem {mem} --cache-frac {frac:g}, {rows} rows, {blocks} blocks")
             yield _row("train", mem, rows, blocks, frac, train(store, mem, frac))
+        if blocks == grid.blocks[0]:
+            tell(f"tune --mem {mem}, {rows} rows, {blocks} blocks")
+            yield _row("tune", mem, rows, blocks, None, tune(store, mem))
         shutil.rmtree(store)
 
 
@@ -123,12 +127,19 @@ def split(store: Path, rows: int, blocks: int, mem: str) -> Finished:
 
 def train(store: Path, mem: str, cache_frac: float) -> Finished:
     """Train for two passes, whatever the gap."""
+    return _run("train", store, mem, "--cache-frac", cache_frac, "--rounds", 1, "-C", 0.1)
+
+
+def tune(store: Path, mem: str) -> Finished:
+    """Tune for two passes, then train for two."""
+    return _run("tune", store, mem, "--C", TUNED, "--folds", FOLDS)
+
+
+def _run(command: str, store: Path, mem: str, *options: str | float) -> Finished:
     model = store.with_suffix(".model")
-    options = (
-        "--mem", mem, "--cache-frac", cache_frac, "--rounds", 1, "-C", 0.1, "--tol", 1e-12,
-        "--max-passes", PASSES, "-q",
-    )  # fmt: skip
-    done = run_process(sbm_command("train", store, "-o", model, *options), codes=range(256))
+    budget = ("--mem", mem, "--tol", 1e-12, "--max-passes", PASSES, "-q")
+    line = sbm_command(command, store, "-o", model, *options, *budget)
+    done = run_process(line, codes=range(256))
     model.unlink(missing_ok=True)
     shutil.rmtree(f"{model}.run", ignore_errors=True)
     return done
@@ -150,7 +161,7 @@ def _row(
     from sbm.settings import parse_size
 
     bound = parse_size(mem)
-    worked = done.code == 0 or (command == "train" and done.code == BUDGET)
+    worked = done.code == 0 or (command != "split" and done.code == BUDGET)
     if not worked:
         tell(done.stderr.strip()[-1000:])
     return {

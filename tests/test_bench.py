@@ -507,4 +507,5 @@ def test_peak_memory_stays_below_mem(
     report = read_report(prefix)
     trained = [(r["blocks"], r["cache_frac"]) for r in report["rows"] if r["command"] == "train"]
     assert trained == [(12, 0.5), (12, 0), (100, 0.5), (100, 0)]
+    assert [r["blocks"] for r in report["rows"] if r["command"] == "tune"] == [12]
     assert all(row["ok"] and row["peak_MB"] < row["bound_MB"] for row in report["rows"])
