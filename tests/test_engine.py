@@ -44,7 +44,7 @@ def engine_of(folder, model, settings, Cs, **options):
     """An engine at work, with the learners of each C, and its store."""
     store = BlockStore(folder)
     problems = [p for C in Cs for p in make_problems(dataclasses.replace(settings, C=C), store)]
-    shape = shape_of(settings, store, problems, folds="folds" in options)
+    shape = shape_of(settings, store, problems, models=len(Cs) if "folds" in options else 1)
     plan = plan_training(store, 400_000_000, settings.cache_frac, shape)
     with open_run(model, problems, plan) as run:
         engine = Engine(store, settings, problems, plan, run, Progress(), **options)
