@@ -35,10 +35,10 @@ def write_weights(path, rows):
     return path
 
 
-def dealt(folder, source, target):
+def dealt(folder, source):
     """(row number, weight) of every row of a store, chunk by chunk."""
     store = BlockStore(folder)
-    weights = RowWeights(store, source, target)
+    weights = RowWeights(store, source, folder.parent)
     pairs = []
     for chunks in store.chunks:
         for chunk in chunks:
@@ -81,7 +81,7 @@ def test_every_row_gets_its_own_weight(tmp_path, monkeypatch, options, batch):
     generation = read_manifest(tmp_path / "d.sbm")["generations"][0]
     assert (len(generation["deal"]["batches"]) > 1) == (batch is not None)
     weights = write_weights(tmp_path / "v.txt", range(60))
-    pairs = dealt(tmp_path / "d.sbm", weights, tmp_path / "w")
+    pairs = dealt(tmp_path / "d.sbm", weights)
     assert sorted(row for row, _ in pairs) == list(range(60))
     assert all(weight == weight_of(row) for row, weight in pairs)
 
@@ -93,7 +93,7 @@ def test_appended_rows_have_their_weights_behind_the_others(tmp_path, monkeypatc
         text = numbered(tmp_path, f"{first}.svm", first, n)
         sbm.split([text], tmp_path / "d.sbm", append=k > 0, **options)
     weights = write_weights(tmp_path / "v.txt", range(75))
-    pairs = dealt(tmp_path / "d.sbm", weights, tmp_path / "w")
+    pairs = dealt(tmp_path / "d.sbm", weights)
     assert sorted(row for row, _ in pairs) == list(range(75))
     assert all(weight == weight_of(row) for row, weight in pairs)
 
@@ -101,7 +101,7 @@ def test_appended_rows_have_their_weights_behind_the_others(tmp_path, monkeypatc
 def test_lines_that_were_skipped_have_no_weight(tmp_path):
     (tmp_path / "d.svm").write_text("0 1:1\nbad\n1 1:1\n# remark\n\n2 2:1\n")
     sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm", blocks=2, on_error="skip")
-    pairs = dealt(tmp_path / "d.sbm", write_weights(tmp_path / "v.txt", range(3)), tmp_path / "w")
+    pairs = dealt(tmp_path / "d.sbm", write_weights(tmp_path / "v.txt", range(3)))
     assert sorted(pairs) == [(row, weight_of(row)) for row in range(3)]
 
 
@@ -117,8 +117,8 @@ def test_weights_may_be_compressed(tmp_path, name):
     plain = write_weights(tmp_path / "v.txt", range(30))
     packed = tmp_path / f"v.txt.{name}"
     packed.write_bytes(OPENERS[name](plain.read_bytes()))
-    expected = dealt(tmp_path / "d.sbm", plain, tmp_path / "w")
-    assert dealt(tmp_path / "d.sbm", packed, tmp_path / "w") == expected
+    expected = dealt(tmp_path / "d.sbm", plain)
+    assert dealt(tmp_path / "d.sbm", packed) == expected
 
 
 def test_parts_of_a_block_find_their_weights(tmp_path, monkeypatch):

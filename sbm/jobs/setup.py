@@ -74,12 +74,12 @@ def open_run(
 
 
 def read_weights(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], run: Run
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folder: Path
 ) -> RowWeights | None:
     """Put the weights of rows, if there are any, into the order of the store."""
     if settings.weights is None:
         return None
-    weights = RowWeights(store, settings.weights, run.folder / "weights.sbt")
+    weights = RowWeights(store, settings.weights, folder)
     for problem in problems:
         if isinstance(problem, OneClass):
             problem.total = weights.total

@@ -25,7 +25,7 @@ from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.setup import find_store, open_run, read_weights, run_folder, shape_of
 from sbm.jobs.warm import kernels_of, prepare
-from sbm.jobs.warmstart import Earlier, find_run, shape_record, step_aside
+from sbm.jobs.warmstart import Earlier, find_run, shape_record
 from sbm.jobs.weights import RowWeights
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, GapWatch
@@ -99,12 +99,14 @@ def train(
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     _say_plan(plan, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
+    # All that can be refused comes before the run of an earlier training is replaced.
     earlier = None
     if settings.warm_start is not None:
-        folder = step_aside(find_run(settings.warm_start), run_folder(path))
-        earlier = Earlier(folder, blocks, settings, problems)
+        earlier = Earlier(find_run(settings.warm_start), blocks, settings, problems)
+    weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
+    if earlier is not None:
+        earlier.step_aside(run_folder(path))
     with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
-        weights = read_weights(settings, blocks, [*problems, *spare], run)
         training = _Training(
             blocks, settings, problems, spare, plan, run, progress, begin, read_rate, weights
         )

@@ -159,7 +159,7 @@ def tune(
     beside = path.with_name(path.name + ".tune")
     with blocks.in_use(), open_run(beside, every, plan) as run:
         try:
-            weights = read_weights(settings, blocks, every, run)
+            weights = read_weights(settings, blocks, every, run.folder)
             engine = Engine(
                 blocks, settings, every, plan, run, progress,
                 folds=Folds(folds, settings.seed),

@@ -26,7 +26,7 @@ from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.files import lock, write_error
 from sbm.store.run import Run
 
-__all__ = ["Earlier", "shape_record", "step_aside"]
+__all__ = ["Earlier", "find_run", "shape_record"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,11 +36,17 @@ def shape_record(
 ) -> dict[str, Any]:
     """Return what a run must say of itself so that another training can start from it."""
     return {
-        "block_rows": [entry["rows"] for entry in store.manifest["blocks"]],
+        "blocks": _signature(store),
         "cuts": plan.cuts,
         "outputs": [problem.n_outputs for problem in problems],
         "listed": problems[0].listed,
     }
+
+
+def _signature(store: BlockStore) -> list[list[int]]:
+    """Return what tells blocks of other rows from these, as far as sizes can."""
+    blocks = store.manifest["blocks"]
+    return [[entry[name] for name in ("rows", "nnz", "bytes")] for entry in blocks]
 
 
 def find_run(path: str | Path) -> Path:
@@ -68,21 +74,6 @@ def _aside(folder: Path) -> Path:
     return folder.with_name(folder.name + ".before")
 
 
-def step_aside(earlier: Path, folder: Path) -> Path:
-    """Move a run out of the way if a new one is about to take its place; return where it is."""
-    if not folder.exists() or not earlier.samefile(folder):
-        return earlier
-    aside = _aside(folder)
-    with lock(folder / "lock", f"the run {folder}"):  # not under the feet of a training
-        try:
-            if aside.exists():
-                shutil.rmtree(aside)
-            folder.rename(aside)
-        except OSError as error:
-            raise write_error(aside, error) from error
-    return aside
-
-
 class Earlier:
     """The run of an earlier training.
 
@@ -106,10 +97,12 @@ class Earlier:
         self, folder: Path, store: BlockStore, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         self.folder, self._store = folder, store
+        self._replaced: Path | None = None
         record = Run.read(folder)
         try:
             shape, was = record["shape"], record["settings"]
-            self._block_rows, self._cuts = list(shape["block_rows"]), int(shape["cuts"])
+            self._was_blocks, self._cuts = list(shape["blocks"]), int(shape["cuts"])
+            self._block_rows = [int(rows) for rows, _, _ in self._was_blocks]
             outputs, listed = list(shape["outputs"]), bool(shape["listed"])
             factor = settings.C / float(was["C"]) if was["loss"] != "one_class" else 1.0
         except (KeyError, TypeError, ValueError) as error:
@@ -143,8 +136,7 @@ class Earlier:
                     f"{self.folder} was trained with {name} {was.get(name)}, now it is {now}; "
                     "a warm start keeps it, leave out --warm-start to change it"
                 )
-        mine = [entry["rows"] for entry in self._store.manifest["blocks"]]
-        if mine[: len(self._block_rows)] != self._block_rows:
+        if _signature(self._store)[: len(self._was_blocks)] != self._was_blocks:
             raise StoreError(
                 f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
                 "that were appended since may be new; leave out --warm-start"
@@ -160,6 +152,29 @@ class Earlier:
     @staticmethod
     def _parts(blocks: Sequence[Sequence[Chunk]], cuts: int) -> list[Part]:
         return [part for chunks in blocks for part in cut_block(chunks, cuts)]
+
+    def step_aside(self, folder: Path) -> None:
+        """Move out of the way if a new run is about to take this one's place.
+
+        What lies there is the new one's from now on, and `remove` removes it.
+
+        Raises
+        ------
+        StoreError
+            Another process trains this model, or the run cannot be moved.
+        """
+        aside = _aside(folder)
+        self._replaced = aside
+        if not folder.exists() or not self.folder.samefile(folder):
+            return
+        with lock(folder / "lock", f"the run {folder}"):
+            try:
+                if aside.exists():
+                    shutil.rmtree(aside)
+                folder.rename(aside)
+            except OSError as error:
+                raise write_error(aside, error) from error
+        self.folder = self._run.folder = aside
 
     def hand_over(self, run: Run, plan: MemoryPlan) -> None:
         """Put the alphas where a new run expects them, whatever parts the blocks were cut in."""
@@ -230,9 +245,9 @@ class Earlier:
         )
 
     def remove(self) -> None:
-        """Remove the run if it was moved out of the way of the one that is finished now."""
-        if self.folder.name.endswith(".before"):
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the run that the one that is finished now has replaced."""
+        if self._replaced is not None:
+            shutil.rmtree(self._replaced, ignore_errors=True)
 
 
 def _places(block: Sequence[Chunk], chunks: Sequence[Chunk]) -> npt.NDArray[np.int64]:

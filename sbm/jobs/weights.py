@@ -5,10 +5,13 @@ again: weights are dealt as the rows were and kept in one file in the order of t
 chunk of rows finds its own.
 """
 
+import os
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +37,8 @@ class RowWeights:
     source : str or Path
         Text with a weight a line, for each row of the text of the store, in its order; plain, .gz,
         .bz2, .xz or .zst.
-    target : Path
-        File to make, 8 bytes a row.
+    folder : Path
+        Where there is room for a file without a name, 8 bytes a row; it is gone with the process.
 
     Attributes
     ----------
@@ -50,8 +53,7 @@ class RowWeights:
         The store does not know how its rows were dealt, or the file cannot be written.
     """
 
-    def __init__(self, store: BlockStore, source: str | Path, target: Path) -> None:
-        self._target = target
+    def __init__(self, store: BlockStore, source: str | Path, folder: Path) -> None:
         self._place: dict[tuple[int, int], int] = {}  # of a chunk's first row
         first = 0
         begins = []
@@ -62,16 +64,19 @@ class RowWeights:
                 first += chunk.rows
         self.total = 0.0
         try:
-            with open(target, "wb+") as file:
+            with TemporaryFile(dir=folder) as file:
                 self._fill(file, store, str(source), begins)
+                file.flush()
+                self._handle = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._handle)
         except SbmError:  # some are OSErrors, too
             raise
         except OSError as error:
-            raise write_error(target, error) from error
+            raise write_error(folder / "weights", error) from error
         if self.total == 0:
             raise DataError(f"{source}: all weights are 0; give at least one row a weight above 0")
 
-    def _fill(self, file: BinaryIO, store: BlockStore, source: str, begins: list[int]) -> None:
+    def _fill(self, file: IO[bytes], store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
         weights = _Stream(source)
         blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
@@ -99,17 +104,15 @@ class RowWeights:
         Raises
         ------
         StoreError
-            The file is gone or shorter than it was.
+            The disk fails.
         """
-        try:
-            with open(self._target, "rb") as file:
-                file.seek(8 * self._place[chunk.block, chunk.offset])
-                data = file.read(8 * chunk.rows)
+        place, view = 8 * self._place[chunk.block, chunk.offset], memoryview(out[: chunk.rows])
+        try:  # in several threads: pread moves no position
+            n = os.preadv(self._handle, [view.cast("B")], place)
         except OSError as error:
-            raise StoreError(f"cannot read {self._target}: {error.strerror}") from error
-        if len(data) != 8 * chunk.rows:
-            raise StoreError(f"{self._target} is too short; train again with the same command")
-        out[: chunk.rows] = np.frombuffer(data, np.float64)
+            raise StoreError(f"cannot read the weights of rows: {error.strerror}") from error
+        if n != 8 * chunk.rows:
+            raise StoreError("the weights of rows were cut off; train again")
 
 
 class _Stream:

@@ -196,7 +196,9 @@ class Problem:
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
         """Move variables that lie outside their bounds to the nearest one, in place."""
         assert isinstance(alpha, Dense)
-        upper: Any = np.inf if self.loss.squared else self.costs(rows.y, rows.weights)
+        upper = self.costs(rows.y, rows.weights)
+        if self.loss.squared:
+            upper = np.where(upper > 0, np.inf, 0.0)
         lower: Any = -upper if self.loss.kernel == "svr" else 0.0
         np.clip(alpha.values, lower, upper, out=alpha.values)
 
@@ -513,11 +515,13 @@ class MultiProblem:
             sums = np.bincount(of_row, values, len(rows))
             shrink = np.minimum(1.0, np.divide(upper, sums, out=np.ones(len(rows)), where=sums > 0))
             values *= shrink[of_row]
-        elif not self.loss.squared:
+        else:
             limits = upper[of_row]
             if not self.loss.joint:
                 rest = self.cost_rest * (1.0 if rows.weights is None else rows.weights[of_row])
                 limits = np.where(outputs + self.first == rows.y[of_row], limits, rest)
+            if self.loss.squared:
+                limits = np.where(limits > 0, np.inf, 0.0)
             values = np.minimum(values, limits)
         kept = values > 0
         offsets = np.concatenate([[0], np.cumsum(np.bincount(of_row[kept], minlength=len(rows)))])

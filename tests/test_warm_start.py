@@ -1,0 +1,271 @@
+"""Warm starts: the same optimum from anywhere, at once where nothing changed, and refusals."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from families import CASES, LABELS, N_FEATURES, Case, assert_same_optimum, make_store
+from helpers import fit, write_rows
+
+import sbm
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.store import blocks
+
+EVERY = pytest.mark.parametrize("case", CASES, ids=str)
+OPTIONS = {"C": 0.1, "tol": 1e-5, "max_passes": 5000, "rounds": 5}
+
+
+def trained(folder, case, n_blocks=4, **options):
+    X, y = case.rows()
+    store = make_store(folder, X, y, blocks=n_blocks)
+    return store, fit(store, "a.model", **case.options, **{**OPTIONS, **options})
+
+
+def warm(store, case, name="b.model", start="a.model", **options):
+    chosen = {**case.options, **OPTIONS, **options}
+    model, report, passes = fit(store, name, warm_start=str(store.parent / start), **chosen)
+    assert report["converged"]
+    assert report["drift"] <= 1e-9
+    return model, report, passes
+
+
+def files(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+# ----------------------------------------------------------------------------- nothing changed
+
+
+@EVERY
+@pytest.mark.parametrize("start", ["a.model", "a.model.run"])
+def test_the_same_settings_take_no_pass(tmp_path, case, start):
+    store, (first, before, _) = trained(tmp_path, case)
+    model, report, passes = warm(store, case, start=start)
+    assert (report["passes"], passes) == (0, [])
+    assert report["relative_gap"] <= OPTIONS["tol"]
+    assert report["primal"] == pytest.approx(before["primal"], rel=1e-9)
+    np.testing.assert_allclose(model.W, first.W, atol=1e-9)
+    np.testing.assert_allclose(model.bias_weights, first.bias_weights, atol=1e-9)
+    assert sbm.Model.load(tmp_path / "b.model").converged
+    again, report, _ = warm(store, case, "c.model", "b.model")  # and so on, from that
+    assert report["passes"] == 0
+    np.testing.assert_allclose(again.W, first.W, atol=1e-9)
+
+
+@EVERY
+def test_onto_its_own_name_it_goes_on(tmp_path, case):
+    store, (_, before, _) = trained(tmp_path, case, tol=1e-2)
+    model, report, _ = warm(store, case, "a.model")
+    assert report["relative_gap"] <= 1e-5
+    assert report["dual"] >= before["dual"] - 1e-9 * abs(before["dual"])
+    cold = fit(store, "c.model", **case.options, **OPTIONS)
+    assert_same_optimum((model, report), cold[:2])
+    assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
+    assert warm(store, case, "d.model")[1]["passes"] == 0
+
+
+# ------------------------------------------------------------------------------ other settings
+
+
+@EVERY
+@pytest.mark.parametrize("factor", [0.1, 5.0])
+def test_with_another_cost_the_optimum_is_that_of_a_cold_start(tmp_path, case, factor):
+    other = {"nu": 0.2 * factor**0.5} if case.loss == "one_class" else {"C": 0.1 * factor}
+    store, _ = trained(tmp_path, case, bias=0.0 if case.loss == "one_class" else 0.5)
+    other["bias"] = 0.0 if case.loss == "one_class" else 0.5
+    model, report, _ = warm(store, case, **other)
+    cold = fit(store, "c.model", **{**case.options, **OPTIONS, **other})
+    assert_same_optimum((model, report), cold[:2])
+    assert model.info["settings"]["C"] == other.get("C", 0.1)
+
+
+@EVERY
+def test_other_weights_memory_cache_and_seed(tmp_path, case, monkeypatch):
+    monkeypatch.setattr(blocks, "CHUNK_NNZ", 60)
+    store, _ = trained(tmp_path, case, 2)
+    v = np.random.default_rng(1).integers(0, 3, 120)
+    (tmp_path / "v.txt").write_text("".join(f"{x}\n" for x in v))
+    options = {**case.options, **OPTIONS, "weights": str(tmp_path / "v.txt"), "seed": 4}
+    if case.labels in (2, 3) and case.loss != "one_class":
+        options["class_weight"] = {LABELS[0]: 0.5, LABELS[1]: 2.0}
+    with pytest.raises(sbm.errors.MemoryPlanError) as error:
+        fit(store, "b.model", **options, warm_start=str(tmp_path / "a.model"), mem="1MB")
+    least = error.value.least_bytes  # blocks are cut in other parts
+    model, report, _ = warm(store, case, **{**options, "mem": least, "cache_frac": 0.3})
+    cold = fit(store, "c.model", **options)
+    assert_same_optimum((model, report), cold[:2])
+    back = fit(
+        store, "d.model", **{**case.options, **OPTIONS}, warm_start=str(tmp_path / "b.model")
+    )
+    assert_same_optimum(back[:2], fit(store, "e.model", **case.options, **OPTIONS)[:2])
+
+
+@pytest.mark.parametrize("loss", ["epsilon_insensitive", "squared_epsilon_insensitive"])
+def test_with_another_tube_the_optimum_is_that_of_a_cold_start(tmp_path, loss):
+    case = Case(loss, 0)
+    store, _ = trained(tmp_path, case)
+    model, report, _ = warm(store, case, epsilon=0.5)
+    cold = fit(store, "c.model", **case.options, **OPTIONS, epsilon=0.5)
+    assert_same_optimum((model, report), cold[:2])
+
+
+# ------------------------------------------------------------------------------------ more rows
+
+
+@EVERY
+def test_appended_rows_and_features(tmp_path, case):
+    store, _ = trained(tmp_path, case, bias=0.0 if case.loss == "one_class" else 0.5)
+    bias = 0.0 if case.loss == "one_class" else 0.5
+    X, y = case.rows(1, n=40)
+    X = np.hstack([X, np.eye(40)[:, :3]])  # three features more, each in one row
+    text = write_rows(tmp_path / "more.svm", X, y)
+    sbm.split([text], store, append=True, blocks=2)
+    model, report, _ = warm(store, case, bias=bias)
+    assert set(model.ids) == set(range(1, N_FEATURES + 4))
+    cold = fit(store, "c.model", **case.options, **OPTIONS, bias=bias)
+    assert_same_optimum((model, report), cold[:2])
+
+
+GROWING = [case for case in CASES if case.labels == 3 and not case.settings.get("caches")]
+
+
+@pytest.mark.parametrize("case", GROWING, ids=str)
+def test_appended_classes(tmp_path, case):
+    store, _ = trained(tmp_path, case)
+    X, y = case.rows(1, n=40)
+    y[::3] = -5  # between the others
+    y[1::3] = 9
+    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True, blocks=2)
+    model, report, _ = warm(store, case)
+    assert model.labels == [-5, -3, 2, 7, 9]
+    assert_same_optimum((model, report), fit(store, "c.model", **case.options, **OPTIONS)[:2])
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+def test_another_problem_is_refused_and_the_run_is_still_there(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    run = tmp_path / "a.model.run"
+    keeps = "a warm start keeps it, leave out --warm-start to change it"
+    for options, words in (
+        ({"loss": "squared_hinge"}, "loss hinge, now it is squared_hinge"),
+        ({"loss": "hinge", "bias": 1.0}, "bias 0.0, now it is 1.0"),
+    ):
+        before = files(run)
+        with pytest.raises(SettingsError) as error:
+            fit(store, "a.model", warm_start=str(tmp_path / "a.model"), **OPTIONS, **options)
+        assert str(error.value) == f"{run} was trained with {words}; {keeps}"
+        assert files(run) == before
+    assert warm(store, case)[1]["passes"] == 0
+
+
+def test_other_data_is_refused_and_the_run_is_still_there(tmp_path):
+    case = Case("hinge", 2)
+    trained(tmp_path, case)
+    before = files(tmp_path / "a.model.run")
+    X, y = case.rows(n=50)
+    other = make_store(tmp_path, X, y, "other", blocks=3)
+    with pytest.raises(StoreError) as error:
+        fit(other, "a.model", warm_start=str(tmp_path / "a.model"), **OPTIONS)
+    assert str(error.value) == (
+        f"{tmp_path / 'a.model.run'} was trained on other data than {other}: only blocks that were "
+        "appended since may be new; leave out --warm-start"
+    )
+    assert files(tmp_path / "a.model.run") == before
+
+
+def test_rows_of_the_same_number_but_other_content_are_not_taken_for_the_same(tmp_path):
+    """Blocks of equal sizes say nothing: alphas of other rows give other weights."""
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    X, y = case.rows(1)
+    other = make_store(tmp_path, X, y, "other", blocks=4)
+    with pytest.raises(StoreError, match="was trained on other data than"):
+        fit(other, "b.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+    assert warm(store, case)[1]["passes"] == 0
+
+
+def test_another_number_of_problems_is_refused(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    X, y = case.rows(1, n=40)
+    y[::3] = 9
+    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
+    with pytest.raises(SettingsError, match="solved 1 problems of 1 columns, now there are 1 of 3"):
+        fit(store, "b.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+    assert (tmp_path / "a.model.run" / "run.json").exists()
+
+
+def test_nothing_there_is_refused(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    ends = "; leave out --warm-start to start from nothing"
+    for name, words in (("no.model", "is not there"), ("d.svm", "has no run beside it")):
+        with pytest.raises(StoreError) as error:
+            fit(store, "b.model", warm_start=str(tmp_path / name), **case.options)
+        assert str(error.value) == (
+            f"{tmp_path / name} {words}: a warm start takes the alphas of an earlier training, "
+            f"which are in {name}.run{ends}"
+        )
+    with pytest.raises(StoreError) as error:
+        fit(store, "b.model", warm_start=str(store), **case.options)
+    assert str(error.value) == (
+        f"{store} is no run: a warm start takes the alphas of an earlier training, which are in "
+        f"MODEL.run{ends}"
+    )
+    assert not (tmp_path / "b.model.run").exists()
+
+
+@pytest.mark.parametrize("what", ["alpha", "state", "run.json", "other version"])
+def test_a_damaged_run_is_refused_and_left_alone(tmp_path, what):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    run = tmp_path / "a.model.run"
+    if what == "run.json":
+        (run / what).write_text("{")
+    elif what == "other version":
+        record = json.loads((run / "run.json").read_text())
+        del record["shape"]
+        (run / "run.json").write_text(json.dumps(record))
+    else:
+        path = next(run.glob(f"{what}-*.sba"))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 255
+        path.write_bytes(data)
+    before = files(run)
+    for name in ("b.model", "a.model"):
+        with pytest.raises(StoreError):
+            fit(store, name, warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+        aside = tmp_path / "a.model.run.before"  # of what is found late
+        left = aside if aside.exists() else run
+        assert {name: data for name, data in files(left).items() if name in before} == before
+
+
+@EVERY
+def test_after_an_error_half_way_the_earlier_run_can_be_started_from(tmp_path, case):
+    store, _ = trained(tmp_path, case)
+    whole = tmp_path / "whole.sbm"
+    shutil.copytree(store, whole)
+    path = store / "block-000002.sbb"
+    path.write_bytes(path.read_bytes()[:-3] + b"xyz")
+    with pytest.raises(StoreError):
+        fit(store, "a.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+    shutil.rmtree(store)
+    whole.rename(store)
+    for name in ("b.model", "a.model"):  # MODEL still means the run that was moved aside
+        assert warm(store, case, name)[1]["passes"] == 0
+
+
+def test_a_weights_file_that_is_refused_costs_no_run(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    (tmp_path / "v.txt").write_text("1\n")
+    with pytest.raises(DataError):
+        fit(store, "a.model", weights=str(tmp_path / "v.txt"), **case.options, **OPTIONS)
+    assert warm(store, case)[1]["passes"] == 0
+    with pytest.raises(DataError):
+        warm(store, case, "a.model", weights=str(tmp_path / "v.txt"))
+    assert warm(store, case)[1]["passes"] == 0
