@@ -13,6 +13,7 @@ keeps Theorem 1 and its linear rate to the letter.
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -342,7 +343,7 @@ class Engine:
         self,
         number: int,
         chains: Sequence[Sequence[Learner]] | None = None,
-    ) -> tuple[dict[int, Totals], int]:
+    ) -> tuple[dict[int, Totals], dict[int, int]]:
         """Outer iteration t of Algorithm 1, for all active learners.
 
         Parameters
@@ -356,8 +357,8 @@ class Engine:
         -------
         totals : dict of int to Totals
             Of each learner.
-        free : int
-            Rows with a variable inside its bounds, over all learners.
+        free : dict of int to int
+            Rows with a variable inside its bounds, of each learner.
         """
         active = [learner for learner in self.learners if learner.is_active]
         chains = chains or [[learner] for learner in active]
@@ -385,8 +386,10 @@ class Engine:
         self._progress.finish()
         if n_blocks == 1:
             self._stop_reading()
-        free = sum(task.result() for task in kept)
-        return totals, free + sum(learner.solver.count_free() for learner in active)
+        free = Counter({learner.number: learner.solver.count_free() for learner in active})
+        for task in kept:
+            free.update(task.result())
+        return totals, free
 
     def _visit(self, loaded: Loaded[int, _Coming, Rows]) -> Visit:
         self.seconds.disk = self.reader.disk_seconds
@@ -442,15 +445,15 @@ class Engine:
         """Where the run keeps the variables of the k-th learner in a block."""
         return k * len(self.plan.parts) + block
 
-    def _keep(self, block: int, steps: dict[int, Step]) -> int:
+    def _keep(self, block: int, steps: dict[int, Step]) -> dict[int, int]:
         """Put the alphas that a step handed back where they belong, in the loading thread.
 
-        Returns how many of the block's rows are inside their bounds.
+        Returns how many of the block's rows are inside their bounds, for each learner.
         """
-        free = 0
+        free = {}
         for k, step in steps.items():
             evicted = step.evicted
-            free += self._run.store(self._home(k, block), step.alpha)
+            free[k] = self._run.store(self._home(k, block), step.alpha)
             self._run.add_strays(evicted.home + self._home(k, 0), evicted.row, evicted.alpha)
         return free
 

@@ -220,7 +220,8 @@ class _Training:
         self._choose()
         self.passes += 1
         self._mark = asdict(self.seconds)
-        totals, self._free_rows = self.engine.run_pass(self.passes)
+        totals, free = self.engine.run_pass(self.passes)
+        self._free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
             done.add(totals[learner.number])
@@ -267,13 +268,14 @@ class _Training:
             spent["disk"], spent["load"], spent["solve"], self.problems[0].listed,
         )  # fmt: skip
         self.rounds.append(rounds)
-        plan, n = self.plan, len(self.solvers)
-        for solver in self.solvers:
+        plan, learners = self.plan, self.engine.learners
+        for learner in learners:
+            solver = learner.solver
             solver.rounds = rounds
             if self.settings.cache_frac == "auto":
-                free = None if self._free_rows is None else self._free_rows // n
+                free = None if self._free_rows is None else self._free_rows // len(self.learners)
                 solver.working.cache_rows = choose_cache_rows(
-                    free, plan.part_rows, plan.cache_rows // n
+                    free, plan.part_rows, plan.cache_rows // len(learners)
                 )
 
     def _spent(self) -> dict[str, float]:
