@@ -62,8 +62,11 @@ class Simulation:
         values: bool = True,
         seed: int = 0,
         row_variables: int | None = None,
+        weights: Array | None = None,
     ) -> None:
         self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
+        self.weights = weights
+        self.y_dtype = np.dtype(np.int32 if problem.classify else np.float64)
         self.block_rows = max(len(b) for b in blocks)
         self.block_nnz = self.block_rows * X.shape[1]
         self.offset = cache_nnz + SPARE
@@ -75,7 +78,9 @@ class Simulation:
             if problem.listed
             else DenseSet(cache_rows + self.block_rows)
         )
-        self.working = WorkingSet(arena, alpha, cache_rows, cache_nnz)
+        self.working = WorkingSet(
+            arena, alpha, cache_rows, cache_nnz, self.y_dtype, weighted=weights is not None
+        )
         W = np.zeros((X.shape[1] + (problem.bias > 0), problem.n_outputs))
         self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)
         self.spill = [no_alphas(len(b), problem.listed) for b in blocks]
@@ -94,7 +99,8 @@ class Simulation:
             position += len(indices)
         return Rows(
             np.array(starts, np.int64), np.array(lengths, np.int32), arena.indices, arena.values,
-            self.y[self.blocks[block]].astype(np.int32),
+            self.y[self.blocks[block]].astype(self.y_dtype),
+            None if self.weights is None else self.weights[self.blocks[block]],
         )  # fmt: skip
 
     def step(self, block: int, moving: Array | None = None) -> Step:
