@@ -22,6 +22,7 @@ from test_folds import slow_fold
 import sbm
 from sbm.cli import cli
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.jobs import exam
 from sbm.jobs import tune as job
 from sbm.jobs.metrics import MultiMetrics
 from sbm.settings import parse_grid
@@ -163,7 +164,7 @@ def test_rows_of_one_label_alone_count_as_what_predict_says(tmp_path, whole_grid
 def test_counts_of_classes_give_the_figures_of_all_pairs():
     random = np.random.default_rng(0)
     for n in (2, 3, 50):
-        ours, theirs = job._ClassCounts(n), MultiMetrics([float(k) for k in range(n)])
+        ours, theirs = exam._ClassCounts(n), MultiMetrics([float(k) for k in range(n)])
         assert ours.result() == {"accuracy": None, "macro_f1": None}
         for _ in range(3):
             true, guess = random.integers(0, n, (2, 20))
@@ -553,3 +554,9 @@ def test_nothing_is_left_after_ctrl_c(data, tmp_path):
     assert process.returncode == 130
     assert b"sbm: stopped" in err
     assert os.listdir(tmp_path) == []
+
+
+def test_help_names_every_metric():
+    text = CliRunner().invoke(cli, ["tune", "--help"], terminal_width=100).output
+    *names, last = exam.METRICS
+    assert f"{', '.join(names)} or {last}." in text

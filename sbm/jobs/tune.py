@@ -17,29 +17,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from sbm.errors import DataError, SettingsError
 from sbm.jobs.engine import Engine, Folds, Learner
+from sbm.jobs.exam import Exam, Metric, choose_metric
 from sbm.jobs.memory import plan_training
-from sbm.jobs.metrics import BinaryMetrics, RegressionMetrics
+from sbm.jobs.metrics import BinaryMetrics
 from sbm.jobs.pace import choose_rounds
-from sbm.jobs.problem import by_label, make_problems, model_labels
+from sbm.jobs.problem import make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.setup import find_store, open_run, read_weights, shape_of
 from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
-from sbm.settings import Settings, format_number, nearest
+from sbm.settings import Settings, format_number
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 
-__all__ = ["METRICS", "Metric", "tune"]
+__all__ = ["tune"]
 
 # Folds are trained to this many times the tolerance: what C is best shows long before that.
 LOOSER = 10.0
@@ -48,40 +46,6 @@ TRUST = 0.1
 # A C is given up if its metric is worse than the best one by so many standard errors, and by so
 # many times what it changed by in the last pass.
 ERRORS, CHANGES = 2.0, 4.0
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What models are compared by.
-
-    Attributes
-    ----------
-    name : str
-        A key of what the metrics of predictions report.
-    task : str
-        ``binary``, ``multi`` or ``regression``: what it is for; ``classes`` is either of the first
-        two.
-    sign : int
-        1 where more is better, -1 where less is.
-    """
-
-    name: str
-    task: str
-    sign: int
-
-
-# The first one that fits is the default.
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "classes", 1),
-        Metric("macro_f1", "multi", 1),
-        Metric("auc", "binary", 1),
-        Metric("mse", "regression", -1),
-        Metric("mae", "regression", -1),
-        Metric("r2", "regression", 1),
-    )
-}
 
 
 def tune(
@@ -110,7 +74,7 @@ def tune(
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
-        A key of `METRICS`. Default: ``accuracy``, of targets ``mse``.
+        A key of `sbm.jobs.exam.METRICS`. Default: ``accuracy``, of targets ``mse``.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
     progress : Progress, optional
@@ -202,118 +166,9 @@ def _check(Cs: Sequence[float], folds: int, settings: Settings) -> list[float]:
     return values
 
 
-def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: BlockStore) -> Metric:
-    """Return the metric that is meant.
-
-    Raises
-    ------
-    SettingsError
-        There is none of that name, or it is not for these labels.
-    """
-    labels = model_labels(problems[0], store)
-    task = "binary" if len(labels) == 2 and not problems[0].listed else "multi"
-    task = task if labels else "regression"
-    fits = [m for m in METRICS.values() if m.task == task or (m.task == "classes" and labels)]
-    if name is None:
-        return fits[0]
-    if name not in METRICS:
-        known = ", ".join(METRICS)
-        raise SettingsError(f"unknown metric {name!r}, known are {known}{nearest(name, METRICS)}")
-    if METRICS[name] not in fits:
-        known = " or ".join(m.name for m in fits)
-        raise SettingsError(f"metric {name} is not for these labels; use {known}")
-    return METRICS[name]
-
-
 def _is_late(settings: Settings, begin: float) -> bool:
     limit = settings.time_limit
     return limit is not None and time.perf_counter() - begin > float(limit)
-
-
-class _ClassCounts:
-    """Rows by class: all that accuracy and F1 take, however many classes there are.
-
-    Figures are those of `MultiMetrics`.
-    """
-
-    def __init__(self, n_labels: int) -> None:
-        self._counts = np.zeros((3, n_labels), np.int64)  # hits, true, predicted
-
-    def add(self, true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> None:
-        """Take rows, as positions among the labels."""
-        for counts, codes in zip(
-            self._counts, (true[true == predicted], true, predicted), strict=True
-        ):
-            counts += np.bincount(codes, minlength=len(counts))
-
-    def result(self) -> dict[str, float | None]:
-        """The figures; None without rows."""
-        hits, true, predicted = self._counts
-        rows, both = int(true.sum()), true + predicted
-        if not rows:
-            return {"accuracy": None, "macro_f1": None}
-        f1 = 2 * hits[both > 0] / both[both > 0]
-        return {"accuracy": int(hits.sum()) / rows, "macro_f1": math.fsum(f1) / len(f1)}
-
-
-class _Exam:
-    """Judges a model by its held-out rows; the columns of its learners come one by one.
-
-    Parameters
-    ----------
-    metric : Metric
-    labels : list of float
-        Of the model, by class code; none for targets.
-    codes : list of float
-        Labels of the rows, by class code: not those of the model where there is one class alone.
-    n_parts : int
-        Learners.
-    """
-
-    def __init__(
-        self, metric: Metric, labels: list[float], codes: list[float], n_parts: int
-    ) -> None:
-        self._metric, self._labels, self._n_parts = metric, labels, n_parts
-        self._sorted = sorted(labels)
-        self._place = np.searchsorted(self._sorted, codes) if labels else np.empty(0, np.intp)
-        self._skip = 0
-        self.clear()
-
-    def clear(self, skip: int = 0) -> None:
-        """Forget all rows, and skip so many of those to come."""
-        self._skip = skip
-        self._parts: list[npt.NDArray[np.float64]] = []
-        self._classes = _ClassCounts(len(self._labels))
-        self._binary = BinaryMetrics([0.0, 1.0])
-        self._targets = RegressionMetrics()
-
-    def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
-        """Take the columns of the next learner; when all are there, rows count."""
-        self._parts.append(scores)
-        if len(self._parts) < self._n_parts:
-            return
-        scores, self._parts = by_label(self._parts, self._labels), []
-        if self._skip > 0:
-            self._skip -= len(y)
-            return
-        if not self._labels:
-            self._targets.add(y, scores[:, 0])
-        elif self._metric.name == "auc":
-            self._binary.add(self._place[y].astype(np.float64), scores[:, 0])
-        elif scores.shape[1] == 1:
-            self._classes.add(self._place[y], (scores[:, 0] > 0).astype(np.int64))
-        else:
-            self._classes.add(self._place[y], np.argmax(scores, axis=1))
-
-    @property
-    def figure(self) -> float:
-        """The metric; nan where it has no meaning: no rows, or of one class alone."""
-        result: dict[str, Any] = self._targets.result()
-        if self._labels:
-            auc = self._metric.name == "auc"
-            result = self._binary.result() if auc else dict(self._classes.result())
-        found = result[self._metric.name]
-        return math.nan if found is None else float(found)
 
 
 def _known(figures: Sequence[float]) -> list[float]:
@@ -342,7 +197,7 @@ class _Candidate:
     C: float
     fold: int
     learners: list[Learner]
-    exam: _Exam
+    exam: Exam
     watch: GapWatch
     metrics: list[float] = field(default_factory=list)  # of each pass
     gap: float = math.inf  # relative, estimated in the last pass
@@ -387,7 +242,7 @@ class _Tuning:
         self.candidates = []
         for k, mine in enumerate(problems):
             learners = engine.learners[k * n : (k + 1) * n]
-            exam = _Exam(metric, labels, store.labels or [], n)
+            exam = Exam(metric, labels, store.labels or [], n)
             watch = GapWatch(LOOSER * settings.tol)
             C, fold = Cs[k // n_folds], k % n_folds
             self.candidates.append(_Candidate(C, fold, learners, exam, watch))
