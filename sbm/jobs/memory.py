@@ -66,6 +66,8 @@ class Shape:
     models : int
         How many models the problems make up. Each has a cache that is as large as if it were alone;
         groups of the classes of one model share that room.
+    advice : str
+        What else than more memory would do, for the sentence that refuses a bound.
     """
 
     n_weights: int
@@ -76,6 +78,7 @@ class Shape:
     row_bytes: int = 0
     more_bytes: int = 0
     models: int = 1
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,7 @@ class _Facts:
         self.store = store
         self.ids = 8 * shape.n_weights  # to write the model, when blocks and cache are gone
         self.n_weights, self.n_outputs, self.models = shape.n_weights, sum(outputs), shape.models
+        self.advice = f", or {shape.advice}" if shape.advice else ""
         self.fixed = {
             "interpreter": INTERPRETER,
             "weights": 8 * shape.n_weights * self.n_outputs * shape.copies,
@@ -259,9 +263,8 @@ def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> Memo
     items = facts.fixed | last
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     least = sum(items.values())
-    what, advice, classes = "", "", facts.n_outputs // facts.models
-    if facts.models > 1:
-        what, advice = f"{facts.models} models ", ", or fewer values of C or fewer folds"
+    advice, classes = facts.advice, facts.n_outputs // facts.models
+    what = f"{facts.models} models " if facts.models > 1 else ""
     if facts.n_outputs > 1 and 2 * facts.fixed["weights"] > least:
         copies = facts.fixed["weights"] // (8 * facts.n_weights * facts.n_outputs)
         shape = [f"{facts.n_weights:,} features"]

@@ -7,7 +7,7 @@ that it may be small enough; then a pass of its own certifies the model at fixed
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,8 @@ def train(
     spare = held_out_problems(settings, blocks)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
+    if spare:
+        shape = replace(shape, advice="no --calibrate")
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     _say_plan(plan, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)

@@ -115,7 +115,8 @@ def tune(
     exams = 0
     if chosen.name == "auc":  # of every model all decision values
         exams = BinaryMetrics.bytes_for(blocks.n_rows // folds, len(problems))
-    shape = replace(shape, more_bytes=shape.more_bytes + exams)
+    advice = "fewer values of C or fewer folds"
+    shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)
     frac = 0.0 if settings.policy == "none" else settings.cache_frac
     plan = plan_training(blocks, settings.mem_bytes, frac, shape)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
