@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from sbm.errors import StoreError
+from sbm.errors import DataError, StoreError
 from sbm.jobs.calibration import HELD_OUT_BYTES
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape
 from sbm.jobs.weights import RowWeights
@@ -79,6 +79,10 @@ def read_weights(
     """Put the weights of rows, if there are any, into the order of the store."""
     if settings.weights is None:
         return None
+    if settings.weights != "-" and not Path(settings.weights).is_file():
+        raise DataError(
+            f"{settings.weights} is no file; give one with a weight a line, for each row"
+        )
     weights = RowWeights(store, settings.weights, folder)
     for problem in problems:
         if isinstance(problem, OneClass):

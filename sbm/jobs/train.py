@@ -235,6 +235,8 @@ class _Training:
         """Fit probabilities to decision values of rows that the second set never saw."""
         self._set_active(self.learners, False)
         watch = GapWatch(self.settings.tol)
+        for learner in self.spare_learners:  # after a warm start there may have been no pass yet
+            learner.solver.rounds = self.rounds[-1] if self.rounds else self._rounds()
         self.engine.last_pass = self.passes + self.settings.max_passes
         for number in range(self.passes + 1, self.engine.last_pass + 1):
             totals, _ = self.engine.run_pass(number)
@@ -264,11 +266,7 @@ class _Training:
 
     def _choose(self) -> None:
         """Set rounds and cache size of the next pass."""
-        spent = self._spent()
-        rounds = choose_rounds(
-            self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed,
-        )  # fmt: skip
+        rounds = self._rounds()
         self.rounds.append(rounds)
         plan, learners = self.plan, self.engine.learners
         for learner in learners:
@@ -279,6 +277,13 @@ class _Training:
                 solver.working.cache_rows = choose_cache_rows(
                     free, plan.part_rows, plan.cache_rows // len(learners)
                 )
+
+    def _rounds(self) -> int:
+        spent = self._spent()
+        return choose_rounds(
+            self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
+            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed,
+        )  # fmt: skip
 
     def _spent(self) -> dict[str, float]:
         """Seconds since the last pass began, by purpose."""
