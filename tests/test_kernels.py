@@ -634,6 +634,22 @@ def test_a_logistic_visit_is_exact_however_large_the_numbers(C, margin, side):
             assert sums[0] >= 0
 
 
+def test_exponentials_and_logarithms_made_of_arithmetic_are_those_of_the_library():
+    from sbm.solver.kernels import elementary
+
+    random = np.random.default_rng(0)
+    for x in [0.0, -708.0, 708.0, *np.linspace(-700, 700, 2001), *random.normal(size=2000)]:
+        assert elementary.exp(x) == pytest.approx(math.exp(x), rel=1e-15)
+    assert 0 < elementary.exp(-1e6) < 1e-307
+    for x in [0.0, 1.0, 1e-300, *random.random(2000), *10.0 ** -random.uniform(0, 20, 500)]:
+        assert elementary.log1p(x) == pytest.approx(math.log1p(x), rel=1e-15, abs=0)
+    a = np.exp(random.uniform(-690, 690, 4000))
+    b = a * np.exp(random.normal(size=4000) * np.repeat([1e-9, 1.0, 3.0, 5.0], 1000))
+    for over, under in [*zip(a, b, strict=True), *zip(a, np.flip(a), strict=True)]:
+        expected = float(np.log(np.longdouble(over) / np.longdouble(under)))
+        assert elementary.log_ratio(over, under) == pytest.approx(expected, rel=1e-15, abs=1e-15)
+
+
 @pytest.mark.parametrize("C", [1e-10, 1e10])
 def test_extreme_costs_have_certificates_that_are_finite_and_close(C):
     m = Logistic(7, n=40, bias=1.0)
