@@ -34,7 +34,7 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.elementary import exp, log1p, log_ratio
-from sbm.solver.kernels.sparse import add, dot, prefetch_weights, shuffle
+from sbm.solver.kernels.sparse import add, add_sums, dot, new_order, prefetch_row, sign_and_cost
 
 __all__ = ["certify", "solve"]
 
@@ -229,27 +229,19 @@ def solve(
     inverse_positive = 1.0 / cost_positive
     inverse_negative = 1.0 / cost_negative
     for r in range(rounds):
-        chunks = (n + chunk - 1) // chunk
-        for k in range(chunks):
-            order[k] = k
-        shuffle(order, chunks, state)
+        chunks = new_order(order, n, chunk, state)
         worst = 0.0
         for k in range(chunks):
             last = min(n, (order[k] + 1) * chunk)
             for t in range(order[k] * chunk, last):
                 if ahead > 0 and t + ahead < last:
-                    q = np.uint64(t + ahead)
-                    prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    prefetch_row(w, indices, starts, lengths, t + ahead)
                 i = np.uint64(t)
-                is_positive = y[i] == positive
-                s = 1.0 if is_positive else -1.0
-                C = cost_positive if is_positive else cost_negative
-                if weight is not None:
-                    C *= weight[i]
+                s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
                 if C == 0.0:
                     score[i] = -np.inf
                     continue
-                inverse = inverse_positive if is_positive else inverse_negative
+                inverse = inverse_positive if s > 0.0 else inverse_negative
                 if weight is not None:
                     inverse /= weight[i]
                 begin = np.uint64(starts[i])
@@ -311,12 +303,8 @@ def certify(
     free = 0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-        s = 1.0 if y[i] == positive else -1.0
-        C = cost_positive if s > 0.0 else cost_negative
-        if weight is not None:
-            C *= weight[i]
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         if C == 0.0:
             continue
         begin = np.uint64(starts[i])
@@ -335,8 +323,4 @@ def certify(
             w_alpha_bias += value * s * bias
     if bias > 0.0:
         w_alpha[len(w) - 1] += w_alpha_bias
-    sums[0] += gap
-    sums[1] += loss
-    sums[2] += dual
-    sums[3] += support
-    sums[4] += free
+    add_sums(sums, gap, loss, dual, support, free)

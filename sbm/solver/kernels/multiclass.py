@@ -39,7 +39,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from sbm.solver.kernels.sparse import close_ranks, shuffle
+from sbm.solver.kernels.sparse import add_sums, new_order, rows_left
 
 __all__ = ["append", "certify", "copy_lists", "mark_free", "screen", "solve"]
 
@@ -756,10 +756,7 @@ def solve(
     starved = 0
     limit = np.inf
     for r in range(rounds):
-        chunks = (m + chunk - 1) // chunk
-        for k in range(chunks):
-            order[k] = k
-        shuffle(order, chunks, state)
+        chunks = new_order(order, m, chunk, state)
         worst = 0.0
         total = 0.0
         dropped = 0
@@ -850,11 +847,7 @@ def solve(
         if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
             break
         limit = total / m  # the mean: the largest violation stays large for long
-        if r == 0:
-            for t in range(n):
-                active[t] = t
-        elif dropped > 0:
-            m = close_ranks(active, m)
+        m = rows_left(active, m, r, dropped)
     stats[0] += gain
     stats[1] += gap
     stats[2] += visits
@@ -1031,8 +1024,4 @@ def certify(
                 support += 1
                 free += _is_free(own, cost, beta, kind, rest, squared)
             _move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
-    sums[0] += gap
-    sums[1] += loss
-    sums[2] += dual
-    sums[3] += support
-    sums[4] += free
+    add_sums(sums, gap, loss, dual, support, free)

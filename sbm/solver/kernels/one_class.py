@@ -26,7 +26,7 @@ None when all are 1. In place: alpha, w, score, level.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import add, close_ranks, dot, hinge_gap, prefetch_weights, shuffle
+from sbm.solver.kernels.sparse import add, dot, hinge_gap, new_order, prefetch_row, rows_left
 
 __all__ = ["certify", "solve"]
 
@@ -83,18 +83,15 @@ def solve(
     visits = 0
     limit = np.inf
     for r in range(rounds):
-        chunks = (m + chunk - 1) // chunk
-        for k in range(chunks):
-            order[k] = k
-        shuffle(order, chunks, state)
+        chunks = new_order(order, m, chunk, state)
         worst = 0.0
         dropped = 0
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
             for t in range(order[k] * chunk, last):
                 if ahead > 0 and t + ahead < last:
-                    q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
-                    prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    coming = active[t + ahead] if r > 0 else t + ahead
+                    prefetch_row(w, indices, starts, lengths, coming)
                 i = np.uint64(active[t] if r > 0 else t)
                 upper = 1.0
                 if weight is not None:
@@ -129,11 +126,7 @@ def solve(
         if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
             break
         limit = worst
-        if r == 0:
-            for t in range(n):
-                active[t] = t
-        elif dropped > 0:
-            m = close_ranks(active, m)
+        m = rows_left(active, m, r, dropped)
     level[0] = rho
     level[1] = total
     stats[1] += gap
@@ -172,8 +165,7 @@ def certify(
     gap = 0.0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
         upper = 1.0
         if weight is not None:
             upper = weight[i]

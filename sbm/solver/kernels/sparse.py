@@ -1,4 +1,4 @@
-"""What the kernels of one variable a row share: rows times weights, the order of visits, a gap.
+"""What the kernels share: rows times weights, signs and costs, the order of visits, a gap.
 
 Rows are given as (starts, lengths, indices, values), `values` None when all are 1. Positions that
 come from memory are made unsigned before they are used: numba asks of every signed one whether it
@@ -11,7 +11,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["add", "close_ranks", "dot", "hinge_gap", "prefetch", "prefetch_weights", "shuffle"]
+__all__ = [
+    "add", "add_sums", "dot", "hinge_gap", "new_order", "prefetch", "prefetch_row", "rows_left",
+    "sign_and_cost",
+]  # fmt: skip
 
 
 @intrinsic
@@ -30,11 +33,23 @@ def prefetch(typing_context, array, index):
     return types.void(array, types.intp), generate
 
 
-@njit(nogil=True, error_model="numpy")
-def prefetch_weights(w, indices, begin, length):
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_row(w, indices, starts, lengths, row):
     """Ask for the weights of one row."""
-    for p in range(begin, begin + length):
+    q = np.uint64(row)
+    begin = np.uint64(starts[q])
+    for p in range(begin, begin + np.uint64(lengths[q])):
         prefetch(w, np.int64(indices[p]))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
+    """Return (±1.0, C_i) of a row of two classes."""
+    is_positive = y[i] == positive
+    C = cost_positive if is_positive else cost_negative
+    if weight is not None:
+        C *= weight[i]
+    return 1.0 if is_positive else -1.0, C
 
 
 @njit(nogil=True, error_model="numpy")
@@ -49,6 +64,17 @@ def close_ranks(active, m):
 
 
 @njit(nogil=True, error_model="numpy")
+def rows_left(active, m, r, dropped):
+    """Bring the rows of the round behind round r to the front of `active`; return their number."""
+    if r == 0:
+        for t in range(m):
+            active[t] = t
+    elif dropped > 0:
+        m = close_ranks(active, m)
+    return m
+
+
+@njit(nogil=True, error_model="numpy")
 def shuffle(order, n, state):
     """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
     x = state[0]
@@ -59,6 +85,16 @@ def shuffle(order, n, state):
         j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
         order[i], order[j] = order[j], order[i]
     state[0] = x
+
+
+@njit(nogil=True, error_model="numpy")
+def new_order(order, m, chunk, state):
+    """Put the chunks of m rows in a fresh random order; return how many there are."""
+    chunks = (m + chunk - 1) // chunk
+    for k in range(chunks):
+        order[k] = k
+    shuffle(order, chunks, state)
+    return chunks
 
 
 @njit(nogil=True, error_model="numpy")
@@ -94,3 +130,13 @@ def hinge_gap(h, alpha, cost, squared):
         r = max(h, 0.0) - 0.5 * alpha / cost
         return cost * r * r - alpha * min(h, 0.0)
     return (cost - alpha) * max(h, 0.0) - alpha * min(h, 0.0)
+
+
+@njit(nogil=True, error_model="numpy")
+def add_sums(sums, gap, loss, dual, support, free):
+    """Add to a certificate's sums what the rows of one block come to."""
+    sums[0] += gap
+    sums[1] += loss
+    sums[2] += dual
+    sums[3] += support
+    sums[4] += free

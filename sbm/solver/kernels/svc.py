@@ -25,7 +25,16 @@ score.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import add, close_ranks, dot, hinge_gap, prefetch_weights, shuffle
+from sbm.solver.kernels.sparse import (
+    add,
+    add_sums,
+    dot,
+    hinge_gap,
+    new_order,
+    prefetch_row,
+    rows_left,
+    sign_and_cost,
+)
 
 __all__ = ["certify", "screen", "solve"]
 
@@ -89,28 +98,21 @@ def solve(
     diagonal_positive = 0.5 / cost_positive if squared else 0.0
     diagonal_negative = 0.5 / cost_negative if squared else 0.0
     for r in range(rounds):
-        chunks = (m + chunk - 1) // chunk
-        for k in range(chunks):
-            order[k] = k
-        shuffle(order, chunks, state)
+        chunks = new_order(order, m, chunk, state)
         worst = 0.0
         dropped = 0
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
             for t in range(order[k] * chunk, last):
                 if ahead > 0 and t + ahead < last:
-                    q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
-                    prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    coming = active[t + ahead] if r > 0 else t + ahead
+                    prefetch_row(w, indices, starts, lengths, coming)
                 i = np.uint64(active[t] if r > 0 else t)
-                is_positive = y[i] == positive
-                s = 1.0 if is_positive else -1.0
-                C = cost_positive if is_positive else cost_negative
-                if weight is not None:
-                    C *= weight[i]
+                s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
                 if C == 0.0:
                     score[i] = -np.inf
                     continue
-                diagonal = diagonal_positive if is_positive else diagonal_negative
+                diagonal = diagonal_positive if s > 0.0 else diagonal_negative
                 if weight is not None:
                     diagonal /= weight[i]
                 upper = np.inf if squared else C
@@ -143,11 +145,7 @@ def solve(
         if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
             break
         limit = worst
-        if r == 0:
-            for t in range(n):
-                active[t] = t
-        elif dropped > 0:
-            m = close_ranks(active, m)
+        m = rows_left(active, m, r, dropped)
     if bias > 0.0:
         w[len(w) - 1] = w_bias
     stats[0] += gain
@@ -177,18 +175,14 @@ def screen(
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-        is_positive = y[i] == positive
-        C = cost_positive if is_positive else cost_negative
-        if weight is not None:
-            C *= weight[i]
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         upper = np.inf if squared else C
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
         z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
         old = alpha[i]
-        h = 1.0 - (z if is_positive else -z)
+        h = 1.0 - s * z
         # At a bound the gradient is -h, also of the squared hinge, whose only bound is 0.
         at_rest = ((old <= 0.0) & (h <= 0.0)) | ((old >= upper) & (h >= 0.0))
         moving[i] |= (not at_rest) & (C > 0.0)
@@ -221,12 +215,8 @@ def certify(
     free = 0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-        s = 1.0 if y[i] == positive else -1.0
-        C = cost_positive if s > 0.0 else cost_negative
-        if weight is not None:
-            C *= weight[i]
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         if C == 0.0:
             continue
         begin = np.uint64(starts[i])
@@ -249,8 +239,4 @@ def certify(
             w_alpha_bias += value * s * bias
     if bias > 0.0:
         w_alpha[len(w) - 1] += w_alpha_bias
-    sums[0] += gap
-    sums[1] += loss
-    sums[2] += dual
-    sums[3] += support
-    sums[4] += free
+    add_sums(sums, gap, loss, dual, support, free)

@@ -27,7 +27,15 @@ target +1 and all others -1. In place: alpha, w, score.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import add, close_ranks, dot, hinge_gap, prefetch_weights, shuffle
+from sbm.solver.kernels.sparse import (
+    add,
+    add_sums,
+    dot,
+    hinge_gap,
+    new_order,
+    prefetch_row,
+    rows_left,
+)
 
 __all__ = ["certify", "screen", "solve"]
 
@@ -121,18 +129,15 @@ def solve(
     visits = 0
     limit = np.inf
     for r in range(rounds):
-        chunks = (m + chunk - 1) // chunk
-        for k in range(chunks):
-            order[k] = k
-        shuffle(order, chunks, state)
+        chunks = new_order(order, m, chunk, state)
         worst = 0.0
         dropped = 0
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
             for t in range(order[k] * chunk, last):
                 if ahead > 0 and t + ahead < last:
-                    q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
-                    prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    coming = active[t + ahead] if r > 0 else t + ahead
+                    prefetch_row(w, indices, starts, lengths, coming)
                 i = np.uint64(active[t] if r > 0 else t)
                 target, is_positive = _target(y[i], positive, classify)
                 C = cost_positive if is_positive else cost_negative
@@ -175,11 +180,7 @@ def solve(
         if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
             break
         limit = worst
-        if r == 0:
-            for t in range(n):
-                active[t] = t
-        elif dropped > 0:
-            m = close_ranks(active, m)
+        m = rows_left(active, m, r, dropped)
     if bias > 0.0:
         w[len(w) - 1] = w_bias
     stats[0] += gain
@@ -209,8 +210,7 @@ def screen(
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
         if weight is not None:
@@ -254,8 +254,7 @@ def certify(
     free = 0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
-            q = i + np.uint64(ahead)
-            prefetch_weights(w, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
         if weight is not None:
@@ -280,8 +279,4 @@ def certify(
             w_alpha_bias += value * bias
     if bias > 0.0:
         w_alpha[len(w) - 1] += w_alpha_bias
-    sums[0] += gap
-    sums[1] += loss
-    sums[2] += dual
-    sums[3] += support
-    sums[4] += free
+    add_sums(sums, gap, loss, dual, support, free)
