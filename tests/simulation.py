@@ -65,7 +65,7 @@ class Simulation:
         weights: Array | None = None,
     ) -> None:
         self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
-        self.weights = weights
+        self.row_weights = weights
         self.y_dtype = np.dtype(np.int32 if problem.classify else np.float64)
         self.block_rows = max(len(b) for b in blocks)
         self.block_nnz = self.block_rows * X.shape[1]
@@ -100,7 +100,7 @@ class Simulation:
         return Rows(
             np.array(starts, np.int64), np.array(lengths, np.int32), arena.indices, arena.values,
             self.y[self.blocks[block]].astype(self.y_dtype),
-            None if self.weights is None else self.weights[self.blocks[block]],
+            None if self.row_weights is None else self.row_weights[self.blocks[block]],
         )  # fmt: skip
 
     def step(self, block: int, moving: Array | None = None) -> Step:

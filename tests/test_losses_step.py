@@ -24,7 +24,7 @@ class Slow(Simulation):
 
     @property
     def costs(self):
-        return self.problem.costs(self.y, self.weights)
+        return self.problem.costs(self.y, self.row_weights)
 
     @property
     def signs(self):

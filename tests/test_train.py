@@ -11,7 +11,7 @@ from helpers import Passes, fit, load_script, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import deal, pace
+from sbm.jobs import deal, pace, setup
 from sbm.jobs import train as train_job
 from sbm.solver.step import Solver
 from sbm.store import arrays, blocks
@@ -314,8 +314,8 @@ def test_the_cache_follows_the_free_alphas_within_what_was_planned(tmp_path):
 def test_commits_do_not_change_the_result(store, monkeypatch):
     fit(store, "a.model", tol=1e-5, max_passes=500)
     monkeypatch.setattr(train_job, "COMMIT_SECONDS", -1.0)
-    monkeypatch.setattr(train_job, "STRAY_BYTES", 1)
-    monkeypatch.setattr(train_job, "UNWRITTEN_BYTES", 1)
+    monkeypatch.setattr(setup, "STRAY_BYTES", 1)
+    monkeypatch.setattr(setup, "UNWRITTEN_BYTES", 1)
     fit(store, "b.model", tol=1e-5, max_passes=500)
     a, b = ((store.parent / name).read_bytes() for name in ("a.model", "b.model"))
     assert a == b
