@@ -10,6 +10,8 @@ optimality conditions, screened rows included. Every `FULL_PASS`-th pass visits 
 keeps Theorem 1 and its linear rate to the letter.
 """
 
+from __future__ import annotations
+
 import itertools
 import os
 import time
@@ -18,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,6 @@ from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, loading_thread
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
-from sbm.jobs.weights import RowWeights
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
@@ -39,6 +40,9 @@ from sbm.solver.step import Screen, Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.jobs.weights import RowWeights
 
 __all__ = ["Engine", "Folds", "Judge", "Learner", "Seconds"]
 

@@ -1,18 +1,22 @@
 """The blocks of a training, each read, decoded and screened ahead of its use."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy.typing as npt
 
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, prefetched
-from sbm.jobs.weights import RowWeights
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import BlockStore, Chunk
+
+if TYPE_CHECKING:
+    from sbm.jobs.weights import RowWeights
 
 __all__ = ["BlockReader"]
 

@@ -1,18 +1,23 @@
 """What a training needs before its first pass: its store, its memory, its run, its weights."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbm.errors import DataError, StoreError
 from sbm.jobs.calibration import HELD_OUT_BYTES
 from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape
-from sbm.jobs.weights import RowWeights
 from sbm.settings import Settings
 from sbm.solver.losses import MOST_RESTING
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.jobs.weights import RowWeights
 
 __all__ = ["find_store", "open_run", "read_weights", "run_folder", "shape_of"]
 
@@ -83,6 +88,8 @@ def read_weights(
         raise DataError(
             f"{settings.weights} is no file; give one with a weight a line, for each row"
         )
+    from sbm.jobs.weights import RowWeights  # most trainings have none
+
     weights = RowWeights(store, settings.weights, folder)
     for problem in problems:
         if isinstance(problem, OneClass):

@@ -4,12 +4,14 @@ Pass after pass over all blocks (`sbm.jobs.engine`) until the free running estim
 that it may be small enough; then a pass of its own certifies the model at fixed W.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +28,6 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.setup import find_store, open_run, read_weights, run_folder, shape_of
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, shape_record
-from sbm.jobs.weights import RowWeights
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
@@ -34,6 +35,9 @@ from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.jobs.weights import RowWeights
 
 __all__ = ["train"]
 
