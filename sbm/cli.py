@@ -466,7 +466,8 @@ def _print_tuning(report: dict[str, Any]) -> None:
         _echo(
             f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
             f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
-            + (" *" if row["C"] == report["best"] else note)
+            + note
+            + (" *" if row["C"] == report["best"] else "")
         )
     _echo(
         f"{report['folds']} folds, {_count(report['passes'], 'pass')}, "

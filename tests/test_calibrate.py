@@ -140,8 +140,39 @@ def test_what_has_no_calibration_is_refused(stores):
 
 
 def test_no_more_decision_values_are_kept_than_there_is_room_for():
-    judge = Collector(10)
+    judge = Collector([7.0, 3.0, 5.0], np.array([2, 0, 1]), 15)
     for k in range(4):
-        judge.add(np.full(2, k), np.full((2, 2), float(k)))
-    assert judge.y.tolist() == [0, 0, 1, 1, 2]
-    assert judge.scores.shape == (5, 2)
+        judge.add(np.full(2, k % 3), [np.full((2, 3), float(k))])
+    fitted = judge.calibrate(joint=False)
+    assert fitted["rows"] == 5
+    assert len(fitted["A"]) == 3
+
+
+def test_rows_of_weight_0_are_not_calibrated_with(tmp_path):
+    random = np.random.default_rng(1)
+    X = random.normal(size=(600, 4))
+    y = np.where(X[:, 0] + random.logistic(size=600) > 0, 1, -1)
+    weights = (random.random(600) < 0.5).astype(float)
+    y[weights == 0] *= -1  # what must not be heard
+    write_rows(tmp_path / "a.svm", X, y)
+    write_rows(tmp_path / "b.svm", X[weights > 0], y[weights > 0])
+    np.savetxt(tmp_path / "w.txt", weights, "%g")
+    for name in "ab":
+        sbm.split([tmp_path / f"{name}.svm"], tmp_path / f"{name}.sbm", blocks=2)
+    how = {"C": 0.1, "calibrate": True, "tol": 1e-8, "max_passes": 500}
+    with_weights, _, _ = fit(tmp_path / "a.sbm", weights=str(tmp_path / "w.txt"), **how)
+    without, _, _ = fit(tmp_path / "b.sbm", **how)
+    ours, theirs = with_weights.info["calibration"], without.info["calibration"]
+    assert ours["rows"] == theirs["rows"]
+    assert ours["A"] == pytest.approx(theirs["A"], rel=1e-3)
+    assert ours["B"] == pytest.approx(theirs["B"], abs=1e-3)
+
+
+def test_the_only_label_there_is_is_the_likely_one(tmp_path):
+    (tmp_path / "o.svm").write_text("".join(f"1 {k}:1 200:{k}\n" for k in range(1, 101)))
+    sbm.split([tmp_path / "o.svm"], tmp_path / "o.sbm")
+    fit(tmp_path / "o.sbm", calibrate=True, C=0.1)
+    report = sbm.predict(
+        tmp_path / "m.model", tmp_path / "o.svm", tmp_path / "o.txt", probability=True
+    )
+    assert report["log_loss"] < 0.2

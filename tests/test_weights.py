@@ -208,3 +208,19 @@ def test_a_store_that_does_not_know_its_deal_is_refused(store):
 def test_a_setting_that_is_no_name_is_refused():
     with pytest.raises(SettingsError, match="weights is 3; a name is expected"):
         sbm.Settings(weights=3)
+
+
+def test_balanced_classes_are_balanced_by_the_weights_of_their_rows(tmp_path):
+    random = np.random.default_rng(3)
+    X = random.normal(size=(300, 5))
+    y = np.where(X[:, 0] > 0.7, 1, -1)
+    weights = np.where(y > 0, 3.0, random.choice([0.0, 1.0, 2.0], 300))
+    write_rows(tmp_path / "a.svm", X, y)
+    np.savetxt(tmp_path / "w.txt", weights, "%g")
+    sbm.split([tmp_path / "a.svm"], tmp_path / "a.sbm", blocks=3)
+    total, mine = weights.sum(), weights[y > 0].sum()
+    by_hand = {1: total / (2 * mine), -1: total / (2 * (total - mine))}
+    how = {"weights": str(tmp_path / "w.txt"), "tol": 1e-8, "max_passes": 500}
+    balanced, _, _ = fit(tmp_path / "a.sbm", class_weight="balanced", **how)
+    given, _, _ = fit(tmp_path / "a.sbm", "g.model", class_weight=by_hand, **how)
+    assert balanced.certificate["primal"] == pytest.approx(given.certificate["primal"], rel=1e-7)

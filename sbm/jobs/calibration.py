@@ -5,6 +5,7 @@ learns beside the first one, from the same blocks, but not from the rows of one 
 values of these rows are what the probabilities of the first one are fitted to (Platt 1999).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError
 from sbm.jobs.engine import Folds
-from sbm.jobs.problem import choose_task, make_problems
+from sbm.jobs.probability import calibrate
+from sbm.jobs.problem import by_label, choose_task, make_problems
 from sbm.settings import Settings
 from sbm.solver.losses import find_loss
 from sbm.solver.problem import AnyProblem
@@ -24,8 +26,10 @@ FOLDS = Folds(5, seed=0)
 HELD_OUT_BYTES = 16_000_000  # of decision values; more rows than fit would change little
 
 
-def held_out_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
-    """Make the problems of the second model; none unless it is asked for.
+def held_out_problems(
+    settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
+) -> list[AnyProblem]:
+    """Make the problems of the second model; none unless it is asked for. See `make_problems`.
 
     Raises
     ------
@@ -41,38 +45,42 @@ def held_out_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]
         )
     if choose_task(settings, loss) != "classification":
         raise SettingsError(f"calibrate is for classes, and {loss.name} has none; leave it out")
-    return make_problems(settings, store)
+    return make_problems(settings, store, counts)
 
 
 class Collector:
     """Keeps decision values of held-out rows, the first ones that there is room for.
 
-    Rows lie in random order in a store, so the first ones are as good as any.
+    Rows lie in random order in a store, unless it was split without shuffling, so the first ones
+    are as good as any.
 
     Parameters
     ----------
+    labels : list of float
+        Of the model, by class code.
+    places : ndarray of int
+        Position of each class code among the labels in ascending order.
     room : int
         Most decision values.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._y: list[npt.NDArray[Any]] = []
+    def __init__(self, labels: list[float], places: npt.NDArray[np.intp], room: int) -> None:
+        self._labels, self._places, self._room = labels, places, room
+        self._codes: list[npt.NDArray[np.intp]] = []
         self._scores: list[npt.NDArray[np.float64]] = []
 
-    def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
+    def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
         """Keep rows while there is room."""
-        n = min(len(y), self._room // scores.shape[1])
-        self._room -= n * scores.shape[1]
-        self._y.append(y[:n].copy())
-        self._scores.append(scores[:n].copy())
+        table = by_label(scores, self._labels)
+        n = min(len(y), self._room // table.shape[1])
+        self._room -= n * table.shape[1]
+        self._codes.append(self._places[y[:n]])
+        self._scores.append(table[:n].copy())
 
-    @property
-    def y(self) -> npt.NDArray[Any]:
-        """Class codes, shape (n_rows,)."""
-        return np.concatenate(self._y)
-
-    @property
-    def scores(self) -> npt.NDArray[np.float64]:
-        """Decision values, shape (n_rows, n_outputs)."""
-        return np.concatenate(self._scores)
+    def calibrate(self, joint: bool) -> dict[str, Any]:
+        """Fit probabilities; see `sbm.jobs.probability.calibrate`."""
+        n_outputs = len(self._labels) if len(self._labels) > 2 or joint else 1
+        scores = np.concatenate([*self._scores, np.empty((0, n_outputs))])
+        self._scores.clear()
+        codes = np.concatenate([*self._codes, np.empty(0, np.intp)])
+        return calibrate(scores, codes, joint=joint)

@@ -44,13 +44,14 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
-__all__ = ["Engine", "Folds", "Judge", "Learner", "Seconds"]
+__all__ = ["Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
 
 Result = TypeVar("Result")
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
+JUDGED = 1 << 16  # decision values that are judged at a time
 
 
 @dataclass
@@ -107,10 +108,10 @@ class Folds:
 
 
 class Judge(Protocol):
-    """Is shown decision values of rows that a learner never learns from."""
+    """Is shown decision values of rows that a model never learns from."""
 
-    def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
-        """Take class codes or targets, shape (n,), and decision values, shape (n, n_outputs)."""
+    def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
+        """Take class codes or targets, shape (n,), and each learner's decision values, (n, any)."""
 
 
 @dataclass
@@ -126,17 +127,14 @@ class Learner:
         The fold whose rows it never learns from.
     is_active : bool
         Whether it takes part in the passes to come.
-    judge : Judge or None
-        Is shown the decision values of held-out rows.
     seconds : float
-        Time of a thread that its steps and its judge took.
+        Time of a thread that its steps, and being judged, took.
     """
 
     number: int
     solver: Solver
     held_out: int | None = None
     is_active: bool = True
-    judge: Judge | None = None
     seconds: float = 0.0
 
     def its_own(self, folds: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.bool_] | None:
@@ -146,12 +144,40 @@ class Learner:
         marks: npt.NDArray[np.bool_] = folds != self.held_out
         return marks
 
+
+@dataclass(frozen=True)
+class Group:
+    """Learners of one model, which work on a block one behind the other.
+
+    Attributes
+    ----------
+    learners : sequence of Learner
+        Held out from all of them is the same fold.
+    judge : Judge or None
+        Is shown decision values of that fold.
+    """
+
+    learners: Sequence[Learner]
+    judge: Judge | None = None
+
     def be_judged(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
-        """Show the judge the decision values of held-out rows, at the weights as they are."""
+        """Show the judge decision values at the weights as they are, a few rows at a time.
+
+        Rows of weight 0 are not there for it either.
+        """
         if self.judge is None or folds is None:
             return
-        theirs = rows.take(np.flatnonzero(folds == self.held_out))
-        self.judge.add(theirs.y, decide(theirs, self.solver.W, self.solver.problem.bias))
+        begin, first = time.perf_counter(), self.learners[0]
+        held_out = folds == first.held_out
+        if rows.weights is not None:
+            held_out &= rows.weights > 0
+        places = np.flatnonzero(held_out)
+        n = max(1, JUDGED // sum(learner.solver.problem.n_outputs for learner in self.learners))
+        for k in range(0, len(places), n):
+            theirs = rows.take(places[k : k + n])
+            scores = [decide(theirs, x.solver.W, x.solver.problem.bias) for x in self.learners]
+            self.judge.add(theirs.y, scores)
+        first.seconds += time.perf_counter() - begin
 
 
 def ray(dual_sum: float, W: Weights, factor: float) -> float:
@@ -346,7 +372,8 @@ class Engine:
     def run_pass(
         self,
         number: int,
-        chains: Sequence[Sequence[Learner]] | None = None,
+        groups: Sequence[Group] | None = None,
+        what: str = "pass",
     ) -> tuple[dict[int, Totals], dict[int, int]]:
         """Outer iteration t of Algorithm 1, for all active learners.
 
@@ -354,8 +381,10 @@ class Engine:
         ----------
         number : int
             Of the pass, from 1.
-        chains : sequence of sequence of Learner, optional
-            Learners of a chain work on a block one behind the other.
+        groups : sequence of Group, optional
+            All active learners; default: each alone.
+        what : str
+            For progress, before the number.
 
         Returns
         -------
@@ -365,11 +394,11 @@ class Engine:
             Rows with a variable inside its bounds, of each learner.
         """
         active = [learner for learner in self.learners if learner.is_active]
-        chains = chains or [[learner] for learner in active]
+        groups = groups or [Group([learner]) for learner in active]
         totals = {learner.number: Totals() for learner in active}
         n_blocks = len(self.plan.parts)
         every_row = number % FULL_PASS == 0 or not self._screens
-        self._progress.start(f"pass {number}", n_blocks, "blocks")
+        self._progress.start(f"{what} {number}", n_blocks, "blocks")
         if self._blocks is None:
             self._evicted = {}
             order = self._order(number)
@@ -378,7 +407,7 @@ class Engine:
         for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
             visit = self._visit(loaded)
             with self.seconds.measure("solve"):
-                steps = self._step(visit, chains, loaded.coming, every_row)
+                steps = self._step(visit, groups, loaded.coming, every_row)
             for k, step in steps.items():
                 totals[k].add(step.totals)
                 self._evicted[k] = step.evicted
@@ -422,21 +451,21 @@ class Engine:
     def _step(
         self,
         visit: Visit,
-        chains: Sequence[Sequence[Learner]],
+        groups: Sequence[Group],
         coming: _Coming,
         every_row: bool,
     ) -> dict[int, Step]:
         """Inner iteration of Algorithm 1, of every learner."""
 
-        def work(chain: Sequence[Learner]) -> list[tuple[int, Step]]:
-            return [(x.number, self._step_of(x, visit, coming, every_row)) for x in chain]
+        def work(group: Group) -> list[tuple[int, Step]]:
+            group.be_judged(visit.rows, visit.folds)
+            return [(x.number, self._step_of(x, visit, coming, every_row)) for x in group.learners]
 
-        return dict(itertools.chain(*self.for_each(chains, work)))
+        return dict(itertools.chain(*self.for_each(groups, work)))
 
     def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
         begin = time.perf_counter()
         k, solver = learner.number, learner.solver
-        learner.be_judged(visit.rows, visit.folds)
         moving = coming.own[k].moving(visit.block, self._evicted.get(k), every_row)
         mine = learner.its_own(visit.folds)
         if mine is not None:
@@ -524,7 +553,7 @@ class Engine:
 
     def certify(
         self,
-        chains: Sequence[Sequence[Learner]] | None = None,
+        groups: Sequence[Group] | None = None,
         change: Callable[[Visit, Learner], None] = lambda visit, learner: None,
     ) -> dict[int, tuple[Certificate, Weights]]:
         """Evaluate primal and dual of the active learners at fixed W and alphas.
@@ -533,8 +562,8 @@ class Engine:
 
         Parameters
         ----------
-        chains : sequence of sequence of Learner, optional
-            Learners of a chain look at a block one behind the other.
+        groups : sequence of Group, optional
+            All active learners; default: each alone.
         change : callable
             Is called first for each learner and block, and may change the alphas.
 
@@ -544,7 +573,7 @@ class Engine:
             The arrays are the weights that belong to the alphas, to go on training with.
         """
         active = [learner for learner in self.learners if learner.is_active]
-        chains = chains or [[learner] for learner in active]
+        groups = groups or [Group([learner]) for learner in active]
         with self.seconds.measure("certify"):
             certifiers = {
                 learner.number: Certifier(
@@ -554,8 +583,9 @@ class Engine:
             }
             for visit in self.visit_all("certify"):
 
-                def add(chain: Sequence[Learner], visit: Visit = visit) -> None:
-                    for learner in chain:
+                def add(group: Group, visit: Visit = visit) -> None:
+                    group.be_judged(visit.rows, visit.folds)
+                    for learner in group.learners:
                         change(visit, learner)
                         rows, alpha = visit.rows, visit.alpha[learner.number]
                         mine = learner.its_own(visit.folds)
@@ -563,9 +593,8 @@ class Engine:
                             places = np.flatnonzero(mine)
                             rows, alpha = rows.take(places), alpha.take(places)
                         certifiers[learner.number].add(rows, alpha)
-                        learner.be_judged(visit.rows, visit.folds)
 
-                self.for_each(chains, add)
+                self.for_each(groups, add)
             return {k: (c.finish(), c.W_alpha) for k, c in certifiers.items()}
 
     def replace_weights(self, found: dict[int, tuple[Certificate, Weights]]) -> None:

@@ -102,53 +102,43 @@ class _ClassCounts:
 
 
 class Exam:
-    """Judges a model by its held-out rows; the columns of its learners come one by one.
+    """Judges a model by its held-out rows.
 
     Parameters
     ----------
     metric : Metric
     labels : list of float
         Of the model, by class code; none for targets.
-    codes : list of float
-        Labels of the rows, by class code: not those of the model where there is one class alone.
-    n_parts : int
-        Learners.
+    places : ndarray of int
+        Position of each class code among the labels in ascending order.
     """
 
-    def __init__(
-        self, metric: Metric, labels: list[float], codes: list[float], n_parts: int
-    ) -> None:
-        self._metric, self._labels, self._n_parts = metric, labels, n_parts
-        self._sorted = sorted(labels)
-        self._place = np.searchsorted(self._sorted, codes) if labels else np.empty(0, np.intp)
+    def __init__(self, metric: Metric, labels: list[float], places: npt.NDArray[np.intp]) -> None:
+        self._metric, self._labels, self._places = metric, labels, places
         self._skip = 0
         self.clear()
 
     def clear(self, skip: int = 0) -> None:
         """Forget all rows, and skip so many of those to come."""
         self._skip = skip
-        self._parts: list[npt.NDArray[np.float64]] = []
         self._classes = _ClassCounts(len(self._labels))
         self._binary = BinaryMetrics([0.0, 1.0])
         self._targets = RegressionMetrics()
 
-    def add(self, y: npt.NDArray[Any], scores: npt.NDArray[np.float64]) -> None:
-        """Take the columns of the next learner; when all are there, rows count."""
-        self._parts.append(scores)
-        if len(self._parts) < self._n_parts:
-            return
-        scores, self._parts = by_label(self._parts, self._labels), []
+    def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
+        """Take class codes or targets, and decision values of each learner."""
         if self._skip > 0:
             self._skip -= len(y)
             return
+        table = by_label(scores, self._labels)
         if not self._labels:
-            self._targets.add(y, scores[:, 0])
+            self._targets.add(y, table[:, 0])
         elif self._metric.name == "auc":
-            self._binary.add(self._place[y].astype(np.float64), scores[:, 0])
-        elif scores.shape[1] == 1:
-            self._classes.add(self._place[y], (scores[:, 0] > 0).astype(np.int64))
+            self._binary.add(self._places[y].astype(np.float64), table[:, 0])
+        elif table.shape[1] == 1:
+            self._classes.add(self._places[y], (table[:, 0] > 0).astype(np.int64))
         else:
-            self._classes.add(self._place[y], np.argmax(scores, axis=1))
+            self._classes.add(self._places[y], np.argmax(table, axis=1))
 
     @property
     def figure(self) -> float:

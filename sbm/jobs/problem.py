@@ -14,14 +14,25 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model
 
-__all__ = ["by_label", "choose_task", "make_model", "make_problems", "model_labels"]
+__all__ = [
+    "by_label", "choose_task", "label_places", "make_model", "make_problems", "model_labels",
+]  # fmt: skip
 
 
-def make_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
+def make_problems(
+    settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
+) -> list[AnyProblem]:
     """Turn settings and the labels of a store into optimization problems.
 
     There is one, but where one-vs-rest divides the classes into groups that share nothing: one a
     class for losses of one variable a row.
+
+    Parameters
+    ----------
+    settings : Settings
+    store : BlockStore
+    counts : sequence of float, optional
+        Sum of the weights of each class's rows, by class code; default: the number of rows.
 
     Raises
     ------
@@ -41,7 +52,7 @@ def make_problems(settings: Settings, store: BlockStore) -> list[AnyProblem]:
         raise DataError(f"{store.folder} holds no rows; nothing can be trained on it")
     task = choose_task(settings, loss)
     if task == "classification":
-        return _classify(settings, loss, store)
+        return _classify(settings, loss, store, counts)
     _check_options(settings, loss, 0)
     if settings.class_weight:
         raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
@@ -67,7 +78,9 @@ def choose_task(settings: Settings, loss: Loss) -> str:
     return settings.task
 
 
-def _classify(settings: Settings, loss: Loss, store: BlockStore) -> list[AnyProblem]:
+def _classify(
+    settings: Settings, loss: Loss, store: BlockStore, counts: Sequence[float] | None
+) -> list[AnyProblem]:
     """Make the problems that tell the classes of a store apart."""
     labels = store.labels
     if labels is None:
@@ -81,7 +94,7 @@ def _classify(settings: Settings, loss: Loss, store: BlockStore) -> list[AnyProb
             f"{settings.loss} needs at least two classes"
         )
     _check_options(settings, loss, len(labels))
-    weights = _class_weights(settings, store, labels)
+    weights = _class_weights(settings, store, labels, counts)
     if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
         problem = MultiProblem(loss, costs, settings.C, settings.bias, schedule=settings.schedule)
@@ -99,12 +112,14 @@ def _classify(settings: Settings, loss: Loss, store: BlockStore) -> list[AnyProb
     return [one(positive, weights[positive] if positive >= 0 else 1.0, weights[other])]
 
 
-def _class_weights(settings: Settings, store: BlockStore, labels: list[float]) -> list[float]:
+def _class_weights(
+    settings: Settings, store: BlockStore, labels: list[float], counts: Sequence[float] | None
+) -> list[float]:
     """Return a factor of C for each class code."""
     chosen = settings.class_weight
     if isinstance(chosen, str):  # balanced: every class has the same share of the whole cost
-        counts = store.manifest["labels"]["counts"]
-        return [store.n_rows / (len(labels) * n) if n else 1.0 for n in counts]
+        counts = counts or store.manifest["labels"]["counts"]
+        return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
     for label in chosen:
         if label not in labels:
             raise SettingsError(
@@ -201,6 +216,12 @@ def model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
     if len(labels) == 1:  # one class alone: the other one has no name
         return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
     return labels
+
+
+def label_places(problem: AnyProblem, store: BlockStore) -> npt.NDArray[np.intp]:
+    """Return the position of each class code among the labels of the model in ascending order."""
+    labels = sorted(model_labels(problem, store))
+    return np.searchsorted(labels, store.labels or []) if labels else np.empty(0, np.intp)
 
 
 def by_label(

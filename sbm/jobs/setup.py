@@ -19,7 +19,7 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
-__all__ = ["find_store", "open_run", "read_weights", "run_folder", "shape_of"]
+__all__ = ["class_counts", "find_store", "open_run", "read_weights", "run_folder", "shape_of"]
 
 
 def find_store(store: str | Path | None) -> Path:
@@ -49,15 +49,15 @@ def shape_of(
     # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
     # the sum of all rows and mixtures; a warm start has the earlier one.
     copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
-    targets, folds = not problems[0].classify, models > 1
+    targets = not problems[0].classify
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         pairs=pairs,
         copies=copies + (settings.warm_start is not None),
-        row_bytes=4 * targets + 8 * (settings.weights is not None) + folds,
-        more_bytes=HELD_OUT_BYTES * folds,
+        row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
+        more_bytes=HELD_OUT_BYTES * settings.calibrate,
         models=models,
     )
 
@@ -76,6 +76,15 @@ def open_run(
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
     folder = run_folder(model)
     return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
+
+
+def class_counts(
+    settings: Settings, store: BlockStore, weights: RowWeights | None
+) -> list[float] | None:
+    """Return what balanced classes are balanced by, where that is not the number of their rows."""
+    if weights is None or settings.class_weight != "balanced":
+        return None
+    return weights.class_totals(store)
 
 
 def read_weights(

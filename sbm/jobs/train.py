@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
-from sbm.jobs.engine import Engine, Learner
+from sbm.jobs.engine import Engine, Group, Learner
 from sbm.jobs.memory import MemoryPlan, plan_training
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
-from sbm.jobs.probability import calibrate
-from sbm.jobs.problem import by_label, make_model, make_problems, model_labels
+from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.setup import find_store, open_run, read_weights, run_folder, shape_of
+from sbm.jobs.setup import class_counts, find_store, open_run, read_weights, run_folder, shape_of
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, shape_record
 from sbm.settings import Settings
@@ -110,6 +109,10 @@ def train(
     if settings.warm_start is not None:
         earlier = Earlier(find_run(settings.warm_start), blocks, settings, problems)
     weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
+    counts = class_counts(settings, blocks, weights)
+    if counts is not None:
+        problems = make_problems(settings, blocks, counts)
+        spare = held_out_problems(settings, blocks, counts)
     if earlier is not None:
         earlier.step_aside(run_folder(path))
     with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
@@ -248,17 +251,13 @@ class _Training:
             dual = math.fsum(learner.solver.dual for learner in self.spare_learners)
             if watch.is_due(gap, dual) or self._is_late():
                 break
-        collectors = []
-        for learner in self.spare_learners:
-            learner.judge = Collector(HELD_OUT_BYTES // 16 // len(self.spare_learners))
-            collectors.append(learner.judge)
-        for visit in self.engine.visit_all("calibrate"):
-            for learner in self.spare_learners:
-                learner.be_judged(visit.rows, visit.folds)
         labels = model_labels(self.problems[0], self.store)
-        scores = by_label([c.scores for c in collectors], labels)
-        codes = np.argsort(np.argsort(labels))[collectors[0].y]
-        return calibrate(scores, codes, joint=self.problems[0].loss.joint)
+        places = label_places(self.problems[0], self.store)
+        collector = Collector(labels, places, HELD_OUT_BYTES // 24)  # a copy is made of them
+        group = Group(self.spare_learners, collector)
+        for visit in self.engine.visit_all("calibrate"):
+            group.be_judged(visit.rows, visit.folds)
+        return collector.calibrate(self.problems[0].loss.joint)
 
     @staticmethod
     def _set_active(learners: Sequence[Learner], active: bool) -> None:

@@ -8,6 +8,7 @@ small enough rests, a C that others have left behind is given up. At the end all
 certified and judged at fixed weights, and the best C is trained on all rows.
 """
 
+import itertools
 import math
 import shutil
 import statistics
@@ -18,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import DataError, SettingsError
-from sbm.jobs.engine import Engine, Folds, Learner
+from sbm.jobs.engine import Engine, Folds, Group, Learner
 from sbm.jobs.exam import Exam, Metric, choose_metric
 from sbm.jobs.memory import plan_training
 from sbm.jobs.metrics import BinaryMetrics
-from sbm.jobs.pace import choose_rounds
-from sbm.jobs.problem import make_problems, model_labels
+from sbm.jobs.pace import choose_cache_rows, choose_rounds
+from sbm.jobs.problem import label_places, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.setup import find_store, open_run, read_weights, shape_of
+from sbm.jobs.setup import class_counts, find_store, open_run, read_weights, shape_of
 from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.settings import Settings, format_number
-from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
@@ -108,7 +109,11 @@ def tune(
     blocks = BlockStore(find_store(store))
     path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")
     check_output(path)
-    problems = [make_problems(replace(settings, C=C), blocks) for C in values for _ in range(folds)]
+    weights = read_weights(settings, blocks, [], path.parent)
+    counts = class_counts(settings, blocks, weights)
+    problems = [
+        make_problems(replace(settings, C=C), blocks, counts) for C in values for _ in range(folds)
+    ]
     chosen = choose_metric(metric, problems[0], blocks)
     every = [problem for mine in problems for problem in mine]
     shape = shape_of(settings, blocks, every, models=len(problems))
@@ -124,7 +129,6 @@ def tune(
     beside = path.with_name(path.name + ".tune")
     with blocks.in_use(), open_run(beside, every, plan) as run:
         try:
-            weights = read_weights(settings, blocks, every, run.folder)
             engine = Engine(
                 blocks, settings, every, plan, run, progress,
                 folds=Folds(folds, settings.seed),
@@ -132,7 +136,7 @@ def tune(
                 weights=weights, is_late=lambda: _is_late(settings, begin),
             )  # fmt: skip
             report = _Tuning(
-                engine, settings, blocks, problems, values, folds, chosen, progress, begin
+                engine, settings, blocks, problems, values, folds, chosen, progress
             ).run()
             del engine  # its memory goes to the training
         finally:  # nobody could go on from there
@@ -140,7 +144,7 @@ def tune(
     report["seconds"] = {"tune": time.perf_counter() - begin}
     if picture is not None:
         draw_metric(report, picture)
-    best = replace(final, C=report["best"])
+    best = replace(final, C=report["best"], time_limit=_time_left(settings, begin))
     result, report["train"] = train(blocks.folder, path, best, progress=progress)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
@@ -165,6 +169,13 @@ def _check(Cs: Sequence[float], folds: int, settings: Settings) -> list[float]:
         what = "caches" if settings.caches != 1 else "loss one_class, which has no C"
         raise SettingsError(f"sbm tune does not take {what}; leave it out")
     return values
+
+
+def _time_left(settings: Settings, begin: float) -> float | None:
+    """Return what is left of the time limit for the last training, which gets a moment at least."""
+    if settings.time_limit is None:
+        return None
+    return max(0.001, float(settings.time_limit) - (time.perf_counter() - begin))
 
 
 def _is_late(settings: Settings, begin: float) -> bool:
@@ -196,20 +207,21 @@ class _Candidate:
     """A model of one C and one fold."""
 
     C: float
-    fold: int
-    learners: list[Learner]
+    group: Group
     exam: Exam
-    watch: GapWatch
     metrics: list[float] = field(default_factory=list)  # of each pass
     gap: float = math.inf  # relative, estimated in the last pass
     passes: int = 0
-    is_done: bool = False
     certificate: Certificate | None = None
 
-    def rest(self) -> None:
-        """Take no part in the passes to come."""
+    @property
+    def learners(self) -> Sequence[Learner]:
+        return self.group.learners
+
+    def set_active(self, active: bool) -> None:
+        """Take part in the passes to come, or not."""
         for learner in self.learners:
-            learner.is_active = False
+            learner.is_active = active
 
     @property
     def is_active(self) -> bool:
@@ -233,29 +245,24 @@ class _Tuning:
         n_folds: int,
         metric: Metric,
         progress: Progress,
-        begin: float,
     ) -> None:
         self.engine, self.settings, self.store = engine, settings, store
         self.Cs, self.n_folds, self.metric = Cs, n_folds, metric
-        self.progress, self.begin = progress, begin
-        labels = model_labels(problems[0][0], store)
-        n = len(problems[0])
+        self.progress = progress
+        labels, places = model_labels(problems[0][0], store), label_places(problems[0][0], store)
+        learners = iter(engine.learners)
         self.candidates = []
         for k, mine in enumerate(problems):
-            learners = engine.learners[k * n : (k + 1) * n]
-            exam = Exam(metric, labels, store.labels or [], n)
-            watch = GapWatch(LOOSER * settings.tol)
-            C, fold = Cs[k // n_folds], k % n_folds
-            self.candidates.append(_Candidate(C, fold, learners, exam, watch))
-            assert len(mine) == n
+            exam = Exam(metric, labels, places)
+            group = Group(list(itertools.islice(learners, len(mine))), exam)
+            self.candidates.append(_Candidate(Cs[k // n_folds], group, exam))
         self.passes = 0
         self.rounds: list[int] = []
         self.given_up: set[float] = set()
         self.waiting = list(self.Cs[max(2, math.ceil(len(self.Cs) / 2)) :])
+        self._free: dict[int, int] = {}
         for candidate in self.candidates:
-            for learner in candidate.learners:
-                learner.judge = candidate.exam
-                learner.is_active = candidate.C not in self.waiting
+            candidate.set_active(candidate.C not in self.waiting)
 
     def run(self) -> dict[str, Any]:
         """Train, give up, rest; then judge what is left."""
@@ -279,7 +286,9 @@ class _Tuning:
             # Weights of the first half of the first pass would say little.
             fresh = candidate.passes == 0 and self.passes == 1
             candidate.exam.clear(self.store.n_rows // (2 * self.n_folds) if fresh else 0)
-        totals, _ = self.engine.run_pass(self.passes, [c.learners for c in active])
+        totals, self._free = self.engine.run_pass(
+            self.passes, [c.group for c in active], "tune, pass"
+        )
         for candidate in active:
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
@@ -297,8 +306,13 @@ class _Tuning:
         if self.settings.rounds != "auto":
             rounds = choose_rounds(self.settings.rounds, n_blocks, self.rounds)
         self.rounds.append(rounds)
+        plan, n = self.engine.plan, len(self.engine.learners)
         for learner in self.engine.learners:
             learner.solver.rounds = rounds
+            if self.settings.cache_frac == "auto":
+                free = self._free.get(learner.number)
+                cache_rows = choose_cache_rows(free, plan.part_rows, plan.cache_rows // n)
+                learner.solver.working.cache_rows = cache_rows
 
     def _start_next(self) -> None:
         """Go up to larger values of C while the largest so far is as good as the best.
@@ -343,9 +357,8 @@ class _Tuning:
         gap = sum(one.gap for one in totals)
         dual = math.fsum(learner.solver.dual for learner in candidate.learners)
         candidate.gap = gap / max(abs(dual), 1e-300)
-        if candidate.watch.is_due(gap, dual):
-            candidate.is_done = True
-            candidate.rest()
+        if candidate.gap <= LOOSER * self.settings.tol:
+            candidate.set_active(False)
 
     def _figure(self, candidate: _Candidate) -> float:
         return self.metric.sign * candidate.exam.figure
@@ -376,16 +389,15 @@ class _Tuning:
             if any(c.is_active for c in self._of(C)):
                 self.given_up.add(C)
                 for candidate in self._of(C):
-                    candidate.rest()
+                    candidate.set_active(False)
 
     def _judge(self) -> None:
         """Certify and judge, at fixed weights, everything that was not given up."""
         left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
             candidate.exam.clear()
-            for learner in candidate.learners:
-                learner.is_active = True
-        found = self.engine.certify([c.learners for c in left])
+            candidate.set_active(True)
+        found = self.engine.certify([c.group for c in left])
         for candidate in left:
             parts = [found[x.number][0] for x in candidate.learners]
             candidate.certificate = Certificate.total(parts)
@@ -428,7 +440,7 @@ class _Tuning:
         known = _known(figures)
         gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
         status = "given up" if C in self.given_up else "budget"
-        if gaps and all(c.is_done for c in group):
+        if gaps and max(gaps) <= LOOSER * self.settings.tol:
             status = "converged"
         return {
             "C": C,

@@ -5,6 +5,7 @@ again: weights are dealt as the rows were and kept in one file in the order of t
 chunk of rows finds its own.
 """
 
+import itertools
 import os
 import weakref
 from collections.abc import Iterator
@@ -113,6 +114,15 @@ class RowWeights:
             raise StoreError(f"cannot read the weights of rows: {error.strerror}") from error
         if n != 8 * chunk.rows:
             raise StoreError("the weights of rows were cut off; train again")
+
+    def class_totals(self, store: BlockStore) -> list[float]:
+        """Return the sum of the weights of each class's rows, by class code; reads the store."""
+        totals = np.zeros(len(store.labels or []))
+        for chunk in itertools.chain(*store.chunks):
+            weights = np.empty(chunk.rows)
+            self.read(chunk, weights)
+            totals += np.bincount(store.read_codes(chunk), weights, len(totals))
+        return [float(total) for total in totals]
 
 
 class _Stream:

@@ -458,6 +458,20 @@ class BlockStore:
         weights = None if into.weights is None else into.weights[:n]
         return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n], weights)
 
+    def read_codes(self, chunk: Chunk) -> npt.NDArray[np.integer]:
+        """Class codes of a chunk's rows, shape (n_rows,).
+
+        Raises
+        ------
+        StoreError
+            A file is missing or damaged, or holds targets.
+        """
+        data, where = self._read_bytes(chunk)
+        codes = container.decode(data, "chunk", where).arrays.get("codes")
+        if codes is None or codes.shape != (chunk.rows,):
+            raise StoreError(f"{where} is damaged (no class codes); split the data again")
+        return codes
+
     def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
