@@ -166,10 +166,11 @@ class Settings:
     bias : float
         Value of an extra feature in every row; 0 for none.
     class_weight : mapping of float to float, or "balanced"
-        Label to factor of C; ``balanced`` is rows / (labels x rows of the label).
-    weights : str, optional
+        Label to factor of C; ``balanced`` is rows / (labels x rows of the label);
+        None is no weight.
+    weights : str or Path, optional
         File with a factor of C for each row, one a line, in the order of the text of the store.
-    warm_start : str, optional
+    warm_start : str or Path, optional
         Run, or model whose run lies beside it, to take the alphas from at the start.
     calibrate : bool
         Also fit probabilities, on decision values of held-out rows.
@@ -204,8 +205,8 @@ class Settings:
     screen: bool = True
     bias: float = 0.0
     class_weight: Mapping[float, float] | str = field(default_factory=dict)
-    weights: str | None = None
-    warm_start: str | None = None
+    weights: str | Path | None = None
+    warm_start: str | Path | None = None
     calibrate: bool = False
     seed: int = 0
     schedule: str = "sample"
@@ -238,8 +239,25 @@ class Settings:
             if key not in known:
                 raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
         if "class_weight" in plain:
-            plain["class_weight"] = _read_weights(plain["class_weight"], where)
+            plain["class_weight"] = _parse_class_weight(plain["class_weight"], f"{where}: ")
         return cls(**plain)
+
+    @classmethod
+    def of(cls, settings: "Settings | Mapping[str, Any] | None") -> "Settings":
+        """Return settings as they are, a dict of names and values as settings, None as defaults.
+
+        Raises
+        ------
+        SettingsError
+            Anything else, or as of `from_dict`.
+        """
+        if settings is None or isinstance(settings, Mapping):
+            return cls.from_dict(settings or {})
+        if not isinstance(settings, cls):
+            raise SettingsError(
+                f"settings is {settings!r}; sbm.Settings or a dict of its names is expected"
+            )
+        return settings
 
     @staticmethod
     def read_toml(path: str | Path) -> dict[str, Any]:
@@ -295,7 +313,7 @@ class _Rule:
         SettingsError
             It is of another type, or out of range.
         """
-        if any(value is b or value == b for b in self.besides):
+        if any(isinstance(value, type(b)) and value == b for b in self.besides):
             return value
         kinds = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
@@ -358,7 +376,7 @@ _RULES = {
 
 def _read_rounds(value: Any) -> int | str:
     """Check a number of rounds, or a list of them in words; a plain number becomes an int."""
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return "auto"
     parts = [part.strip() for part in str(value).split(",")]
     known = isinstance(value, int | str) and not isinstance(value, bool)
@@ -384,17 +402,43 @@ def _read_frac(value: Any) -> Any:
         raise SettingsError(f"cache_frac is {value!r}; a number or auto is expected") from None
 
 
-def _read_class_weight(value: Any) -> dict[float, float] | str:
-    """Check weights by label."""
-    if isinstance(value, str):
-        if value != "balanced":
+def _path_to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _parse_class_weight(value: Any, where: str = "") -> dict[float, float] | str:
+    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0] if value[0] == "balanced" else value
+    if value is None or (isinstance(value, str) and value == "balanced"):
+        return value or {}
+    try:
+        if isinstance(value, Mapping):
+            pairs: Any = value.items()
+        elif isinstance(value, list | tuple):
+            pairs = [str(v).split("=", 1) for v in value]
+        else:
+            raise TypeError
+        numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"{where}class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
+            "or balanced alone"
+        ) from None
+    weights: dict[float, float] = {}
+    for label, weight in numbers:
+        if label in weights:
             raise SettingsError(
-                f"class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
-                "or balanced"
+                f"{where}class_weight names label {format_number(label)} twice; name it once"
             )
-        return value
-    weights = {_to_float(k): _to_float(v) for k, v in value.items()}
-    for label, weight in weights.items():
+        weights[label] = weight
+    return weights
+
+
+def _check_class_weight(weights: dict[float, float] | str) -> dict[float, float] | str:
+    """Refuse factors below 0, and those that are no numbers."""
+    table = {} if isinstance(weights, str) else weights
+    for label, weight in table.items():
         if not _is_not_negative(weight):
             raise SettingsError(
                 f"class_weight of label {format_number(label)} is {format_number(weight)}; "
@@ -403,25 +447,13 @@ def _read_class_weight(value: Any) -> dict[float, float] | str:
     return weights
 
 
-def _read_weights(value: Any, where: str) -> dict[float, float] | str:
-    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
-    if value in ("balanced", ["balanced"]):
-        return "balanced"
-    try:
-        items = value.items() if isinstance(value, Mapping) else value
-        pairs = items if isinstance(value, Mapping) else [str(v).split("=", 1) for v in items]
-        return {float(label): float(weight) for label, weight in pairs}
-    except (TypeError, ValueError):
-        raise SettingsError(
-            f"{where}: class_weight is {value!r}; write it as label=weight, for example 1=2.5"
-        ) from None
-
-
 # Turn what may be written in several ways into one, before the rules are looked at.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "mem": parse_size,
     "time_limit": lambda value: None if value is None else parse_duration(value),
-    "class_weight": _read_class_weight,
+    "class_weight": lambda value: _check_class_weight(_parse_class_weight(value)),
+    "weights": _path_to_text,
+    "warm_start": _path_to_text,
     "rounds": _read_rounds,
     "cache_frac": _read_frac,
 }

@@ -338,7 +338,10 @@ def test_wrong_usage_is_exit_code_2(run, line, expected):
         ("--class-weight 5=2", "class_weight names label 5, the labels are -1, 1"),
         (
             "--class-weight 1:2",
-            "options: class_weight is ['1:2']; write it as label=weight, for example 1=2.5",
+            (
+                "options: class_weight is ['1:2']; write it as label=weight, for example 1=2.5, "
+                "or balanced alone"
+            ),
         ),
         ("--config none.toml", "cannot read none.toml: No such file or directory"),
     ],
@@ -573,7 +576,10 @@ def test_the_keys_of_a_toml_file_are_the_options_and_options_override_them(run, 
         ),
         (
             "class_weight = 3",
-            "a.toml: class_weight is 3; write it as label=weight, for example 1=2.5",
+            (
+                "a.toml: class_weight is 3; write it as label=weight, for example 1=2.5, "
+                "or balanced alone"
+            ),
         ),
     ],
 )

@@ -109,10 +109,19 @@ def test_every_loss_of_liblinear_is_one_of_ours():
             for s, name in ((5, "L1R_L2LOSS_SVC"), (6, "L1R_LR"))
         ),
         ("-s 8", "-s 8 is unknown; known are 0, 1, 2, 3, 4, 7, 11, 12, 13, 21"),
-        ("-w1", "options: class_weight is ['1=']; write it as label=weight, for example 1=2.5"),
+        (
+            "-w1",
+            (
+                "options: class_weight is ['1=']; write it as label=weight, for example 1=2.5, "
+                "or balanced alone"
+            ),
+        ),
         (
             "-w1 x",
-            "options: class_weight is ['1=x']; write it as label=weight, for example 1=2.5",
+            (
+                "options: class_weight is ['1=x']; write it as label=weight, for example 1=2.5, "
+                "or balanced alone"
+            ),
         ),
         ("-w5 2", "class_weight names label 5, the labels are -3, 7"),
         ("-c 0", "C is 0; it must be a finite number above 0"),

@@ -3,7 +3,9 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,11 +207,58 @@ def test_class_weights_are_read(written):
     assert Settings.from_dict({"class_weight": written}).class_weight == {1.0: 2.5, -1.0: 0.5}
 
 
-@pytest.mark.parametrize("written", [["1"], ["one=1"], ["1=much"], {"a": 1}, {"1": [2]}, "1:2", 3])
+@pytest.mark.parametrize(
+    "written",
+    [["1"], ["one=1"], ["1=much"], {"a": 1}, {"1": [2]}, "1:2", 3,
+     "", "Balanced", ["balanced", "1=2"], ["Balanced"], np.ones(3), {(): 1}],
+)  # fmt: skip
 def test_what_is_no_class_weight_is_refused(written):
-    message = f"there: class_weight is {written!r}; write it as label=weight, for example 1=2.5"
-    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+    message = (
+        f"class_weight is {written!r}; write it as label=weight, for example 1=2.5, or balanced "
+        "alone"
+    )
+    with pytest.raises(SettingsError, match=f"^there: {re.escape(message)}$"):
         Settings.from_dict({"class_weight": written}, "there")
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        Settings(class_weight=written)
+
+
+@pytest.mark.parametrize("written", [["1=2", "1.0=3"], {"1": 2, 1.0: 3}])
+def test_a_label_has_one_weight(written):
+    message = "^class_weight names label 1 twice; name it once$"
+    with pytest.raises(SettingsError, match=message):
+        Settings(class_weight=written)
+
+
+@pytest.mark.parametrize("written", [None, {}, [], "balanced", ["balanced"], ["1=2"]])
+def test_class_weights_are_the_same_in_a_dictionary_and_as_an_argument(written):
+    made = Settings(class_weight=written)
+    assert made == Settings.from_dict({"class_weight": written})
+    assert made.class_weight in ({}, "balanced", {1.0: 2.0})
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Settings)])
+@pytest.mark.parametrize("value", [np.ones(3), np.array(["auto", "balanced"]), object(), b"1"])
+def test_a_value_of_a_wrong_type_is_refused_in_a_sentence(name, value):
+    with pytest.raises(SettingsError):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["weights", "warm_start"])
+def test_paths_are_kept_as_text(name):
+    assert getattr(Settings(**{name: Path("a", "b")}), name) == "a/b"
+
+
+def test_settings_may_come_as_a_dictionary():
+    made = Settings(C=3)
+    assert Settings.of(made) is made
+    assert Settings.of({"C": 3}) == made
+    assert Settings.of(None) == Settings.of({}) == Settings()
+    with pytest.raises(SettingsError, match="unknown key 'c_frac'"):
+        Settings.of({"c_frac": 1})
+    message = "settings is 3; sbm.Settings or a dict of its names is expected"
+    with pytest.raises(SettingsError, match=f"^{message}$"):
+        Settings.of(3)
 
 
 SETTINGS = st.builds(

@@ -52,7 +52,7 @@ def default_store(first_input: str) -> Path:
 
 
 def split(
-    inputs: Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path],
     store: str | Path | None = None,
     *,
     blocks: int | None = None,
@@ -73,7 +73,7 @@ def split(
 
     Parameters
     ----------
-    inputs : sequence of str or Path
+    inputs : str, Path or sequence of these
         Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
         with `min_count`.
     store : str or Path, optional
@@ -122,7 +122,7 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    sources = expand_inputs(inputs)
+    sources = expand_inputs([inputs] if isinstance(inputs, str | Path) else inputs)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
     if store is None and sources[0].name == "-":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ COMMIT_SHARE = 20.0
 def train(
     store: str | Path | None = None,
     model: str | Path | None = None,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     *,
     progress: Progress | None = None,
     read_rate: float | None = None,
@@ -62,7 +62,8 @@ def train(
     model : str or Path, optional
         Where the model goes. Default: the store's name with ``.model``, in the current folder. The
         state of the training is kept beside it in ``MODEL.run/``.
-    settings : Settings, optional
+    settings : sbm.Settings or dict, optional
+        Loss, cost, memory and the rest; ``help(sbm.Settings)`` lists the names.
     progress : Progress, optional
         Is told each block and each pass.
     read_rate : float, optional
@@ -85,12 +86,14 @@ def train(
         No store, damaged, or in use.
     DataError
         The labels do not fit the loss.
+    SettingsError
+        A setting that does not exist, is out of range, or means nothing for the loss.
     MemoryPlanError
         ``settings.mem`` is too small; says what would do.
     """
     begin = time.perf_counter()
     return_freed_memory()
-    settings = settings or Settings()
+    settings = Settings.of(settings)
     progress = progress or Progress()
     blocks = BlockStore(find_store(store))
     path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")

@@ -13,7 +13,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ ERRORS, CHANGES = 2.0, 4.0
 def tune(
     store: str | Path | None = None,
     model: str | Path | None = None,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     *,
     Cs: Sequence[float],
     folds: int = 5,
@@ -68,7 +68,7 @@ def tune(
         Default: the only ``*.sbm`` in the current folder.
     model : str or Path, optional
         Where the model goes; as for `sbm.train`.
-    settings : Settings, optional
+    settings : sbm.Settings or dict, optional
         Of all trainings; `C` does not matter. Folds are trained to ten times `tol`.
     Cs : sequence of float
         Values to try.
@@ -101,7 +101,7 @@ def tune(
     """
     begin = time.perf_counter()
     return_freed_memory()
-    settings, progress = settings or Settings(), progress or Progress()
+    settings, progress = Settings.of(settings), progress or Progress()
     final, settings = settings, replace(settings, screen=False)  # few passes, so it would not pay
     values = _check(Cs, folds, settings)
     if picture is not None:

@@ -248,7 +248,8 @@ class Model:
         Parameters
         ----------
         X : scipy.sparse CSR matrix or array, shape (n_rows, any)
-            Column k is feature id k; columns the model does not know count as 0.
+            Column k is feature id k; columns the model does not know count as 0. scikit-learn's
+            ``load_svmlight_file`` needs ``zero_based=True`` for that.
 
         Returns
         -------
