@@ -14,7 +14,12 @@ import click
 
 from sbm import __version__
 from sbm.errors import SbmError, SettingsError
-from sbm.interop.options import OPTIONS, expand_weights, read_options
+from sbm.interop.options import (
+    OPTIONS,
+    expand_weights,
+    read_options,
+    refuse_cross_validation,
+)
 from sbm.jobs.progress import Progress
 from sbm.settings import SCHEDULES, TASKS, Settings, format_number, format_size, parse_grid
 from sbm.solver.cache import POLICIES
@@ -91,6 +96,10 @@ class _Terminal(Progress):
         if self._verbose:
             _complain(text)
 
+    def wait(self, why: str) -> None:
+        if not self._quiet:
+            _complain(why)
+
     def row(self, record: dict[str, Any]) -> None:
         if self._quiet:
             return
@@ -135,7 +144,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that every command has."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Tell more, on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress, no table."),
+        click.option("-q", "--quiet", is_flag=True, help="The result alone, no progress."),
         click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
     ):
         command = option(command)
@@ -263,6 +272,9 @@ _SETTINGS = (
         help="Multiply C for label L; may be repeated. Or balanced.",
     ),
     click.option(
+        "--liblinear-w", multiple=True, hidden=True, help="A factor of C for a label: -w1 2.5."
+    ),
+    click.option(
         "--weights",
         type=click.Path(),
         metavar="FILE",
@@ -279,7 +291,9 @@ _SETTINGS = (
     click.option("--seed", type=int, help="Of every random choice.  [default: 0]"),
     click.option("--threads", type=int, metavar="N", help="Default: all cores."),
     click.option(
-        "--config", type=click.Path(path_type=Path), help="TOML file; its keys are these options."
+        "--config",
+        type=click.Path(path_type=Path),
+        help="TOML file; its keys are the settings, see the README. sbm tune does not read its C.",
     ),
 )
 
@@ -299,7 +313,8 @@ class _LiblinearCommand(click.Command):
     """A command that understands LIBLINEAR's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn -w1 2.5 into an option that can be declared."""
+        """Turn -w1 2.5 into an option that can be declared; explain -v 5."""
+        refuse_cross_validation(args)
         return super().parse_args(ctx, expand_weights(args))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -390,6 +405,7 @@ def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
     merged = {key.replace("-", "_"): value for key, value in values.items()}
     typed = {key: value for key, value in options.items() if value not in (None, ())}
     given = {o.flag: typed.pop(f"liblinear{o.flag.replace('-', '_')}", None) for o in OPTIONS}
+    given["-w"] = typed.pop("liblinear_w", None)
     if "class_weight" in typed:
         typed["class_weight"] = list(typed["class_weight"])
     merged |= read_options(given, typed) | typed

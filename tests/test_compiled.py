@@ -12,6 +12,8 @@ import pytest
 
 import sbm
 from sbm import compiled
+from sbm.cli import _Terminal
+from sbm.jobs import warm
 
 PACKAGE = Path(sbm.__file__).parent
 
@@ -271,3 +273,17 @@ def test_constants_that_stand_on_both_sides_are_the_same():
         "crammer_singer": multiclass.CRAMMER_SINGER,
         "weston_watkins": multiclass.WESTON_WATKINS,
     }
+
+
+@pytest.mark.parametrize(("quiet", "shown"), [(False, "compiling kernels, once"), (True, "")])
+def test_the_command_line_says_that_kernels_are_compiled(
+    tmp_path, monkeypatch, capsys, quiet, shown
+):
+    monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
+    monkeypatch.setattr(compiled, "folder", lambda: tmp_path)
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(warm.subprocess, "run", lambda *_, **__: done)
+    for _ in range(2):  # the second time they are there
+        warm.prepare("split", "float32", _Terminal(quiet))
+    assert capsys.readouterr().err.split(";")[0] == shown
+    assert [path.suffix for path in tmp_path.iterdir()] == [".ready"]

@@ -109,21 +109,12 @@ def test_every_loss_of_liblinear_is_one_of_ours():
             for s, name in ((5, "L1R_L2LOSS_SVC"), (6, "L1R_LR"))
         ),
         ("-s 8", "-s 8 is unknown; known are 0, 1, 2, 3, 4, 7, 11, 12, 13, 21"),
-        (
-            "-w1",
-            (
-                "options: class_weight is ['1=']; write it as label=weight, for example 1=2.5, "
-                "or balanced alone"
-            ),
-        ),
-        (
-            "-w1 x",
-            (
-                "options: class_weight is ['1=x']; write it as label=weight, for example 1=2.5, "
-                "or balanced alone"
-            ),
-        ),
+        ("-w1", "-w1 needs a number, for example -w1 2.5; nothing stands behind it"),
+        ("-w1 x", "-w1 needs a number, for example -w1 2.5; 'x' stands behind it"),
         ("-w5 2", "class_weight names label 5, the labels are -3, 7"),
+        ("-w1 --bias 1", "-w1 needs a number, for example -w1 2.5; '--bias' stands behind it"),
+        ("-w7 2 --class-weight 7=3", "-w and --class-weight are the same; give one of them"),
+        ("-B nan", "bias is nan; it must be 0 or a positive number"),
         ("-c 0", "C is 0; it must be a finite number above 0"),
         ("-n 2", "nu is 2; it must be above 0 and at most 1"),
     ],
@@ -165,12 +156,29 @@ def test_json_is_the_same_in_either_language(run, data):
 
 
 def test_expand_weights_leaves_everything_else_alone():
-    kept = ["-w", "-wide", "--weights", "-W", "x", "-w1x", "w1", "1", "--", "-wx1"]
+    kept = ["-w", "-wide", "--weights", "-W", "x", "-w1x", "-w1..2", "w1", "1", "--", "-wx1"]
     assert expand_weights(kept) == kept
     assert expand_weights(["-w1", "2", "-w-1", "3", "a"]) == [
-        "--class-weight", "1=2", "--class-weight", "-1=3", "a",
+        "--liblinear-w", "1=2", "--liblinear-w", "-1=3", "a",
     ]  # fmt: skip
-    assert expand_weights(["-w+1e2", "2"]) == ["--class-weight", "+1e2=2"]
+    assert expand_weights(["-w+1e2", "-2"]) == ["--liblinear-w", "+1e2=-2"]
+
+
+def test_weights_of_one_label_multiply_as_in_liblinear(run, data):
+    assert run("train two.sbm -q -o a.model -w7 2 -w7.0 3")[0] == 0
+    assert settings_of(data / "a.model")["class_weight"] == {"7": 6.0}
+
+
+def test_cross_validation_is_a_command_of_its_own(run, data):
+    for line in ("train two.sbm -v 5", "train -v 5 two.sbm", "train -v5 two.sbm", "train -v 5",
+                 "tune two.sbm -C 1 -v 5"):  # fmt: skip
+        code, _, err = run(line)
+        assert (code, err.strip()) == (2, (
+            "sbm: -v 5 is LIBLINEAR's cross-validation, and here -v tells more; "
+            "use sbm tune --folds 5"
+        ))  # fmt: skip
+    (data / "two.sbm").rename(data / "5")
+    assert run("train -v 5 -o a.model")[0] == 0
 
 
 def test_read_options_knows_the_tolerance_of_each_solver():

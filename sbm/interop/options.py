@@ -3,16 +3,20 @@
 One table, `OPTIONS`: what help shows is what is done.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sbm.errors import SettingsError
 from sbm.settings import Settings
 from sbm.solver.losses import LOSSES
 
-__all__ = ["OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options"]
+__all__ = [
+    "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options", "refuse_cross_validation",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ OPTIONS = (
            "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2 and 21; "
            "0.0001 for 11) is our 1e-3", _tol),
     Option("-B", "BIAS", float, "--bias, none if negative",
-           lambda value, _: {"bias": max(0.0, value)}),
+           lambda value, _: {"bias": 0.0 if value < 0 else value}),
     Option("-p", "EPSILON", float, "--epsilon", lambda value, _: {"epsilon": value}),
     Option("-n", "NU", float, "--nu", lambda value, _: {"nu": value}),
     Option("-W", "FILE", str, "--weights", lambda value, _: {"weights": value}),
@@ -82,7 +86,7 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
     Parameters
     ----------
     given : mapping of str to value
-        By flag, those that were typed.
+        By flag, those that were typed; of ``-w`` a list of ``label=weight``.
     ours : mapping
         Settings that were typed in our own words.
 
@@ -92,6 +96,10 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
         One thing said in both languages, or a solver that is not here.
     """
     settings: dict[str, Any] = {}
+    if given.get("-w"):
+        if "class_weight" in ours:
+            raise SettingsError("-w and --class-weight are the same; give one of them")
+        settings["class_weight"] = _multiply(given["-w"])
     for option in OPTIONS:
         value = given.get(option.flag)
         if value is None:
@@ -108,13 +116,62 @@ _WEIGHT = re.compile(r"-w([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
 
 
 def expand_weights(arguments: Sequence[str]) -> list[str]:
-    """Turn LIBLINEAR's ``-w1 2.5``, an option with a label in its name, into one of ours."""
+    """Turn LIBLINEAR's ``-w1 2.5``, an option with a label in its name, into one of ours.
+
+    Raises
+    ------
+    SettingsError
+        No number behind it.
+    """
     expanded: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         found = _WEIGHT.fullmatch(argument)
-        if found is None:
+        if found is None or not _is_number(found[1]):
             expanded.append(argument)
-        else:
-            expanded += ["--class-weight", f"{found[1]}={next(rest, '')}"]
+            continue
+        weight = next(rest, None)
+        if weight is None or not _is_number(weight):
+            behind = "nothing" if weight is None else repr(weight)
+            raise SettingsError(
+                f"{argument} needs a number, for example -w1 2.5; {behind} stands behind it"
+            )
+        expanded += ["--liblinear-w", f"{found[1]}={weight}"]
     return expanded
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _multiply(weights: Sequence[str]) -> dict[float, float]:
+    """Read ``label=weight``; weights of one label are multiplied, as LIBLINEAR does it."""
+    factors: dict[float, float] = {}
+    for text in weights:
+        try:
+            label, weight = map(float, text.split("="))
+        except ValueError:
+            raise SettingsError(f"-w is {text!r}; write it as -w1 2.5") from None
+        factors[label] = factors.get(label, 1.0) * weight
+    return factors
+
+
+def refuse_cross_validation(arguments: Sequence[str]) -> None:
+    """Explain that LIBLINEAR's ``-v 5`` is a command of its own here.
+
+    Raises
+    ------
+    SettingsError
+        A number, which is no file, stands behind ``-v``.
+    """
+    for flag, value in pairwise([*arguments, ""]):
+        folds = value if flag == "-v" else flag.removeprefix("-v")
+        if flag.startswith("-v") and re.fullmatch("[0-9]+", folds) and not os.path.exists(folds):
+            raise SettingsError(
+                f"-v {folds} is LIBLINEAR's cross-validation, and here -v tells more; "
+                f"use sbm tune --folds {folds}"
+            )

@@ -20,5 +20,8 @@ class Progress:
     def note(self, text: str) -> None:
         """Tell something once."""
 
+    def wait(self, why: str) -> None:
+        """Tell why nothing will be seen for a while."""
+
     def row(self, record: dict[str, Any]) -> None:
         """Tell the figures of a pass."""

@@ -65,7 +65,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         return
     if command != "split":  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    progress.note("compiling, once; this takes a few seconds")
+    progress.wait("compiling kernels, once; this takes up to half a minute")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
     child = subprocess.run(
