@@ -1,5 +1,6 @@
 """The command line: each command parses, calls one function and prints what it returns."""
 
+import contextlib
 import heapq
 import json
 import os
@@ -496,7 +497,10 @@ def _print_tuning(report: dict[str, Any]) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", metavar="INPUT")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="A label or number a line goes here."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="A label or number a line goes here; - is stdout, and the report goes to stderr then.",
 )
 @click.option(
     "--top",
@@ -540,10 +544,14 @@ def predict(
     """
     from sbm.jobs.predict import predict as job
 
+    to_stdout = str(options["output"]) == "-"
+    if to_stdout and as_json:
+        raise SettingsError("-o - and --json both write to standard output; give -o a file name")
     report = job(model, data, progress=_Terminal(quiet or as_json, verbose), **options)
     if as_json:
         return _echo(json.dumps(report))
-    _print_quality(report, every_class=verbose)
+    with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
+        _print_quality(report, every_class=verbose)
     return None
 
 

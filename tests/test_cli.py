@@ -178,6 +178,39 @@ def test_quiet_is_silent_on_stderr(run, here, line):
     assert out
 
 
+def test_predictions_may_go_to_stdout(run, here):
+    assert run("predict big.model test.svm -o out.txt")[0] == 0
+    code, out, err = run("predict big.model test.svm -o -")
+    assert (code, out) == (0, (here / "out.txt").read_text())
+    assert err.startswith("accuracy ")
+    assert not (here / "-").exists()
+    assert run("predict big.model test.svm -o - --json") == (
+        2, "", "sbm: -o - and --json both write to standard output; give -o a file name\n",
+    )  # fmt: skip
+
+
+def test_a_reader_of_predictions_may_go(here):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with _process("predict big.model test.svm -o -", here, stdout=writing) as process:
+            _, err = process.communicate(timeout=120)
+    finally:
+        os.close(writing)
+    assert (process.returncode, err) == (1, "")
+
+
+@pytest.mark.parametrize("form", ["npz", "json"])
+def test_exports_for_other_tools_are_one_way(run, here, form):
+    assert run(f"export big.model --format {form} -o x.{form}")[0] == 0
+    code, _, err = run(f"predict x.{form} test.svm")
+    assert code == 1
+    assert err == (
+        f"sbm: x.{form} is no model to read; exports as npz and json are one way, for other "
+        "tools, so give the model that was exported\n"
+    )
+
+
 # ------------------------------------------------------------------------------- default names
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from sbm.errors import StoreError
+from sbm.store import arrays as container
 from sbm.store.model import Model
 
 __all__ = ["load_model"]
@@ -31,6 +33,11 @@ def load_model(model: str | Path | Model) -> Model:
         from sbm.interop.liblinear import read_model
 
         return read_model(path)
+    if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
+        raise StoreError(
+            f"{path} is no model to read; exports as npz and json are one way, for other tools, "
+            "so give the model that was exported"
+        )
     return Model.load(path).compact()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,7 +67,7 @@ def predict(
         Text (plain, .gz, .bz2, .xz, .zst, or ``-``) or a store.
     output : str or Path, optional
         One label (or number) a line goes there, in the order of the input (a store's rows: block by
-        block).
+        block). ``-`` is standard output.
     decision : bool
         Write decision values instead of labels; a multi-class model gives one for each of its
         labels, in ascending order of the labels, separated by blanks.
@@ -151,7 +152,7 @@ def _check_outputs(
 ) -> None:
     """Refuse outputs that would replace an input or each other, or cannot be made."""
     check_confusion(confusion)
-    outputs = [*confusion] if output is None else [output, *confusion]
+    outputs = [*confusion] if output is None or _is_stdout(output) else [output, *confusion]
     for path in inputs:
         for out in outputs:
             if isinstance(path, str | Path) and is_same_file(path, out):
@@ -189,6 +190,10 @@ def _check_top(model: Model, top: int, decision: bool, probability: bool) -> Non
         raise SettingsError(
             f"top is {top}; the model has {len(model.labels)} classes, so it must be at most that"
         )
+
+
+def _is_stdout(path: str | Path) -> bool:
+    return str(path) == "-"
 
 
 def is_same_file(a: str | Path, b: str | Path) -> bool:
@@ -373,7 +378,7 @@ def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator
 class _Output(contextlib.AbstractContextManager["_Output"]):
     """Lines of text, written under a temporary name until complete.
 
-    A pipe or device is written to as it is.
+    A pipe or device is written to as it is; ``-`` is standard output.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -383,13 +388,17 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
     def __enter__(self) -> "_Output":
         if self._path is not None:
             with self._errors():
-                self._file = open(self._temporary, "w", encoding="ascii")
+                if _is_stdout(self._path):
+                    sys.stdout.flush()
+                    self._file = open(sys.stdout.fileno(), "w", encoding="ascii", closefd=False)
+                else:
+                    self._file = open(self._temporary, "w", encoding="ascii")
         return self
 
     @property
     def _temporary(self) -> Path:
         assert self._path is not None
-        if self._path.exists() and not self._path.is_file():
+        if _is_stdout(self._path) or (self._path.exists() and not self._path.is_file()):
             return self._path
         return self._path.with_name(self._path.name + ".tmp")
 
@@ -399,6 +408,8 @@ class _Output(contextlib.AbstractContextManager["_Output"]):
             yield
         except OSError as error:
             assert self._path is not None
+            if _is_stdout(self._path):
+                raise  # whoever read it has gone
             raise write_error(self._path, error) from error
 
     def write(self, pieces: Iterable[str]) -> None:
