@@ -194,15 +194,75 @@ def test_what_was_read_is_written_back_as_it_was(here):
         assert ours == theirs, options
 
 
+LOSSES = ["hinge", "squared_hinge", "crammer_singer", "weston_watkins"]
+
+# ------------------------------------------------------------------------- equal decision values
+
+
+def _write_ties() -> None:
+    """``t.svm``: every row with each of four labels, so that nothing tells the classes apart."""
+    X = np.repeat(np.random.default_rng(3).integers(0, 9, (60, 3)) / 10, 4, axis=0)
+    write_rows(Path("t.svm"), X, np.tile([4, 1, 3, 2], 60))
+
+
+def _same_to_the_last_bit(theirs: str, *ours) -> float:
+    """Check labels and decision values; return the share of rows decided by less than 1e-12."""
+    expected, values = _their_labels(theirs, "t.svm")
+    values = _sorted_columns(values, peer.load_model(theirs).get_labels())
+    for model in ours:
+        assert _our_numbers(model, "t.svm") == [[label] for label in expected]
+        assert _our_numbers(model, "t.svm", decision=True) == values.tolist()
+    model, X = read_model(theirs), _matrix("t.svm")
+    assert model.predict(X).tolist() == expected
+    assert _sorted_columns(model.decision_function(X), model.labels).tolist() == values.tolist()
+    best = np.sort(values, axis=1)
+    return float(np.mean(best[:, -1] - best[:, -2] < 1e-12))
+
+
+@pytest.mark.parametrize("solver", [1, 3, 4])
+def test_classes_equal_but_for_rounding_are_told_apart_as_there(here, solver):
+    _write_ties()
+    y, x = peer.svm_read_problem("t.svm")
+    peer.save_model("m.txt", peer.train(y, x, f"-s {solver} -c 1 -B 1 -e 1e-9 -q"))
+    ties = _same_to_the_last_bit("m.txt", "m.txt")
+    assert solver != 3 or ties > 0.5
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_classes_equal_but_for_rounding_are_told_apart_there_as_here(here, loss):
+    _write_ties()
+    sbm.split(["t.svm"], "t.sbm", blocks=2)
+    fit(here / "t.sbm", loss=loss, bias=1.0, C=1.0, tol=1e-9, max_passes=200)
+    sbm.export("m.model", "m.txt")
+    ties = _same_to_the_last_bit("m.txt", "m.txt", "m.model")
+    assert loss != "hinge" or ties > 0.5
+
+
+def test_the_bias_is_added_last_here_as_there(here):
+    """0.1 + 0.2 + 0.3 is more than 0.3 + 0.2 + 0.1, but as much as 0.1 + 0.3 + 0.2."""
+    W = np.array([[0.3, 0.1, 0.2], [0.2, 0.2, 0.1]])
+    bias_weights = np.array([0.1, 0.3, 0.3])
+    model = Model(np.array([1, 2]), W, [1.0, 2.0, 3.0], 1.0, bias_weights, {"loss": "hinge"})
+    write_model(model, "m.txt")
+    Path("t.svm").write_text("1 1:1 2:1\n2 2:1\n3 1:1\n1\n")
+    assert _their_labels("m.txt", "t.svm")[0][0] == 2
+    _same_to_the_last_bit("m.txt", "m.txt", model)
+
+
+def test_many_ties_of_a_reference_set_are_told_apart_there_as_here(here, text_of):
+    Path("t.svm").write_bytes(text_of("letter").read_bytes())
+    sbm.split(["t.svm"], "t.sbm")
+    fit(here / "t.sbm", loss="hinge", bias=1.0, C=0.1, tol=1e-4)
+    sbm.export("m.model", "m.txt")
+    assert _same_to_the_last_bit("m.txt", "m.txt", "m.model") > 0.02
+
+
 # ------------------------------------------------------------------------- made here, read there
 
 
 def _write_random_text(path: str, labels=(1,), seed=5) -> None:
     X, _ = _rows(seed, (1, -1), 200)
     write_rows(Path(path), X, np.resize(labels, 200))
-
-
-LOSSES = ["hinge", "squared_hinge", "crammer_singer", "weston_watkins"]
 
 
 @pytest.mark.parametrize("loss", LOSSES)

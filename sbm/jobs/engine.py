@@ -200,9 +200,9 @@ def ray(dual_sum: float, W: Weights, factor: float) -> float:
 def decide(rows: Rows, W: npt.NDArray[np.float64], bias: float) -> npt.NDArray[np.float64]:
     """Return decision values, shape (n_rows, n_outputs)."""
     scores = np.empty((len(rows), W.shape[1]))
-    start = bias * W[-1] if bias > 0 else np.zeros(W.shape[1])
+    share = bias * W[-1] if bias > 0 else np.zeros(W.shape[1])
     load("sbm.solver.kernels.decision").decide(
-        rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, start, scores
+        rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, share, scores
     )
     return scores
 

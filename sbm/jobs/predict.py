@@ -228,9 +228,9 @@ def _decide(
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[npt.NDArray[np.float64], int]:
     scores = np.empty((len(indptr) - 1, weights.shape[1]))
-    start = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
+    share = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(indptr[:-1], indptr[1:], indices, values, weights, start, scores)
+    unknown = kernels.decide(indptr[:-1], indptr[1:], indices, values, weights, share, scores)
     return scores, int(unknown)
 
 

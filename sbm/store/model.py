@@ -245,6 +245,9 @@ class Model:
     def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
         """Decision values of rows given by original feature ids.
 
+        Products are summed in the order of a row's nonzeros and then the bias, as `sbm predict` and
+        LIBLINEAR do.
+
         Parameters
         ----------
         X : scipy.sparse CSR matrix or array, shape (n_rows, any)

@@ -1,7 +1,8 @@
 """Decision values z = W'x of rows, and the best of them.
 
-Products are summed in the order of the row's nonzeros, whatever the number of columns, so that a
-decision value does not depend on how many others are computed beside it.
+Products are summed in the order of the row's nonzeros and then the bias, whatever the number of
+columns, so that a decision value does not depend on how many others are computed beside it. It is
+LIBLINEAR's order, too: of classes that are equal but for rounding both choose the same.
 """
 
 import numpy as np
@@ -11,11 +12,11 @@ __all__ = ["best", "decide"]
 
 
 @njit(nogil=True, error_model="numpy")
-def _decide_one(begins, ends, indices, values, w, start, out):
+def _decide_one(begins, ends, indices, values, w, bias, out):
     """`decide` for one column; the sum stays in a register."""
     unknown = 0
     for i in range(np.uint64(len(begins))):
-        z = start
+        z = 0.0
         for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
             index = indices[p]
             if index < 0:
@@ -23,12 +24,12 @@ def _decide_one(begins, ends, indices, values, w, start, out):
                 continue
             v = 1.0 if values is None else np.float64(values[p])
             z += v * w[np.uint64(index)]
-        out[i] = z
+        out[i] = z + bias
     return unknown
 
 
 @njit(nogil=True, error_model="numpy")
-def _decide_many(begins, ends, indices, values, W, start, out):
+def _decide_many(begins, ends, indices, values, W, bias, out):
     """`decide` for several columns.
 
     Two known nonzeros are taken at a time, so that sums are read and written half as often.
@@ -38,7 +39,7 @@ def _decide_many(begins, ends, indices, values, W, start, out):
     for i in range(np.uint64(len(begins))):
         z = out[i]
         for k in range(n_outputs):
-            z[k] = start[k]
+            z[k] = 0.0
         waiting = False
         first, v_first = np.uint64(0), 0.0
         for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
@@ -57,12 +58,15 @@ def _decide_many(begins, ends, indices, values, W, start, out):
         if waiting:
             w_first = W[first]
             for k in range(n_outputs):
-                z[k] += v_first * w_first[k]
+                z[k] = (z[k] + v_first * w_first[k]) + bias[k]
+        else:
+            for k in range(n_outputs):
+                z[k] += bias[k]
     return unknown
 
 
 @njit(nogil=True, error_model="numpy")
-def decide(begins, ends, indices, values, W, start, out):
+def decide(begins, ends, indices, values, W, bias, out):
     """Write the decision values of rows.
 
     Parameters
@@ -73,8 +77,8 @@ def decide(begins, ends, indices, values, W, start, out):
         Rows of W; negative for features the model does not know.
     values : (nnz,) float32 or float64, or None
     W : (n_features, n_outputs) float64
-    start : (n_outputs,) float64
-        Share of the bias.
+    bias : (n_outputs,) float64
+        Value times weights of the extra feature, added last.
     out : (n_rows, n_outputs) float64, filled in place
 
     Returns
@@ -83,8 +87,8 @@ def decide(begins, ends, indices, values, W, start, out):
         Nonzeros whose feature is unknown.
     """
     if W.shape[1] == 1:
-        return _decide_one(begins, ends, indices, values, W[:, 0], start[0], out[:, 0])
-    return _decide_many(begins, ends, indices, values, W, start, out)
+        return _decide_one(begins, ends, indices, values, W[:, 0], bias[0], out[:, 0])
+    return _decide_many(begins, ends, indices, values, W, bias, out)
 
 
 @njit(nogil=True, error_model="numpy")
