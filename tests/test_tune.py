@@ -382,6 +382,8 @@ def test_a_grid_goes_from_its_first_to_its_last_number(power, digit, factor, n):
         ({"warm_start": "a.model"},
          "warm_start belongs to sbm train; tune first, then train with it"),
         ({"calibrate": True}, "calibrate belongs to sbm train; tune first, then train with it"),
+        ({"weights": "-"},
+         "sbm tune reads weights twice, but a pipe only once; give a file"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(options, sentence, data, tmp_path):

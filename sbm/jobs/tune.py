@@ -168,6 +168,8 @@ def _check(Cs: Sequence[float], folds: int, settings: Settings) -> list[float]:
     if settings.caches != 1 or settings.loss == "one_class":
         what = "caches" if settings.caches != 1 else "loss one_class, which has no C"
         raise SettingsError(f"sbm tune does not take {what}; leave it out")
+    if settings.weights == "-":
+        raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
     return values
 
 
