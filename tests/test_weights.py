@@ -14,8 +14,10 @@ import sbm
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs import deal
 from sbm.jobs.weights import RowWeights
+from sbm.jobs.weights import _Stream as Weights
 from sbm.rows import Rows
 from sbm.store import blocks
+from sbm.store import text as text_module
 from sbm.store.blocks import BlockStore, read_manifest, write_manifest
 
 
@@ -154,7 +156,10 @@ def store(tmp_path):
     return tmp_path / "d.sbm"
 
 
-EXPECTED = "a number that is not negative is expected, one a line"
+EXPECTED = "where a weight, a number that is not negative, is expected"
+FINITE = "but a weight is a finite number that is not negative"
+BEHIND = "behind a weight; one number a line is expected"
+FEATURES = "found features, as a data file has them; one number a line is expected, a row's weight"
 
 
 @pytest.mark.parametrize(
@@ -163,8 +168,21 @@ EXPECTED = "a number that is not negative is expected, one a line"
         ("1\n2\n", "{v} has 2 weights, the store has 3 rows; give one weight a row"),
         ("", "{v} has 0 weights, the store has 3 rows; give one weight a row"),
         ("1\n2\n3\n4\n5\n", "{v} has 5 weights, the store has 3 rows; give one weight a row"),
-        ("1\n-0.5\n3\n", "{v}: weight 2 is -0.5; " + EXPECTED),
-        ("1\n1\n1 1:2\n", "{v}: weight 3 is features; " + EXPECTED),
+        ("1\n-0.5\n3\n", "{v}:2: found -0.5 " + EXPECTED),
+        ("1\n# two\n-0.5\n3\n", "{v}: weight 2: found -0.5 " + EXPECTED),
+        ("1\nx\n3\n", "{v}:2: found 'x' " + EXPECTED),
+        ("# three\n\n1,5\n3\n", "{v}:3: found '1,5' " + EXPECTED),
+        ("1\nnan\n3\n", "{v}:2: found 'nan', " + FINITE),
+        ("1\n-inf\n3\n", "{v}:2: found '-inf', " + FINITE),
+        ("1\n1e999\n3\n", "{v}:2: found '1e999', " + FINITE),
+        ("1\n1 2\n3\n", "{v}:2: found '2' " + BEHIND),
+        ("1\n1 kg\n3\n", "{v}:2: found 'kg' " + BEHIND),
+        ("1\n1\n1 1:2\n", "{v}:3: " + FEATURES),
+        ("-1 1:2\n1 2:3\n-1 1:1\n", "{v}:1: " + FEATURES),
+        ("#\n-1 1:2\n1 2:3\n-1 1:1\n", "{v}: weight 1: " + FEATURES),
+        ("1 1:x\n", "{v}:1: " + FEATURES),
+        ("1 1:2 1:2\n", "{v}:1: " + FEATURES),
+        ("1 9223372036854775808:2\n", "{v}:1: " + FEATURES),
         ("0\n0\n0\n", "{v}: all weights are 0; give at least one row a weight above 0"),
     ],
 )
@@ -176,12 +194,14 @@ def test_what_is_no_weight_for_each_row_is_refused(store, text, sentence):
     assert str(error.value) == sentence.format(v=path)
 
 
-@pytest.mark.parametrize("text", ["1\nx\n3\n", "1\nnan\n3\n", "1\n1e999\n3\n"])
-def test_what_is_no_number_is_refused_with_its_line(store, text):
-    path = store.parent / "v.txt"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"v\.txt:2: "):
-        fit(store, weights=str(path))
+def test_the_line_is_right_in_later_pieces(store, monkeypatch):
+    monkeypatch.setattr(text_module, "PIECE", 64)
+    for bad, sentence in (("-2", f"found -2 {EXPECTED}"), ("x", f"found 'x' {EXPECTED}")):
+        path = store.parent / "v.txt"
+        path.write_text("0.5\n" * 100 + f"{bad}\n" + "0.5\n" * 50)
+        with pytest.raises(DataError) as error:
+            list(Weights(str(path))._pieces)
+        assert str(error.value) == f"{path}:101: {sentence}"
 
 
 def test_a_file_that_is_not_there_is_refused(store):

@@ -22,11 +22,21 @@ from sbm.jobs.deal import Deal
 from sbm.settings import format_number
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.files import write_error
+from sbm.store.libsvm import TextError
 from sbm.store.text import expand_inputs, parse_sources
 
 __all__ = ["RowWeights"]
 
 Floats = npt.NDArray[np.float64]
+
+_NO_WEIGHT = "found {token} where a weight, a number that is not negative, is expected"
+_NOT_FINITE = "found {token}, but a weight is a finite number that is not negative"
+_BEHIND = "found {token} behind a weight; one number a line is expected"
+_FEATURES = "found features, as a data file has them; one number a line is expected, a row's weight"
+# What a line is refused for, in the order of the codes of `TextError`.
+_REASONS = (
+    "", _NO_WEIGHT, _NOT_FINITE, _BEHIND, _FEATURES, _BEHIND, _FEATURES, _NOT_FINITE, _FEATURES,
+)  # fmt: skip
 
 
 class RowWeights:
@@ -138,17 +148,20 @@ class _Stream:
         """Yield weights as they come; a line with a number alone is LIBSVM text, too."""
         with ThreadPoolExecutor(1, "sbm-parse") as pool:
             sources = expand_inputs([self._source])
-            for _, parsed in parse_sources(sources, pool, ahead=2, dtype="float64"):
+            for source, parsed in parse_sources(
+                sources, pool, ahead=2, dtype="float64", explain=_explain
+            ):
                 weights: Floats = parsed.labels
-                bad = np.flatnonzero((weights < 0) | (np.diff(parsed.indptr) > 0))
+                features = np.diff(parsed.indptr)
+                bad = np.flatnonzero((weights < 0) | (features > 0))
                 if len(bad):
-                    row = self._read + int(bad[0]) + 1
-                    weight = float(weights[bad[0]])
-                    found = "features" if weight >= 0 else format_number(weight)
-                    raise DataError(
-                        f"{self._source}: weight {row} is {found}; a number that is not negative "
-                        "is expected, one a line"
-                    )
+                    k = int(bad[0])
+                    place = f"{source.name}: weight {self._read + k + 1}"
+                    if source.lines == source.rows:  # no remarks and empty lines so far
+                        place = f"{source.name}:{source.rows - len(weights) + k + 1}"
+                    reason = _FEATURES if features[k] else _NO_WEIGHT
+                    token = format_number(float(weights[k]))
+                    raise DataError(f"{place}: {reason.format(token=token)}")
                 self._read += len(weights)
                 yield weights.copy()
 
@@ -177,6 +190,11 @@ class _Stream:
                 f"{self._source} has {n_rows + more:,} weights, the store has {n_rows:,} rows; "
                 "give one weight a row"
             )
+
+
+def _explain(error: TextError) -> str:
+    """Say why a line is refused, in words about weights."""
+    return _REASONS[error.code].format(token=repr(error.token))
 
 
 def _replay(

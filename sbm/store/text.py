@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ import zstandard
 
 from sbm.errors import DataError
 from sbm.store.buffers import Buffers
-from sbm.store.libsvm import SPARE, ParsedText, Room, parse_text
+from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, parse_text
 
 __all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "parse_sources"]
 
@@ -319,6 +320,7 @@ def convert_sources(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
+    explain: Callable[[TextError], str] = attrgetter("message"),
 ) -> Iterator[tuple[Source, T]]:
     """Parse sources in threads, convert the pieces there, and yield them in order.
 
@@ -338,6 +340,8 @@ def convert_sources(
         Leave refused lines out and note them in the source, instead of raising.
     largest_line : int
         Most bytes of a line.
+    explain : function
+        Says what was found in a refused line and what is expected.
 
     Raises
     ------
@@ -354,15 +358,20 @@ def convert_sources(
         for piece in pieces:
             flight.append((piece, pool.submit(parse, piece)))
             if len(flight) > ahead:
-                yield _take(*flight.popleft(), skip)
+                yield _take(*flight.popleft(), skip, explain)
         while flight:  # a source's counters are complete before the next one begins
-            yield _take(*flight.popleft(), skip)
+            yield _take(*flight.popleft(), skip, explain)
 
 
-def _take(piece: _Piece, task: "Future[tuple[ParsedText, T]]", skip: bool) -> tuple[Source, T]:
+def _take(
+    piece: _Piece,
+    task: "Future[tuple[ParsedText, T]]",
+    skip: bool,
+    explain: Callable[[TextError], str],
+) -> tuple[Source, T]:
     source, (parsed, converted) = piece.source, task.result()
     for error in parsed.errors:
-        place = f"{source.name}:{source.lines + error.line}: {error.message}"
+        place = f"{source.name}:{source.lines + error.line}: {explain(error)}"
         if not skip:
             raise DataError(place)
         if len(source.problems) < 20:
