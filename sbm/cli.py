@@ -97,6 +97,10 @@ class _Terminal(Progress):
         if self._verbose:
             _complain(text)
 
+    def stage(self, text: str) -> None:
+        if not self._quiet:
+            _complain(text)
+
     def wait(self, why: str) -> None:
         if not self._quiet:
             _complain(why)

@@ -20,6 +20,9 @@ class Progress:
     def note(self, text: str) -> None:
         """Tell something once."""
 
+    def stage(self, text: str) -> None:
+        """Tell what one of several stages came to."""
+
     def wait(self, why: str) -> None:
         """Tell why nothing will be seen for a while."""
 

@@ -148,8 +148,9 @@ def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
 class _Training:
     """The loop of one training and its bookkeeping.
 
-    There is one learner, but for one-vs-rest in groups of classes: there every group has its own
-    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
+    There is one learner, but for one-vs-rest in groups of classes, or with one variable a row:
+    there every group or class has its own weights, cache and variables, and all of them work on the
+    block that is loaded. To calibrate
     there is a second set, which never learns from some rows; it is no part of the model.
     """
 

@@ -407,8 +407,8 @@ class _Tuning:
 
     def _tell(self, active: Sequence[_Candidate]) -> None:
         given_up = ", ".join(map(format_number, sorted(self.given_up)))
-        self.progress.note(
-            f"pass {self.passes}: {len(active)} models, {len(self._active())} in the next"
+        self.progress.stage(
+            f"tune, pass {self.passes}: {len(active)} models, {len(self._active())} in the next"
             + (f"; C = {given_up} given up" if given_up else "")
         )
 

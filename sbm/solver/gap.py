@@ -74,7 +74,7 @@ class Certifier:
 
     Parameters
     ----------
-    problem : Problem or MultiProblem
+    problem : Problem, MultiProblem or OneClass
     W : ndarray, shape (n_weights, n_outputs), float64
     W_alpha : ndarray, like W
         Overwritten with the weights that belong to the alphas.
