@@ -33,6 +33,10 @@ class Case:
         """Settings that make it this problem."""
         return {"loss": self.loss, **self.settings}
 
+    def at(self, C: float) -> dict[str, Any]:
+        """The same at a cost, where the loss has one."""
+        return self.options if self.loss == "one_class" else {**self.options, "C": C}
+
     def rows(self, seed: int = 0, n: int = 120, noise: float = 0.5) -> tuple[Array, Array]:
         """Random sparse rows and what is to be learned of them."""
         random = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def stores(tmp_path_factory):
 @pytest.mark.parametrize("case", CLASSIFIERS, ids=str)
 def test_probabilities_are_near_the_truth_and_weights_are_the_same(stores, tmp_path, case):
     store = stores / f"d{case.labels}.sbm"
-    options = {**case.options, "C": 0.1, "cache_frac": "auto" if case.labels == 2 else 0.5}
+    options = {**case.at(0.1), "cache_frac": "auto" if case.labels == 2 else 0.5}
     plain, before, _ = fit(store, "plain.model", **options)
     model, report, _ = fit(store, "m.model", **options, calibrate=True)
     assert model.W.tobytes() == plain.W.tobytes()

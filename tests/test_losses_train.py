@@ -59,7 +59,7 @@ def test_the_certificate_is_that_of_the_model(tmp_path, case):
     X, y = case.rows()
     bias = 0.0 if case.loss == "one_class" else 1.5
     model, report, _ = fit(
-        make_store(tmp_path, X, y, blocks=3), **case.options, C=0.3, bias=bias, tol=1e-5,
+        make_store(tmp_path, X, y, blocks=3), **case.at(0.3), bias=bias, tol=1e-5,
         max_passes=2000, rounds=10,
     )  # fmt: skip
     assert report["converged"]
@@ -80,7 +80,7 @@ def test_blocks_cache_and_screening_do_not_move_the_optimum(tmp_path, case):
         store = make_store(tmp_path, X[rows], y[rows], name, blocks=n_blocks, seed=n_blocks)
         for options in ({"cache_frac": 0.5}, {"screen": False}, {"policy": "random", "seed": 3}):
             model, report, _ = fit(
-                store, **case.options, C=0.1, tol=1e-5, max_passes=20000, rounds=5, **options
+                store, **case.at(0.1), tol=1e-5, max_passes=20000, rounds=5, **options
             )
             assert report["converged"], (name, options)
             fitted.append((model, report))
@@ -92,7 +92,7 @@ def test_blocks_cache_and_screening_do_not_move_the_optimum(tmp_path, case):
 def test_no_cache_is_needed(tmp_path, case):
     X, y = case.rows(2)
     store = make_store(tmp_path, X, y, blocks=3)
-    options = {**case.options, "C": 0.1, "tol": 1e-4, "max_passes": 5000, "rounds": 5}
+    options = {**case.at(0.1), "tol": 1e-4, "max_passes": 5000, "rounds": 5}
     model, report, _ = fit(store, cache_frac=0.0, **options)
     assert report["converged"]
     assert_same_optimum((model, report), fit(store, **options)[:2])
@@ -104,7 +104,7 @@ def test_threads_change_no_byte(tmp_path, case):
     store = make_store(tmp_path, X, y, blocks=4)
     models = []
     for threads in (1, 2):
-        fit(store, **case.options, C=0.5, tol=1e-4, max_passes=60, threads=threads)
+        fit(store, **case.at(0.5), tol=1e-4, max_passes=60, threads=threads)
         models.append((tmp_path / "m.model").read_bytes())
     assert models[0] == models[1]
 
@@ -152,6 +152,13 @@ def test_options_that_do_not_fit_the_loss_are_refused(tmp_path):
         ({"loss": "epsilon_insensitive", "class_weight": {7: 2}},
          "class_weight needs classes, and epsilon_insensitive has none; leave it out"),
         ({"loss": "one_class", "bias": 1.0}, "one_class has an offset of its own; leave out bias"),
+        ({"loss": "squared_error", "epsilon": 0.2},
+         ("epsilon is 0.2, which belongs to epsilon_insensitive and squared_epsilon_insensitive; "
+          "leave it out with squared_error")),
+        ({"loss": "hinge", "nu": 0.25},
+         "nu is 0.25, which belongs to one_class; leave it out with hinge"),
+        ({"loss": "one_class", "C": 2.0},
+         "C is 2, and one_class has none; leave it out and give nu"),
         ({"loss": "log_loss", "caches": 2},
          ("caches is 2; only one-vs-rest, hinge or squared_hinge with more than two labels, can "
           "have more than one")),
@@ -174,7 +181,7 @@ def test_balanced_is_the_weights_given_by_hand(tmp_path, case):
     assert len(set(counts)) > 1
     store = make_store(tmp_path, X, y, blocks=3)
     by_hand = {k: len(y) / (len(labels) * n) for k, n in zip(labels, counts, strict=True)}
-    options = {**case.options, "C": 0.2, "tol": 1e-5, "max_passes": 500}
+    options = {**case.at(0.2), "tol": 1e-5, "max_passes": 500}
     balanced, ours, _ = fit(store, class_weight="balanced", **options)
     given, theirs, _ = fit(store, class_weight=by_hand, **options)
     plain, _, _ = fit(store, **options)
@@ -317,8 +324,10 @@ def test_scikit_learn_finds_the_same_model(tmp_path, name, case, options, weight
     v = np.random.default_rng(8).integers(0, 4, len(y)) / 2 if weighted else np.ones(len(y))
     common = {"C": 0.4, "intercept_scaling": 2.0, "tol": 1e-10, "max_iter": 10**6}
     common |= {"random_state": 0, **options}
+    tube = {}
     if case.labels == 0:
         common["epsilon"] = 0.2
+        tube = {"epsilon": 0.2}
     kind = {"LinearSVC": LinearSVC, "LinearSVR": LinearSVR}.get(name, LogisticRegression)
     found = []
     for label in sorted(set(y)) if name == "OneVsRest" else [None]:
@@ -327,8 +336,8 @@ def test_scikit_learn_finds_the_same_model(tmp_path, name, case, options, weight
         found.append([*np.ravel(theirs.coef_), *np.ravel(theirs.intercept_)])
     (tmp_path / "v.txt").write_text("".join(f"{x}\n" for x in v))
     model, report, _ = fit(
-        make_store(tmp_path, X, y, blocks=3), **case.options, C=0.4, bias=2.0, tol=1e-9,
-        max_passes=50000, epsilon=0.2, weights=str(tmp_path / "v.txt") if weighted else None,
+        make_store(tmp_path, X, y, blocks=3), **case.at(0.4), bias=2.0, tol=1e-9,
+        max_passes=50000, **tube, weights=str(tmp_path / "v.txt") if weighted else None,
     )  # fmt: skip
     assert report["converged"]
     ours = np.vstack([full_weights(model, X.shape[1]), 2 * model.bias_weights])
@@ -357,7 +366,7 @@ def test_squared_error_of_classes_is_regularised_least_squares(tmp_path, labels)
     case = Case("squared_error", labels, {"task": "classification"})
     X, y = case.rows(10)
     model, report, _ = fit(
-        make_store(tmp_path, X, y, blocks=4), **case.options, C=0.7, tol=1e-11, max_passes=20000
+        make_store(tmp_path, X, y, blocks=4), **case.at(0.7), tol=1e-11, max_passes=20000
     )
     assert report["converged"]
     assert model.labels == sorted(set(y))
@@ -376,7 +385,7 @@ def test_a_weight_is_that_many_rows_and_0_is_none(tmp_path, case):
     X, y = case.rows(11, n=90)
     v = np.random.default_rng(11).integers(0, 4, len(y))
     (tmp_path / "v.txt").write_text("".join(f"{x}\n" for x in v))
-    options = {**case.options, "C": 0.2, "bias": bias, "tol": 1e-6, "max_passes": 20000}
+    options = {**case.at(0.2), "bias": bias, "tol": 1e-6, "max_passes": 20000}
     weighted, ours, _ = fit(
         make_store(tmp_path, X, y, blocks=3), weights=str(tmp_path / "v.txt"), **options
     )

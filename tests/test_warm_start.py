@@ -16,14 +16,18 @@ EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 OPTIONS = {"C": 0.1, "tol": 1e-5, "max_passes": 5000, "rounds": 5}
 
 
+def options_of(case):
+    return {**{name: OPTIONS[name] for name in OPTIONS if name != "C"}, **case.at(OPTIONS["C"])}
+
+
 def trained(folder, case, n_blocks=4, **options):
     X, y = case.rows()
     store = make_store(folder, X, y, blocks=n_blocks)
-    return store, fit(store, "a.model", **case.options, **{**OPTIONS, **options})
+    return store, fit(store, "a.model", **{**options_of(case), **options})
 
 
 def warm(store, case, name="b.model", start="a.model", **options):
-    chosen = {**case.options, **OPTIONS, **options}
+    chosen = {**options_of(case), **options}
     model, report, passes = fit(store, name, warm_start=str(store.parent / start), **chosen)
     assert report["converged"]
     assert report["drift"] <= 1e-9
@@ -59,7 +63,7 @@ def test_onto_its_own_name_it_goes_on(tmp_path, case):
     model, report, _ = warm(store, case, "a.model")
     assert report["relative_gap"] <= 1e-5
     assert report["dual"] >= before["dual"] - 1e-9 * abs(before["dual"])
-    cold = fit(store, "c.model", **case.options, **OPTIONS)
+    cold = fit(store, "c.model", **options_of(case))
     assert_same_optimum((model, report), cold[:2])
     assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
     assert warm(store, case, "d.model")[1]["passes"] == 0
@@ -75,9 +79,9 @@ def test_with_another_cost_the_optimum_is_that_of_a_cold_start(tmp_path, case, f
     store, _ = trained(tmp_path, case, bias=0.0 if case.loss == "one_class" else 0.5)
     other["bias"] = 0.0 if case.loss == "one_class" else 0.5
     model, report, _ = warm(store, case, **other)
-    cold = fit(store, "c.model", **{**case.options, **OPTIONS, **other})
+    cold = fit(store, "c.model", **{**options_of(case), **other})
     assert_same_optimum((model, report), cold[:2])
-    assert model.info["settings"]["C"] == other.get("C", 0.1)
+    assert model.info["settings"]["C"] == other.get("C", 1.0)
 
 
 @EVERY
@@ -86,7 +90,7 @@ def test_other_weights_memory_cache_and_seed(tmp_path, case, monkeypatch):
     store, _ = trained(tmp_path, case, 2)
     v = np.random.default_rng(1).integers(0, 3, 120)
     (tmp_path / "v.txt").write_text("".join(f"{x}\n" for x in v))
-    options = {**case.options, **OPTIONS, "weights": str(tmp_path / "v.txt"), "seed": 4}
+    options = {**options_of(case), "weights": str(tmp_path / "v.txt"), "seed": 4}
     if case.labels in (2, 3) and case.loss != "one_class":
         options["class_weight"] = {LABELS[0]: 0.5, LABELS[1]: 2.0}
     with pytest.raises(sbm.errors.MemoryPlanError) as error:
@@ -95,10 +99,8 @@ def test_other_weights_memory_cache_and_seed(tmp_path, case, monkeypatch):
     model, report, _ = warm(store, case, **{**options, "mem": least, "cache_frac": 0.3})
     cold = fit(store, "c.model", **options)
     assert_same_optimum((model, report), cold[:2])
-    back = fit(
-        store, "d.model", **{**case.options, **OPTIONS}, warm_start=str(tmp_path / "b.model")
-    )
-    assert_same_optimum(back[:2], fit(store, "e.model", **case.options, **OPTIONS)[:2])
+    back = fit(store, "d.model", **options_of(case), warm_start=str(tmp_path / "b.model"))
+    assert_same_optimum(back[:2], fit(store, "e.model", **options_of(case))[:2])
 
 
 @pytest.mark.parametrize("loss", ["epsilon_insensitive", "squared_epsilon_insensitive"])
@@ -106,7 +108,7 @@ def test_with_another_tube_the_optimum_is_that_of_a_cold_start(tmp_path, loss):
     case = Case(loss, 0)
     store, _ = trained(tmp_path, case)
     model, report, _ = warm(store, case, epsilon=0.5)
-    cold = fit(store, "c.model", **case.options, **OPTIONS, epsilon=0.5)
+    cold = fit(store, "c.model", **options_of(case), epsilon=0.5)
     assert_same_optimum((model, report), cold[:2])
 
 
@@ -123,7 +125,7 @@ def test_appended_rows_and_features(tmp_path, case):
     sbm.split([text], store, append=True, blocks=2)
     model, report, _ = warm(store, case, bias=bias)
     assert set(model.ids) == set(range(1, N_FEATURES + 4))
-    cold = fit(store, "c.model", **case.options, **OPTIONS, bias=bias)
+    cold = fit(store, "c.model", **options_of(case), bias=bias)
     assert_same_optimum((model, report), cold[:2])
 
 
@@ -139,7 +141,7 @@ def test_appended_classes(tmp_path, case):
     sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True, blocks=2)
     model, report, _ = warm(store, case)
     assert model.labels == [-5, -3, 2, 7, 9]
-    assert_same_optimum((model, report), fit(store, "c.model", **case.options, **OPTIONS)[:2])
+    assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
 
 
 # ------------------------------------------------------------------------------------- refusals
@@ -184,7 +186,7 @@ def test_rows_of_the_same_number_but_other_content_are_not_taken_for_the_same(tm
     X, y = case.rows(1)
     other = make_store(tmp_path, X, y, "other", blocks=4)
     with pytest.raises(StoreError, match="was trained on other data than"):
-        fit(other, "b.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+        fit(other, "b.model", warm_start=str(tmp_path / "a.model"), **options_of(case))
     assert warm(store, case)[1]["passes"] == 0
 
 
@@ -195,7 +197,7 @@ def test_another_number_of_problems_is_refused(tmp_path):
     y[::3] = 9
     sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
     with pytest.raises(SettingsError, match="solved 1 problems of 1 columns, now there are 1 of 3"):
-        fit(store, "b.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+        fit(store, "b.model", warm_start=str(tmp_path / "a.model"), **options_of(case))
     assert (tmp_path / "a.model.run" / "run.json").exists()
 
 
@@ -238,7 +240,7 @@ def test_a_damaged_run_is_refused_and_left_alone(tmp_path, what):
     before = files(run)
     for name in ("b.model", "a.model"):
         with pytest.raises(StoreError):
-            fit(store, name, warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+            fit(store, name, warm_start=str(tmp_path / "a.model"), **options_of(case))
         aside = tmp_path / "a.model.run.before"  # of what is found late
         left = aside if aside.exists() else run
         assert {name: data for name, data in files(left).items() if name in before} == before
@@ -252,7 +254,7 @@ def test_after_an_error_half_way_the_earlier_run_can_be_started_from(tmp_path, c
     path = store / "block-000002.sbb"
     path.write_bytes(path.read_bytes()[:-3] + b"xyz")
     with pytest.raises(StoreError):
-        fit(store, "a.model", warm_start=str(tmp_path / "a.model"), **case.options, **OPTIONS)
+        fit(store, "a.model", warm_start=str(tmp_path / "a.model"), **options_of(case))
     shutil.rmtree(store)
     whole.rename(store)
     for name in ("b.model", "a.model"):  # MODEL still means the run that was moved aside
@@ -264,7 +266,7 @@ def test_a_weights_file_that_is_refused_costs_no_run(tmp_path):
     store, _ = trained(tmp_path, case)
     (tmp_path / "v.txt").write_text("1\n")
     with pytest.raises(DataError):
-        fit(store, "a.model", weights=str(tmp_path / "v.txt"), **case.options, **OPTIONS)
+        fit(store, "a.model", weights=str(tmp_path / "v.txt"), **options_of(case))
     assert warm(store, case)[1]["passes"] == 0
     with pytest.raises(DataError):
         warm(store, case, "a.model", weights=str(tmp_path / "v.txt"))

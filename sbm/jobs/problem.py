@@ -153,6 +153,28 @@ def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
             f"caches is {settings.caches}; only one-vs-rest, hinge or squared_hinge with more than "
             "two labels, can have more than one"
         )
+    _check_numbers(settings, loss)
+
+
+_WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
+
+
+def _check_numbers(settings: Settings, loss: Loss) -> None:
+    """Refuse numbers, other than by default, that a loss has no place for."""
+    if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
+        raise SettingsError(
+            f"epsilon is {format_number(settings.epsilon)}, which belongs to "
+            f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
+        )
+    if settings.nu != Settings.nu and loss.name != "one_class":
+        raise SettingsError(
+            f"nu is {format_number(settings.nu)}, which belongs to one_class; "
+            f"leave it out with {loss.name}"
+        )
+    if settings.C != Settings.C and loss.name == "one_class":
+        raise SettingsError(
+            f"C is {format_number(settings.C)}, and one_class has none; leave it out and give nu"
+        )
 
 
 def _shorten(labels: list[float]) -> str:
