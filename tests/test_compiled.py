@@ -275,7 +275,9 @@ def test_constants_that_stand_on_both_sides_are_the_same():
     }
 
 
-@pytest.mark.parametrize(("quiet", "shown"), [(False, "compiling kernels, once"), (True, "")])
+@pytest.mark.parametrize(
+    ("quiet", "shown"), [(False, "compiling the kernels of split, once"), (True, "")]
+)
 def test_the_command_line_says_that_kernels_are_compiled(
     tmp_path, monkeypatch, capsys, quiet, shown
 ):

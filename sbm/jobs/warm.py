@@ -65,7 +65,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         return
     if command != "split":  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    progress.wait("compiling kernels, once; this takes up to half a minute")
+    what = "split" if command == "split" else "training"
+    progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
     child = subprocess.run(
