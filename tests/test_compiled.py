@@ -289,3 +289,10 @@ def test_the_command_line_says_that_kernels_are_compiled(
         warm.prepare("split", "float32", _Terminal(quiet))
     assert capsys.readouterr().err.split(";")[0] == shown
     assert [path.suffix for path in tmp_path.iterdir()] == [".ready"]
+
+
+def test_kernels_of_predict_are_compiled_ahead(tmp_path):
+    environment = {**os.environ, compiled.COMPILE_HERE: "1"}
+    code = "from sbm.jobs.warm import run; run('predict', 'float64')"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ from sbm.jobs.models import load_model
 from sbm.jobs.probability import check_probabilities, probabilities
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
+from sbm.jobs.warm import prepare
 from sbm.rows import Arena
 from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
@@ -122,6 +123,8 @@ def predict(
             "leave out --confusion"
         )
     progress = progress or Progress()
+    if not _is_store(data):
+        prepare("predict", "float64", progress)
     answers = _answers(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
     unknown = 0

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import sbm
 from sbm import compiled
 from sbm.jobs.progress import Progress
@@ -36,6 +38,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+_WITHOUT_STORE = ("split", "predict")
 _WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 
 
@@ -53,7 +56,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, or what `kernels_of` says.
+        ``split``, ``predict`` (of text), or what `kernels_of` says.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.
@@ -63,9 +66,9 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     marker = compiled.folder() / f"{command}-{value_type}.{state}.ready"
     if compiled.COMPILE_HERE in os.environ or marker.exists():
         return
-    if command != "split":  # its child splits a few rows first
+    if command not in _WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    what = "split" if command == "split" else "training"
+    what = command if command in _WITHOUT_STORE else "training"
     progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
@@ -86,6 +89,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
 
 def run(command: str, value_type: str) -> None:
     """Run a command on a handful of rows, in the child."""
+    if command == "predict":
+        return _predict()
     from sbm.jobs.split import split
     from sbm.jobs.train import train
 
@@ -104,3 +109,17 @@ def run(command: str, value_type: str) -> None:
                 weights.write_text("1\n" * text.count("\n"), "ascii")
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, "t.model"), settings)
+    return None
+
+
+def _predict() -> None:
+    from sbm.jobs.predict import predict
+    from sbm.store.model import Model
+
+    ids = np.arange(1, 27, dtype=np.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "t.svm")
+        for text in _TINY.values():
+            source.write_text(text, "ascii")
+            for labels, n_columns in (([-1.0, 1.0], 1), ([-1.0, 0.0, 1.0], 3)):
+                predict(Model(ids, np.ones((len(ids), n_columns)), labels), source)
