@@ -93,7 +93,11 @@ def _figure(model: Path, test: Path, metric: str) -> float:
 
 def _left_out(settings: list[dict[str, Any]]) -> str:
     """Which values were given up, not tried, or not trained to the tolerance."""
-    names = {"given up": "given up", "not tried": "not tried", "budget": "short of the tolerance"}
+    names = {
+        "given up": "given up",
+        "not tried": "not tried",
+        "not converged": "short of the tolerance",
+    }
     parts = []
     for status, words in names.items():
         values = [f"{row['C']:g}" for row in settings if row["status"] == status]

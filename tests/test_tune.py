@@ -307,7 +307,7 @@ def test_a_budget_that_is_used_up_leaves_a_whole_report(budget, data, tmp_path):
     json.dumps(report, allow_nan=False)
     assert [row["status"] for row in report["settings"][4:]] == ["not tried"] * 4
     for row in report["settings"][:4]:
-        assert row["status"] == ("converged" if row["relative_gap"] <= 1e-8 else "budget")
+        assert row["status"] == ("converged" if row["relative_gap"] <= 1e-8 else "not converged")
         assert len(row["folds"]) == N_FOLDS
         assert row["relative_gap"] >= 0
         assert row["passes"] == 1
@@ -563,3 +563,19 @@ def test_help_names_every_metric():
     text = CliRunner().invoke(cli, ["tune", "--help"], terminal_width=100).output
     *names, last = exam.METRICS
     assert f"{', '.join(names)} or {last}." in text
+
+
+@pytest.mark.parametrize("words", ["0.1:1:x10", 0.1, [0.1, 1]])
+def test_values_of_C_come_in_words_and_numbers(words, data, tmp_path):
+    _, report = sbm.tune(data / "2.sbm", tmp_path / "m.model", {"tol": 1e-2}, Cs=words, folds=2)
+    assert [row["C"] for row in report["settings"]][:1] == [0.1]
+
+
+def test_what_is_no_number_of_folds_or_no_C_is_refused(data, tmp_path):
+    for options, sentence in (
+        ({"Cs": [1], "folds": "5"}, "folds is 5; it must be from 2 to 255"),
+        ({"Cs": ["one"]}, "C is 'one'; a number is expected"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            sbm.tune(data / "2.sbm", tmp_path / "m.model", **options)
+        assert str(error.value) == sentence

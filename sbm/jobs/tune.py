@@ -2,10 +2,10 @@
 
 Every value of C and every fold is a model of its own, and all of them learn from each block that is
 loaded. A fold is a hash of a row's content, so a row that is held out from a model never reaches
-it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones start from
-the alphas of the largest so far, and only when that one is the best. A model whose gap is
-small enough rests, a C that others have left behind is given up. At the end all that are left are
-certified and judged at fixed weights, and the best C is trained on all rows.
+it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones follow one
+by one, from the alphas of the largest so far, and only when that one is as good as the best. A
+model whose gap is small enough rests, a C that others have left behind is given up. At the end all
+that are left are certified and judged at fixed weights, and the best C is trained on all rows.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from sbm.jobs.setup import class_counts, find_store, open_run, read_weights, sha
 from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
-from sbm.settings import Settings, format_number
+from sbm.settings import Settings, format_number, parse_grid
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
@@ -54,7 +54,7 @@ def tune(
     model: str | Path | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
-    Cs: Sequence[float],
+    Cs: Sequence[float] | float | str,
     folds: int = 5,
     metric: str | None = None,
     picture: str | Path | None = None,
@@ -70,8 +70,8 @@ def tune(
         Where the model goes; as for `sbm.train`.
     settings : sbm.Settings or dict, optional
         Of all trainings; `C` does not matter. Folds are trained to ten times `tol`.
-    Cs : sequence of float
-        Values to try.
+    Cs : sequence of float, float or str
+        Values to try; in words as for the command line, ``"0.01:100:x10"``.
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
@@ -87,7 +87,8 @@ def tune(
     report : dict
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
-        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``budget``), ``passes``,
+        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
+        ``passes``,
         ``bytes_read``,
         ``seconds`` (tune, train, total), ``peak_rss_bytes``, ``train`` (the report of the
         training).
@@ -153,14 +154,15 @@ def tune(
     return result, report
 
 
-def _check(Cs: Sequence[float], folds: int, settings: Settings) -> list[float]:
+def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) -> list[float]:
     """Return the values of C in ascending order."""
-    values = sorted({float(C) for C in Cs})
+    if isinstance(Cs, str):
+        Cs = parse_grid(Cs)
+    values = sorted({*([Cs] if isinstance(Cs, int | float) else Cs)})
     if not values:
         raise SettingsError("there is no C to try; give some as 0.01:100:x10 or 0.1,1,10")
-    for C in values:
-        replace(settings, C=C)
-    if not 2 <= folds <= 255:
+    values = [replace(settings, C=C).C for C in values]
+    if not isinstance(folds, int) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be from 2 to 255")
     for name in ("warm_start", "calibrate"):
         if getattr(settings, name):
@@ -317,7 +319,7 @@ class _Tuning:
                 learner.solver.working.cache_rows = cache_rows
 
     def _start_next(self) -> None:
-        """Go up to larger values of C while the largest so far is as good as the best.
+        """Go up to the next value of C if the largest so far is as good as the best.
 
         That is judged whatever its gap: one that is behind but far from its optimum trains on, and
         is judged again.
@@ -331,12 +333,11 @@ class _Tuning:
             behind, error = _lag(latest[best], latest[top])
             if behind > error:
                 return
-        for C in self.waiting[: math.ceil(len(self.Cs) / 4)]:
-            self.waiting.remove(C)
-            for source, target in zip(self._of(top), self._of(C), strict=True):
-                for a, b in zip(source.learners, target.learners, strict=True):
-                    self.engine.fork(a, b, C / top)
-                    b.is_active = True
+        C = self.waiting.pop(0)
+        for source, target in zip(self._of(top), self._of(C), strict=True):
+            for a, b in zip(source.learners, target.learners, strict=True):
+                self.engine.fork(a, b, C / top)
+            target.set_active(True)
 
     def _is_trusted(self, C: float) -> bool:
         """Whether models are near enough to their optimum for their metric to say something."""
@@ -414,7 +415,7 @@ class _Tuning:
 
     def _report(self) -> dict[str, Any]:
         table = [self._row(C) for C in self.Cs]
-        left = [row for row in table if row["status"] in ("converged", "budget")]
+        left = [row for row in table if row["status"] in ("converged", "not converged")]
         judged = [row for row in left if row["mean"] is not None]
         if not judged:
             raise DataError(
@@ -441,7 +442,7 @@ class _Tuning:
         figures = [self.metric.sign * c.metrics[-1] for c in group]
         known = _known(figures)
         gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
-        status = "given up" if C in self.given_up else "budget"
+        status = "given up" if C in self.given_up else "not converged"
         if gaps and max(gaps) <= LOOSER * self.settings.tol:
             status = "converged"
         return {
