@@ -361,8 +361,8 @@ def test_blocks_too_large_for_the_memory_are_cut_and_the_optimum_stays(tmp_path,
     with pytest.raises(MemoryPlanError) as error:
         fit(tmp_path / "d.sbm", mem="1MB")
     plans = []
-    real = train_job.plan_training
-    monkeypatch.setattr(train_job, "plan_training", lambda *a: plans.append(real(*a)) or plans[-1])
+    real = setup.plan_training
+    monkeypatch.setattr(setup, "plan_training", lambda *a: plans.append(real(*a)) or plans[-1])
     least = error.value.least_bytes
     cut, report, _ = fit(tmp_path / "d.sbm", mem=least, tol=1e-8, max_passes=20000)
     assert len(plans[-1].parts) > 2

@@ -230,15 +230,6 @@ class _Own:
 
 
 @dataclass(frozen=True)
-class _Coming:
-    """The next block before it is loaded: folds of its rows, and what each learner knows."""
-
-    block: int
-    folds: npt.NDArray[np.uint8] | None
-    own: dict[int, _Own]
-
-
-@dataclass(frozen=True)
 class Visit:
     """A loaded block.
 
@@ -255,6 +246,19 @@ class Visit:
     rows: Rows
     folds: npt.NDArray[np.uint8] | None
     alpha: dict[int, Alphas]
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """The next block before it is loaded: folds of its rows, and what each learner knows."""
+
+    block: int
+    folds: npt.NDArray[np.uint8] | None
+    own: dict[int, _Own]
+
+    def visit(self, rows: Rows) -> Visit:
+        """Return the block as it was loaded."""
+        return Visit(self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()})
 
 
 class Engine:
@@ -393,7 +397,7 @@ class Engine:
         free : dict of int to int
             Rows with a variable inside its bounds, of each learner.
         """
-        active = [learner for learner in self.learners if learner.is_active]
+        active = self._active
         groups = groups or [Group([learner]) for learner in active]
         totals = {learner.number: Totals() for learner in active}
         n_blocks = len(self.plan.parts)
@@ -405,7 +409,10 @@ class Engine:
             self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
         kept = []
         for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
-            visit = self._visit(loaded)
+            self.seconds.disk = self.reader.disk_seconds
+            self.seconds.load += loaded.load_seconds
+            self.seconds.wait += loaded.wait_seconds
+            visit = loaded.coming.visit(loaded.result)
             with self.seconds.measure("solve"):
                 steps = self._step(visit, groups, loaded.coming, every_row)
             for k, step in steps.items():
@@ -423,14 +430,6 @@ class Engine:
         for task in kept:
             free.update(task.result())
         return totals, free
-
-    def _visit(self, loaded: Loaded[int, _Coming, Rows]) -> Visit:
-        self.seconds.disk = self.reader.disk_seconds
-        self.seconds.load += loaded.load_seconds
-        self.seconds.wait += loaded.wait_seconds
-        coming = loaded.coming
-        alpha = {k: own.alpha for k, own in coming.own.items()}
-        return Visit(loaded.item, loaded.result, coming.folds, alpha)
 
     def _order(self, number: int) -> Iterator[int]:
         """Blocks of the passes from `number` on, each pass in an order of its own.
@@ -497,6 +496,10 @@ class Engine:
             self._blocks = None
 
     @property
+    def _active(self) -> list[Learner]:
+        return [learner for learner in self.learners if learner.is_active]
+
+    @property
     def _screens(self) -> bool:
         return self.settings.screen and self.learners[0].solver.problem.loss.rests
 
@@ -515,8 +518,7 @@ class Engine:
         folds = self._fold_room[slot, :rows] if self._folds is not None else None
         own = {
             learner.number: _Own(self._alphas[slot][learner.number].part(0, rows))
-            for learner in self.learners
-            if learner.is_active
+            for learner in self._active
         }
         return _Coming(block, folds, own)
 
@@ -544,10 +546,10 @@ class Engine:
             range(n_blocks), self._prepare_alpha, self._load_alpha, self._look
         )
         for done, loaded in enumerate(blocks, 1):
-            alpha = {k: own.alpha for k, own in loaded.coming.own.items()}
-            for k, mine in alpha.items():
-                self.learners[k].solver.working.alphas_of(loaded.item, mine)
-            yield Visit(loaded.item, loaded.result, loaded.coming.folds, alpha)
+            visit = loaded.coming.visit(loaded.result)
+            for k, mine in visit.alpha.items():
+                self.learners[k].solver.working.alphas_of(visit.block, mine)
+            yield visit
             self._progress.advance(done)
         self._progress.finish()
 
@@ -572,7 +574,7 @@ class Engine:
         dict of int to (Certificate, ndarray)
             The arrays are the weights that belong to the alphas, to go on training with.
         """
-        active = [learner for learner in self.learners if learner.is_active]
+        active = self._active
         groups = groups or [Group([learner]) for learner in active]
         with self.seconds.measure("certify"):
             certifiers = {

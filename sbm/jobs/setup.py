@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,17 +11,21 @@ from typing import TYPE_CHECKING
 
 from sbm.errors import DataError, StoreError
 from sbm.jobs.calibration import HELD_OUT_BYTES
-from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape
+from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape, plan_training
 from sbm.settings import Settings
 from sbm.solver.losses import MOST_RESTING
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
+from sbm.store.model import check_output
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
-__all__ = ["class_counts", "find_store", "open_run", "read_weights", "run_folder", "shape_of"]
+__all__ = [
+    "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_folder",
+    "shape_of", "time_left",
+]  # fmt: skip
 
 
 def find_store(store: str | Path | None) -> Path:
@@ -39,6 +45,38 @@ def find_store(store: str | Path | None) -> Path:
         names = ", ".join(map(str, found))
         raise StoreError(f"several stores in this folder ({names}); name the one to use")
     return found[0]
+
+
+def place_of(model: str | Path | None, store: BlockStore) -> Path:
+    """Return where a model goes: as named, or the store's name, in the current folder.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written there, or something else is there.
+    """
+    path = Path(model) if model is not None else Path(f"{store.folder.resolve().stem}.model")
+    check_output(path)
+    return path
+
+
+def plan_of(settings: Settings, store: BlockStore, shape: Shape) -> MemoryPlan:
+    """Plan the memory of a training; without a policy there is no cache.
+
+    Raises
+    ------
+    MemoryPlanError
+        The bound is too small; says what would do.
+    """
+    frac = 0.0 if settings.policy == "none" else settings.cache_frac
+    return plan_training(store, settings.mem_bytes, frac, shape)
+
+
+def time_left(settings: Settings, begin: float) -> float:
+    """Return the seconds until the time limit, counted from `begin`; infinity without one."""
+    if settings.time_limit is None:
+        return math.inf
+    return float(settings.time_limit) - (time.perf_counter() - begin)
 
 
 def shape_of(

@@ -19,12 +19,22 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import Engine, Group, Learner
-from sbm.jobs.memory import MemoryPlan, plan_training
+from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.setup import class_counts, find_store, open_run, read_weights, run_folder, shape_of
+from sbm.jobs.setup import (
+    class_counts,
+    find_store,
+    open_run,
+    place_of,
+    plan_of,
+    read_weights,
+    run_folder,
+    shape_of,
+    time_left,
+)  # fmt: skip
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, shape_record
 from sbm.settings import Settings
@@ -32,7 +42,7 @@ from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.model import Model, check_output
+from sbm.store.model import Model
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
@@ -96,15 +106,13 @@ def train(
     settings = Settings.of(settings)
     progress = progress or Progress()
     blocks = BlockStore(find_store(store))
-    path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")
-    check_output(path)
+    path = place_of(model, blocks)
     problems = make_problems(settings, blocks)
     spare = held_out_problems(settings, blocks)
-    frac = 0.0 if settings.policy == "none" else settings.cache_frac
     shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
     if spare:
         shape = replace(shape, advice="no --calibrate")
-    plan = plan_training(blocks, settings.mem_bytes, frac, shape)
+    plan = plan_of(settings, blocks, shape)
     _say_plan(plan, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
     # All that can be refused comes before the run of an earlier training is replaced.
@@ -150,8 +158,8 @@ class _Training:
 
     There is one learner, but for one-vs-rest in groups of classes, or with one variable a row:
     there every group or class has its own weights, cache and variables, and all of them work on the
-    block that is loaded. To calibrate
-    there is a second set, which never learns from some rows; it is no part of the model.
+    block that is loaded. To calibrate there is a second set, which never learns from some rows; it
+    is no part of the model.
     """
 
     store: BlockStore
@@ -297,8 +305,7 @@ class _Training:
         return {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
 
     def _is_late(self) -> bool:
-        limit = self.settings.time_limit
-        return limit is not None and time.perf_counter() - self.begin > float(limit)
+        return time_left(self.settings, self.begin) < 0
 
     def _certify(self) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.

@@ -21,13 +21,21 @@ from typing import Any
 from sbm.errors import DataError, SettingsError
 from sbm.jobs.engine import Engine, Folds, Group, Learner
 from sbm.jobs.exam import Exam, Metric, choose_metric
-from sbm.jobs.memory import plan_training
 from sbm.jobs.metrics import BinaryMetrics
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.setup import class_counts, find_store, open_run, read_weights, shape_of
+from sbm.jobs.setup import (
+    class_counts,
+    find_store,
+    open_run,
+    place_of,
+    plan_of,
+    read_weights,
+    shape_of,
+    time_left,
+)  # fmt: skip
 from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
@@ -36,7 +44,7 @@ from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.model import Model, check_output
+from sbm.store.model import Model
 
 __all__ = ["tune"]
 
@@ -108,8 +116,7 @@ def tune(
     if picture is not None:
         check_metric_picture(picture)
     blocks = BlockStore(find_store(store))
-    path = Path(model) if model is not None else Path(f"{blocks.folder.resolve().stem}.model")
-    check_output(path)
+    path = place_of(model, blocks)
     weights = read_weights(settings, blocks, [], path.parent)
     counts = class_counts(settings, blocks, weights)
     problems = [
@@ -123,8 +130,7 @@ def tune(
         exams = BinaryMetrics.bytes_for(blocks.n_rows // folds, len(problems))
     advice = "fewer values of C or fewer folds"
     shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)
-    frac = 0.0 if settings.policy == "none" else settings.cache_frac
-    plan = plan_training(blocks, settings.mem_bytes, frac, shape)
+    plan = plan_of(settings, blocks, shape)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, every), blocks.value_type, progress)
     beside = path.with_name(path.name + ".tune")
@@ -134,7 +140,7 @@ def tune(
                 blocks, settings, every, plan, run, progress,
                 folds=Folds(folds, settings.seed),
                 held_out=[f for _ in values for f in range(folds) for _ in problems[0]],
-                weights=weights, is_late=lambda: _is_late(settings, begin),
+                weights=weights, is_late=lambda: time_left(settings, begin) < 0,
             )  # fmt: skip
             report = _Tuning(
                 engine, settings, blocks, problems, values, folds, chosen, progress
@@ -145,7 +151,9 @@ def tune(
     report["seconds"] = {"tune": time.perf_counter() - begin}
     if picture is not None:
         draw_metric(report, picture)
-    best = replace(final, C=report["best"], time_limit=_time_left(settings, begin))
+    limit = settings.time_limit  # of all; the last training gets a moment at least
+    limit = None if limit is None else max(0.001, time_left(settings, begin))
+    best = replace(final, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, progress=progress)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
@@ -173,18 +181,6 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if settings.weights == "-":
         raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
     return values
-
-
-def _time_left(settings: Settings, begin: float) -> float | None:
-    """Return what is left of the time limit for the last training, which gets a moment at least."""
-    if settings.time_limit is None:
-        return None
-    return max(0.001, float(settings.time_limit) - (time.perf_counter() - begin))
-
-
-def _is_late(settings: Settings, begin: float) -> bool:
-    limit = settings.time_limit
-    return limit is not None and time.perf_counter() - begin > float(limit)
 
 
 def _known(figures: Sequence[float]) -> list[float]:
