@@ -62,11 +62,14 @@ def find_run(path: str | Path) -> Path:
     for folder in (path, beside, _aside(path), _aside(beside)):
         if (folder / "run.json").is_file():
             return folder
-    what = "is no run" if path.is_dir() else "has no run beside it" if path.exists() else "is not"
+    what, where = "is not there", beside.name
+    if path.is_dir():
+        what, where = "is no run", "MODEL.run"
+    elif path.exists():
+        what = "has no run beside it"
     raise StoreError(
-        f"{path} {what}{' there' if what == 'is not' else ''}: a warm start takes the alphas of "
-        f"an earlier training, which are in {beside.name if not path.is_dir() else 'MODEL.run'}; "
-        "leave out --warm-start to start from nothing"
+        f"{path} {what}: a warm start takes the alphas of an earlier training, which are in "
+        f"{where}; leave out --warm-start to start from nothing"
     )
 
 
