@@ -1,7 +1,7 @@
 """From settings and a store to an optimization problem, and from weights to a model."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,35 @@ from sbm.store.blocks import BlockStore
 from sbm.store.model import Model
 
 __all__ = [
-    "by_label", "choose_task", "label_places", "make_model", "make_problems", "model_labels",
+    "Labelled", "assemble_model", "by_label", "choose_task", "label_places", "make_model",
+    "make_problems", "model_labels",
 ]  # fmt: skip
 
 
+class Labelled(Protocol):
+    """What must be known of rows to make problems of them: of a store, or of a stream so far."""
+
+    @property
+    def name(self) -> str:
+        """What to call them in a sentence."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+
+    @property
+    def labels(self) -> list[float] | None:
+        """Label of each class code; None for real-valued labels."""
+
+    @property
+    def label_counts(self) -> list[int]:
+        """Rows of each class code."""
+
+
 def make_problems(
-    settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
+    settings: Settings, rows: Labelled, counts: Sequence[float] | None = None
 ) -> list[AnyProblem]:
-    """Turn settings and the labels of a store into optimization problems.
+    """Turn settings and the labels of rows into optimization problems.
 
     There is one, but where one-vs-rest divides the classes into groups that share nothing: one a
     class for losses of one variable a row.
@@ -30,14 +51,14 @@ def make_problems(
     Parameters
     ----------
     settings : Settings
-    store : BlockStore
+    rows : Labelled
     counts : sequence of float, optional
         Sum of the weights of each class's rows, by class code; default: the number of rows.
 
     Raises
     ------
     DataError
-        The store is empty or its labels do not fit the loss.
+        There are no rows, or their labels do not fit the loss.
     SettingsError
         An unknown loss or policy, a class weight for a label that does not exist, or an option
         that belongs to another loss.
@@ -48,16 +69,16 @@ def make_problems(
             f"unknown policy {settings.policy!r}, known are {', '.join(POLICIES)}"
             f"{nearest(settings.policy, POLICIES)}"
         )
-    if store.n_rows == 0:
-        raise DataError(f"{store.folder} holds no rows; nothing can be trained on it")
+    if rows.n_rows == 0:
+        raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
     task = choose_task(settings, loss)
     if task == "classification":
-        return _classify(settings, loss, store, counts)
+        return _classify(settings, loss, rows, counts)
     _check_options(settings, loss, 0)
     if settings.class_weight:
         raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
     if loss.name == "one_class":
-        return [_one_class(settings, loss, store)]
+        return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
     return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
 
@@ -79,22 +100,22 @@ def choose_task(settings: Settings, loss: Loss) -> str:
 
 
 def _classify(
-    settings: Settings, loss: Loss, store: BlockStore, counts: Sequence[float] | None
+    settings: Settings, loss: Loss, rows: Labelled, counts: Sequence[float] | None
 ) -> list[AnyProblem]:
-    """Make the problems that tell the classes of a store apart."""
-    labels = store.labels
+    """Make the problems that tell the classes apart."""
+    labels = rows.labels
     if labels is None:
         raise DataError(
-            f"{store.folder} has real-valued labels, {settings.loss} needs classes; "
+            f"{rows.name} has real-valued labels, {settings.loss} needs classes; "
             "use --loss epsilon_insensitive or another loss for regression"
         )
     if loss.joint and len(labels) < 2:
         raise DataError(
-            f"all rows of {store.folder} have the label {format_number(labels[0])}, "
+            f"all rows of {rows.name} have the label {format_number(labels[0])}, "
             f"{settings.loss} needs at least two classes"
         )
     _check_options(settings, loss, len(labels))
-    weights = _class_weights(settings, store, labels, counts)
+    weights = _class_weights(settings, rows, labels, counts)
     if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
         problem = MultiProblem(loss, costs, settings.C, settings.bias, schedule=settings.schedule)
@@ -113,12 +134,12 @@ def _classify(
 
 
 def _class_weights(
-    settings: Settings, store: BlockStore, labels: list[float], counts: Sequence[float] | None
+    settings: Settings, rows: Labelled, labels: list[float], counts: Sequence[float] | None
 ) -> list[float]:
     """Return a factor of C for each class code."""
     chosen = settings.class_weight
     if isinstance(chosen, str):  # balanced: every class has the same share of the whole cost
-        counts = counts or store.manifest["labels"]["counts"]
+        counts = counts or rows.label_counts
         return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
     for label in chosen:
         if label not in labels:
@@ -129,10 +150,10 @@ def _class_weights(
     return [chosen.get(label, 1.0) for label in labels]
 
 
-def _one_class(settings: Settings, loss: Loss, store: BlockStore) -> OneClass:
+def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
     if settings.bias:
         raise SettingsError("one_class has an offset of its own; leave out bias")
-    return OneClass(loss, settings.nu, float(store.n_rows))
+    return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
 def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
@@ -191,59 +212,74 @@ def make_model(
 ) -> Model:
     """Put weights, ids and what is proven of them together; nothing that depends on the clock.
 
-    A model of one class has its offset as the weight of an extra feature; one of targets has no
-    labels.
-
     Parameters
     ----------
+    store : BlockStore
+    settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
         Of each problem; consumed, where it is a list.
+    report : dict
+        Of the training.
     """
-    labels = model_labels(problems[0], store)
-    W = by_label(weights, labels)
     proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
-    n, bias = store.n_features, settings.bias
+    facts = {
+        "rounds": report["rounds"],
+        "certificate": {name: report[name] for name in proven},
+        "converged": report["converged"],
+        "passes": report["passes"],
+        "updates": report["updates"],
+        "rows": store.n_rows,
+        "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
+    }
+    labels = model_labels(problems[0], store)
+    return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
+
+
+def assemble_model(
+    ids: npt.NDArray[np.int64],
+    labels: list[float],
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    weights: Sequence[npt.NDArray[np.float64]],
+    facts: dict[str, Any],
+) -> Model:
+    """Make a model of weights, with ids, labels by class code and what else is known of it.
+
+    A model of one class has its offset as the weight of an extra feature; one of targets has no
+    labels.
+    """
+    W = by_label(weights, labels)
+    n, bias = len(ids), settings.bias
     bias_weights = W[n] if bias else np.zeros(W.shape[1])
     if isinstance(problems[0], OneClass):
         bias, bias_weights = 1.0, np.array([-problems[0].rho])
     chosen = settings.to_dict()
     del chosen["threads"]  # no result depends on it
     return Model(
-        ids=store.read_feature_ids(),
+        ids=ids,
         W=W[:n],
         labels=sorted(labels),
         bias=bias,
         bias_weights=bias_weights,
-        info={
-            "loss": settings.loss,
-            "C": settings.C,
-            "settings": chosen,
-            "rounds": report["rounds"],
-            "certificate": {name: report[name] for name in proven},
-            "converged": report["converged"],
-            "passes": report["passes"],
-            "updates": report["updates"],
-            "rows": store.n_rows,
-            "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
-        },
+        info={"loss": settings.loss, "C": settings.C, "settings": chosen, **facts},
     )
 
 
-def model_labels(problem: AnyProblem, store: BlockStore) -> list[float]:
+def model_labels(problem: AnyProblem, rows: Labelled) -> list[float]:
     """Return the labels by class code; none for targets."""
     if isinstance(problem, OneClass):
         return [-1.0, 1.0]
-    labels = (store.labels or []) if problem.classify else []
+    labels = (rows.labels or []) if problem.classify else []
     if len(labels) == 1:  # one class alone: the other one has no name
         return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
     return labels
 
 
-def label_places(problem: AnyProblem, store: BlockStore) -> npt.NDArray[np.intp]:
+def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
     """Return the position of each class code among the labels of the model in ascending order."""
-    labels = sorted(model_labels(problem, store))
-    return np.searchsorted(labels, store.labels or []) if labels else np.empty(0, np.intp)
+    labels = sorted(model_labels(problem, rows))
+    return np.searchsorted(labels, rows.labels or []) if labels else np.empty(0, np.intp)
 
 
 def by_label(

@@ -383,6 +383,17 @@ class BlockStore:
         labels = self.manifest["labels"]
         return None if labels is None else list(labels["values"])
 
+    @property
+    def label_counts(self) -> list[int]:
+        """Rows of each class code; none of real-valued labels."""
+        labels = self.manifest["labels"]
+        return [] if labels is None else list(labels["counts"])
+
+    @property
+    def name(self) -> str:
+        """What to call it in a sentence."""
+        return str(self.folder)
+
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep ``split --force`` from replacing the store meanwhile."""
