@@ -270,6 +270,20 @@ class OneClass:
     def _kernels(self) -> Any:
         return load("sbm.solver.kernels.one_class")
 
+    def welcome(self, rows: Rows, W: Weights) -> Dense:
+        """Add rows that were unknown; return their variables, all ν, which keeps Σ α = N.
+
+        W, changed in place, gets ν Σ x.
+        """
+        alpha, share = Dense(np.full(len(rows), self.nu)), np.zeros_like(W)
+        self.total += len(rows)
+        self._level[1] += self.nu * len(rows)
+        self.start_certificate(W)
+        self.certify(rows, alpha, W, share)
+        self._x_sum = None
+        W += share
+        return alpha
+
     def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
         """Sweep over a working set, then move ρ; see `Problem.solve`."""
         assert isinstance(work.alpha, DenseSet)

@@ -4,7 +4,8 @@ Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). Loading blocks and keep
 not in memory is the caller's work.
 """
 
-from collections.abc import Callable, Iterable
+import ast
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,6 +238,14 @@ class Solver:
             "random": self._state,
             "policy_random": random, "dual_sum": np.array([self.dual_sum]),
         }  # fmt: skip
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` said, W and the cache left out."""
+        self._state[:] = state["random"]
+        known = ast.literal_eval(state["policy_random"].tobytes().decode("ascii"))
+        self._random.bit_generator.state = known
+        self.dual_sum = float(state["dual_sum"][0])
+        self.problem.restore(state)
 
     def _solve(self, block: int) -> Totals:
         """Run the kernel over the working set."""

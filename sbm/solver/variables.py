@@ -84,6 +84,11 @@ class DenseSet:
         )
         return strays[0][:n], strays[1][:n], Dense(strays[2][:n])
 
+    def fill(self, alpha: Alphas) -> None:
+        """Let the first rows have these variables."""
+        assert isinstance(alpha, Dense)
+        self.values[: len(alpha)] = alpha.values
+
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
         """Variables of the first `n` rows as arrays to keep."""
         return {"alpha": self.values[:n]}
@@ -229,17 +234,18 @@ class ListPool:
         lists = Lists(
             np.concatenate([[0], np.cumsum(counts)]), outputs.astype(np.int32), beta[rows, outputs]
         )
-        self._fill(lists)
+        self.fill(lists)
         change = np.bincount(home, counts - before, len(self.held))
         self.held += change.astype(np.int64)
 
     def _close_ranks(self, kept: npt.NDArray[np.int64]) -> None:
         """Move the lists of the kept rows to the front of the pool, in their order."""
-        self._fill(self.take(kept))
+        self.fill(self.take(kept))
 
-    def _fill(self, lists: Lists) -> None:
+    def fill(self, alpha: Alphas) -> None:
         """Let the pool hold these lists, of the first rows, and nothing else."""
-        n = len(lists)
+        assert isinstance(alpha, Lists)
+        lists, n = alpha, len(alpha)
         self.begin[:n] = lists.offsets[:-1] + np.arange(1, n + 1)  # in front of each, its head
         self.count[:n] = lists.counts
         heads = self.begin[:n] - 1

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import zstandard
@@ -23,6 +23,18 @@ import zstandard
 from sbm.errors import DataError
 from sbm.store.buffers import Buffers
 from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, parse_text
+from sbm.store.live import (
+    TAIL,
+    Interruptible,
+    LiveFile,
+    Patience,
+    Place,
+    Readable,
+    go_to,
+    is_pipe,
+    is_replay,
+    put_back,
+)  # fmt: skip
 
 __all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "parse_sources"]
 
@@ -30,10 +42,6 @@ PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
 
 T = TypeVar("T")
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class _Readable(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
 @dataclass
@@ -54,6 +62,14 @@ class Source:
         Lines, rows taken and lines refused so far.
     sha256 : str
         Of the bytes on disk, once the end is reached.
+    place : Place
+        Where the text that was yielded ends; set before reading to go on from there.
+    head, rest : bytes
+        How a pipe begins; what was read of a line whose end had not come yet.
+    is_open : bool
+        Whether its last line had no line end.
+    was_replaced : bool
+        Whether a file that was followed has been replaced by another one.
     """
 
     name: str
@@ -66,6 +82,11 @@ class Source:
     skipped: int = 0
     sha256: str = ""
     problems: list[str] = field(default_factory=list)
+    place: Place = field(default_factory=Place)
+    head: bytes = b""
+    rest: bytes = b""
+    is_open: bool = False
+    was_replaced: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What a manifest keeps."""
@@ -130,6 +151,22 @@ class _Digested:
         self._source.sha256 = self._hash.hexdigest()
 
 
+class _Counted:
+    """The bytes of a live file, counted; how a pipe begins is noted."""
+
+    def __init__(self, file: LiveFile, source: Source) -> None:
+        self._file, self._source = file, source
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        n = self._file.readinto(buffer)
+        source = self._source
+        source.read += n or 0
+        source.was_replaced = self._file.was_replaced
+        if n and len(source.head) < TAIL:
+            source.head += bytes(buffer[: min(n, TAIL - len(source.head))])
+        return n
+
+
 class _Frames:
     """Decompressed bytes of frames that follow one another, a missing end noticed.
 
@@ -178,7 +215,7 @@ class _Frames:
 
 _GZIP = 31  # for zlib: a gzip header and checksum around the data
 
-_OPENERS: dict[str, Callable[[Any], _Readable]] = {
+_OPENERS: dict[str, Callable[[Any], Readable]] = {
     ".gz": lambda file: _Frames(file, lambda: zlib.decompressobj(_GZIP), 1 << 16, b"\0"),
     ".bz2": lambda file: bz2.BZ2File(file),
     ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
@@ -192,23 +229,67 @@ class _Piece:
     text: Bytes
     size: int
     read: int  # bytes on disk read when the piece was complete
+    tail: bytes  # the last bytes of the text up to its end
+    is_open: bool = False
 
 
-def _read_pieces(source: Source, buffers: Buffers, largest_line: int) -> Iterator[_Piece]:
-    """Yield the text of a source in pieces of whole lines."""
+def _read_pieces(
+    source: Source,
+    buffers: Buffers,
+    largest_line: int,
+    patience: Patience | None,
+    is_last: bool,
+) -> Iterator[_Piece]:
+    """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
     raw: Any = sys.stdin.buffer if source.name == "-" else open(source.name, "rb", buffering=0)  # noqa: SIM115  closed below, stdin must stay open
     try:
-        digested = _Digested(raw, source)
         opener = _OPENERS.get(Path(source.name).suffix.lower())
-        stream: _Readable = opener(digested) if opener else digested
-        for piece in _cut(source, stream, buffers, largest_line):
-            if source.text == 0 and opener is None:
+        digested = _Digested(raw, source)
+        stream: Readable = opener(digested) if opener else digested
+        if patience is not None:
+            stream = _go_on(source, raw, stream if opener else None, patience, is_last)
+        is_first = True
+        for piece in _cut(source, stream, buffers, largest_line, patience):
+            if is_first and piece.size and opener is None and source.place.text == 0:
                 _refuse_compressed(piece)
+            is_first = is_first and not piece.size
             yield piece
-        digested.finish()
+        if patience is None:
+            digested.finish()
     finally:
         if source.name != "-":
             raw.close()
+
+
+def _go_on(
+    source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
+) -> Readable:
+    """Return the text of a source, from where it was left on.
+
+    A pipe that begins as it did before brings the same text again, so what was taken of it is
+    passed over. Any other text of a pipe comes behind what was there before.
+    """
+    file = getattr(raw, "raw", raw)  # standard input has a buffer in front
+    live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
+    if unpacked is not None:
+        stream: Readable = Interruptible(unpacked, patience)
+        go_to(source.place, stream, source.name)
+    elif source.name == "-" or is_pipe(file):
+        head, source.head = source.head, b""
+        stream = _Counted(live, source)
+        again, stream = is_replay(stream, head, patience)
+        if again:
+            go_to(source.place, stream, source.name)
+        else:
+            stream = put_back(source.rest, stream)
+            source.place = Place(text=-len(source.rest))
+    else:
+        stream = _Counted(live, source)
+        if source.place.text:
+            go_to(source.place, stream, source.name, file)
+    place, source.rest = source.place, b""
+    source.text, source.lines, source.rows = place.text, place.lines, place.rows
+    return stream
 
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -226,22 +307,34 @@ def _refuse_compressed(piece: _Piece) -> None:
 
 
 def _cut(
-    source: Source, stream: _Readable, buffers: Buffers, largest_line: int
+    source: Source,
+    stream: Readable,
+    buffers: Buffers,
+    largest_line: int,
+    patience: Patience | None,
 ) -> Iterator[_Piece]:
     capacity = PIECE
     text = buffers.take(capacity + SPARE, np.uint8)
-    size = 0
+    size, tail = 0, source.place.tail
+
+    def piece(end: int) -> _Piece:
+        nonlocal tail
+        tail = (tail + text[max(0, end - TAIL) : end].tobytes())[-TAIL:]
+        return _Piece(source, text, end, source.read, tail)
+
     while True:
         n = _fill(source, stream, memoryview(text)[size:capacity])
-        size += n
-        if n == 0:
+        size += n or 0
+        if n == 0 and (patience is None or not patience.gave_up):
             if size:
-                yield _Piece(source, text, size, source.read)
+                last = piece(size)
+                last.is_open = patience is not None and text[size - 1] != ord("\n")
+                yield last
             return
-        if size < capacity:
+        if n and size < capacity:
             continue
         end = _last_newline(text, size)
-        if end == 0:  # a line longer than the buffer
+        if end == 0 and size == capacity:  # a line longer than the buffer
             capacity *= 2
             if capacity > largest_line:
                 raise DataError(
@@ -252,18 +345,22 @@ def _cut(
             longer[:size] = text[:size]
             text = longer
             continue
+        if n == 0:
+            source.rest = text[end:size].tobytes()
         capacity = PIECE
         while capacity <= size - end:
             capacity *= 2
         rest = buffers.take(capacity + SPARE, np.uint8)
         rest[: size - end] = text[end:size]
-        yield _Piece(source, text, end, source.read)
+        yield piece(end)
+        if n == 0:
+            return
         text, size = rest, size - end
 
 
-def _fill(source: Source, stream: _Readable, room: memoryview) -> int:
+def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
     try:
-        return stream.readinto(room) or 0
+        return stream.readinto(room)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
         raise DataError(
             f"{source.name}: cannot be read behind byte {source.read} ({error}); "
@@ -321,6 +418,7 @@ def convert_sources(
     skip: bool = False,
     largest_line: int = 1 << 30,
     explain: Callable[[TextError], str] = attrgetter("message"),
+    patience: Patience | None = None,
 ) -> Iterator[tuple[Source, T]]:
     """Parse sources in threads, convert the pieces there, and yield them in order.
 
@@ -342,6 +440,10 @@ def convert_sources(
         Most bytes of a line.
     explain : function
         Says what was found in a refused line and what is expected.
+    patience : Patience, optional
+        How long to wait for text that is not there yet: then a piece may be empty, which is said
+        when there was nothing for a while. Sources are read from their places on, and a file that
+        was replaced while it was followed is followed by a source of the same name.
 
     Raises
     ------
@@ -351,16 +453,21 @@ def convert_sources(
     buffers = Buffers(PIECE + SPARE)
     parse = _Parser(buffers, convert, dtype, skip)
     flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
-    for source in sources:
-        pieces = _read_pieces(source, buffers, largest_line)
-        if os.path.isfile(source.name):  # a pipe may keep a thread waiting when we want to end
+    coming = deque(sources)
+    while coming and not (patience is not None and patience.gave_up):
+        source = coming.popleft()
+        pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
+        if patience is not None or os.path.isfile(source.name):
+            # A pipe that cannot be interrupted would keep the thread when we want to end.
             pieces = _one_ahead(pieces)
         for piece in pieces:
             flight.append((piece, pool.submit(parse, piece)))
-            if len(flight) > ahead:
-                yield _take(*flight.popleft(), skip, explain)
+            while len(flight) > (ahead if piece.size else 0):
+                yield from _take(*flight.popleft(), skip, explain)
         while flight:  # a source's counters are complete before the next one begins
-            yield _take(*flight.popleft(), skip, explain)
+            yield from _take(*flight.popleft(), skip, explain)
+        if source.was_replaced:
+            coming.append(Source(source.name))
 
 
 def _take(
@@ -368,20 +475,30 @@ def _take(
     task: "Future[tuple[ParsedText, T]]",
     skip: bool,
     explain: Callable[[TextError], str],
-) -> tuple[Source, T]:
+) -> Iterator[tuple[Source, T]]:
+    """Yield what became of a piece. Rows in front of a refused line come before the refusal."""
     source, (parsed, converted) = piece.source, task.result()
-    for error in parsed.errors:
-        place = f"{source.name}:{source.lines + error.line}: {explain(error)}"
-        if not skip:
-            raise DataError(place)
-        if len(source.problems) < 20:
-            source.problems.append(place)
-    source.lines += parsed.n_lines
+    refused = [
+        f"{source.name}:{source.lines + error.line}: {explain(error)}"
+        + (_TORN if piece.is_open and error.line == parsed.n_lines else "")
+        for error in parsed.errors
+    ]
     source.rows += len(parsed.labels)
+    if refused and not skip:
+        yield source, converted
+        raise DataError(refused[0])
+    source.problems += refused[: 20 - len(source.problems)]
+    source.lines += parsed.n_lines
     source.skipped += parsed.n_errors
     source.text += piece.size
     source.parsed = piece.read
-    return source, converted
+    source.is_open = piece.is_open
+    tail = piece.tail[-source.text :] if source.text < TAIL else piece.tail
+    source.place = Place(source.text, source.lines, source.rows, tail)
+    yield source, converted
+
+
+_TORN = " (the last line has no line end: something stopped in its middle)"
 
 
 def parse_sources(

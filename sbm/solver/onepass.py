@@ -1,0 +1,377 @@
+"""Selective block minimization on a stream: every block comes once (SBM 2011, section 4).
+
+A block of new rows is merged with the cache and solved, as in training. What is left out of the
+next cache is forgotten: its alphas live on in W, where they stay as they are, inside their bounds.
+So F(α) is known at any moment and bounds the optimum of all rows so far from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Alphas, Dense, Lists, no_alphas
+from sbm.rows import SPARE, Arena, Rows
+from sbm.solver.cache import WorkingSet
+from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.solver.step import Solver, Totals
+from sbm.solver.variables import DenseSet, ListPool
+
+__all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
+
+State: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the block at work
+_ROWS_AT_A_TIME = 1 << 14  # that are copied at a time, which bounds the memory for that
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is room for.
+
+    Attributes
+    ----------
+    block_rows, block_nnz : int
+        Of the largest block.
+    cache_rows, cache_nnz : int
+        Of the caches of all problems together.
+    features : int
+    row_variables : int
+        Variables of a row, on average, that lists have room for.
+    """
+
+    block_rows: int
+    block_nnz: int
+    cache_rows: int
+    cache_nnz: int
+    features: int
+    row_variables: int = 0
+
+
+def caches_nnz(size: Size, n_problems: int) -> int:
+    """Nonzeros of the arena that belong to the caches; block buffers begin behind them."""
+    return size.cache_nnz + n_problems * SPARE
+
+
+class GrowingWeights:
+    """Weights of the features seen so far; new ones begin at 0.
+
+    The system gives an array of zeros its memory as it is written to, so room takes none.
+
+    Parameters
+    ----------
+    features, n_outputs : int
+        Room.
+    with_bias : bool
+        Whether the last row is that of an extra feature.
+    """
+
+    def __init__(self, features: int, n_outputs: int, with_bias: bool) -> None:
+        self._all = np.zeros((features + with_bias, n_outputs))
+        self._bias = int(with_bias)
+        self._n = 0
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """Shape (n_features + with_bias, n_outputs), a view that is good until they grow."""
+        return self._all[: self._n + self._bias]
+
+    def grow(self, n: int) -> npt.NDArray[np.float64]:
+        """Make it `n` features; return `values`."""
+        if self._bias and n != self._n:
+            self._all[n] = self._all[self._n]
+            self._all[self._n] = 0.0
+        self._n = n
+        return self.values
+
+
+class OnePass:
+    """W, cache and random state of each problem, and what is done with a block that comes once.
+
+    There is one problem, but for losses of one variable a row and more than two classes: there each
+    class has a problem and a cache of its own.
+
+    Parameters
+    ----------
+    problems : sequence of Problem, MultiProblem or OneClass
+    arena : Arena
+        Its first `caches_nnz` nonzeros are for the caches.
+    size : Size
+    y_dtype : dtype
+        int32 for class codes, float64 for targets.
+    rounds : int
+    policy : str
+    seed : int
+    spread : callable
+        A ``map`` that may work in threads; no result depends on it.
+    tasks : int
+        How many of them.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[AnyProblem],
+        arena: Arena,
+        size: Size,
+        y_dtype: npt.DTypeLike,
+        *,
+        rounds: int,
+        policy: str,
+        seed: int,
+        spread: Callable[..., Iterable[Any]] = map,
+        tasks: int = 1,
+    ) -> None:
+        self.problems = problems
+        self._arena, self._size = arena, size
+        self._spread = spread
+        self.n_rows = 0
+        self._weights = [GrowingWeights(size.features, p.n_outputs, p.bias > 0) for p in problems]
+        n = len(problems)
+        self._solvers = [
+            Solver(
+                problem, self._weights[k].values, self._working_set(k, y_dtype), rounds=rounds,
+                policy=policy, seed=seed + k, spread=spread if n == 1 else map, tasks=tasks,
+            )
+            for k, problem in enumerate(problems)
+        ]  # fmt: skip
+
+    def _working_set(self, k: int, y_dtype: npt.DTypeLike) -> WorkingSet:
+        size, problem, n = self._size, self.problems[k], len(self.problems)
+        rows, nnz = size.cache_rows // n, size.cache_nnz // n
+        alpha: DenseSet | ListPool = DenseSet(size.block_rows + rows)
+        if problem.listed:
+            variables = min(size.row_variables, problem.n_outputs)
+            alpha = ListPool(size.block_rows, rows, variables, 2, problem.n_outputs)
+        return WorkingSet(self._arena, alpha, rows, nnz, y_dtype, k * (nnz + SPARE))
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """W of each problem, shape (n_features + (bias > 0), n_outputs)."""
+        return [solver.W for solver in self._solvers]
+
+    @property
+    def dual(self) -> float:
+        """F(α): no model of all rows so far has a smaller objective."""
+        return sum(solver.dual for solver in self._solvers)
+
+    @property
+    def n_cached(self) -> int:
+        """Rows in the caches."""
+        return sum(solver.working.n_cached for solver in self._solvers)
+
+    def grow(self, n_features: int) -> None:
+        """Give weights to features that are new."""
+        for solver, weights in zip(self._solvers, self._weights, strict=True):
+            solver.W = weights.grow(n_features)
+
+    def learn(self, rows: Rows) -> Totals:
+        """Merge a block with the cache, solve, select the next cache, forget the others.
+
+        Parameters
+        ----------
+        rows : Rows
+            In the arena, behind the caches; at most `Size.block_rows`.
+        """
+        self.n_rows += len(rows)
+        totals = Totals()
+        for one in self._spread(lambda solver: self._learn(solver, rows), self._solvers):
+            totals.add(one)
+        return totals
+
+    @staticmethod
+    def _learn(solver: Solver, rows: Rows) -> Totals:
+        problem = solver.problem
+        if isinstance(problem, OneClass):
+            alpha: Alphas = problem.welcome(rows, solver.W)
+        else:
+            alpha = no_alphas(len(rows), problem.listed)
+        totals = solver.step(_BLOCK, rows, alpha).totals
+        _settle(solver.working)
+        return totals
+
+    # --------------------------------------------------------------------------------- state
+
+    def state(self) -> State:
+        """All there is to go on from, as arrays; views of this one's memory."""
+        return {
+            f"{name}-{k}": array
+            for k, solver in enumerate(self._solvers)
+            for name, array in _state_of(solver).items()
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], before: Mapping[str, Any]) -> None:
+        """Take over a state, perhaps one of fewer classes or of another size.
+
+        Of a cache that is larger than there is room for the best rows are kept.
+
+        Parameters
+        ----------
+        state : mapping of str to ndarray
+        before : mapping
+            What `describe` said then.
+        """
+        self.n_rows = int(before["rows"])
+        parts = [
+            {name.removesuffix(f"-{k}"): a for name, a in state.items() if name.endswith(f"-{k}")}
+            for k in range(len(before["outputs"]))
+        ]
+        for solver, weights, part in zip(
+            self._solvers, self._weights, _widen(parts, before, self.problems), strict=True
+        ):
+            if part is not None:
+                W = part["W"]
+                solver.W = weights.grow(len(W) - (solver.problem.bias > 0))
+                solver.W[:] = W
+                solver.restore(part)
+                _fill(solver.working, part)
+            if isinstance(solver.problem, OneClass):
+                solver.problem.total = float(self.n_rows)
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` must know beside the arrays; as JSON holds it."""
+        first = self.problems[0]
+        return {
+            "rows": self.n_rows,
+            "outputs": [p.n_outputs for p in self.problems],
+            "listed": first.listed,
+            "positive": first.positive if isinstance(first, Problem) else None,
+        }
+
+
+def _settle(working: WorkingSet) -> None:
+    """Let the cached rows belong to no block: what leaves from now on is forgotten."""
+    working.home[: working.n_cached] = _EARLIER
+    pool = working.alpha
+    if isinstance(pool, ListPool):
+        # Limits are by home. That of cached rows is by their own number, not by the block's.
+        block_rows = pool.capacity - working.cache_rows
+        more = (working.cache_rows - block_rows) * (pool.held_limit // max(1, block_rows))
+        pool.held[_EARLIER] = int(pool.count[: working.n_cached].sum(dtype=np.int64)) - more
+        pool.held[_BLOCK] = 0
+
+
+def _state_of(solver: Solver) -> State:
+    """State of a solver with the rows of its cache."""
+    work, n = solver.working, solver.working.n_cached
+    state = solver.state()
+    del state["home"]
+    nnz = int(work.lengths[:n].sum(dtype=np.int64))
+    own = slice(work.base, work.base + nnz)
+    state |= {"lengths": work.lengths[:n], "y": work.y[:n], "indices": work.arena.indices[own]}
+    if work.arena.values is not None:
+        state["values"] = work.arena.values[own]
+    return state
+
+
+def _fill(working: WorkingSet, state: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Let the cache hold the rows of a state, the best ones if there are too many."""
+    lengths, values = state["lengths"], working.arena.values
+    alpha: Alphas = Dense(state["alpha"])
+    if "alpha_offsets" in state:
+        alpha = Lists(state["alpha_offsets"], state["alpha_outputs"], state["alpha"])
+    kept = _that_fit(working, lengths, alpha, state["score"])
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    to = working.base
+    for first in range(0, len(kept), _ROWS_AT_A_TIME):
+        some = kept[first : first + _ROWS_AT_A_TIME]
+        ends = np.cumsum(lengths[some], dtype=np.int64)
+        from_ = np.repeat(begins[some] - ends + lengths[some], lengths[some])
+        from_ += np.arange(len(from_))
+        own = slice(to, to + len(from_))
+        working.arena.indices[own] = state["indices"][from_]
+        if values is not None:
+            values[own] = state["values"][from_] if "values" in state else 1
+        to = own.stop
+    n = len(kept)
+    working.lengths[:n] = lengths[kept]
+    working.starts[:n] = working.base + np.cumsum(lengths[kept], dtype=np.int64) - lengths[kept]
+    for name in ("y", "score", "row"):
+        getattr(working, name)[:n] = state[name][kept]
+    working.n_cached = working.n = n
+    working.alpha.fill(alpha.take(kept))
+    _settle(working)
+
+
+def _that_fit(
+    working: WorkingSet,
+    lengths: npt.NDArray[np.int32],
+    alpha: Alphas,
+    score: npt.NDArray[np.float32],
+) -> npt.NDArray[np.intp]:
+    """Return the numbers of the best rows for which there is room, in order."""
+    best = np.argsort(-score, kind="stable")
+    fits = np.cumsum(lengths[best], dtype=np.int64) <= working.cache_nnz
+    if isinstance(alpha, Lists):
+        fits &= np.cumsum(alpha.counts[best] + 1) <= working.alpha.cache_limit
+    fits[working.cache_rows :] = False
+    return np.sort(best[fits])
+
+
+# --------------------------------------------------------------------------- late classes
+
+
+def _widen(
+    parts: Sequence[State], before: Mapping[str, Any], problems: Sequence[AnyProblem]
+) -> list[State | None]:
+    """Turn the states of fewer classes into those of these problems; None is one that is new.
+
+    Class codes are given out in order of appearance, so those that were known keep theirs. Weights
+    and variables of a new class are 0, which is feasible, and W belongs to the alphas as before.
+    """
+    first, positive = problems[0], before["positive"]
+    if positive is None or len(parts) > 1:
+        grown = [_pad(part, p.n_outputs) for part, p in zip(parts, problems, strict=False)]
+        return [*grown, *[None] * (len(problems) - len(parts))]
+    if not isinstance(first, Problem) or len(problems) > 1:
+        return _one_against_rest(parts[0], positive, problems)
+    same = (positive == 0) == (first.positive == 0)
+    return [parts[0] if same else _mirrored(parts[0], first)]
+
+
+def _pad(part: State, n_outputs: int) -> State:
+    """Add columns of zeros."""
+    W = part["W"]
+    if W.shape[1] == n_outputs:
+        return part
+    wider = np.zeros((len(W), n_outputs))
+    wider[:, : W.shape[1]] = W
+    return {**part, "W": wider}
+
+
+def _mirrored(part: State, problem: Problem) -> State:
+    """Swap the two classes: then all signs are others, and so are w and signed variables."""
+    signed = problem.loss.kernel == "svr"
+    return {**part, "W": -part["W"], "alpha": -part["alpha"] if signed else part["alpha"]}
+
+
+def _one_against_rest(
+    part: State, positive: int, problems: Sequence[AnyProblem]
+) -> list[State | None]:
+    """Turn a problem of two classes, codes 0 and 1, into two of each against the rest.
+
+    The second one is the mirror of the first. Where there was one class alone, which was the
+    negative one of its problem, the mirror is its problem against the rest.
+    """
+    # Codes that stand for the class of w and for that of -w.
+    own, other = (positive, 1 - positive) if positive >= 0 else (1, 0)
+    multi = problems[0]
+    if isinstance(multi, Problem):
+        states: list[State | None] = [None] * len(problems)
+        states[own], states[other] = part, _mirrored(part, multi)
+        return states
+    assert isinstance(multi, MultiProblem)
+    w, alpha = part["W"][:, 0], part["alpha"]
+    W = np.zeros((len(w), multi.n_outputs))
+    W[:, own], W[:, other] = w, -w
+    held = np.flatnonzero(alpha)
+    offsets = np.concatenate([[0], np.cumsum(2 * (alpha != 0))])
+    lists = {
+        "alpha_offsets": offsets,
+        "alpha_outputs": np.tile(np.array([0, 1], np.int32), len(held)),
+        "alpha": np.repeat(alpha[held], 2),
+    }
+    return [{**part, "W": W, **lists, "dual_sum": 2 * part["dual_sum"]}]
