@@ -1,0 +1,154 @@
+"""The online learners that a stream of rows can be compared with: what each does, in one table.
+
+They see each row once, in the order in which it comes, and keep weights but no rows. To add one,
+add a row here and a kernel of its name to ``kernels/online.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.errors import SettingsError
+from sbm.settings import format_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sbm.rows import Rows
+
+__all__ = ["ONLINE", "Online", "OnlineLearner"]
+
+
+@dataclass(frozen=True)
+class OnlineLearner:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel in ``sbm.solver.kernels.online``, too.
+    source : str
+        The paper, and where in it.
+    formula : str
+        What a row of margin m does, for help and reports. Of two classes m = s w·x and u = s x; of
+        many, u is x at the weights of the row's class and -x at those of the highest-scoring wrong
+        one, and m = W·u.
+    n_arrays : int
+        Arrays like W that it keeps, W first; all are zeros at the start.
+    uses_C : bool
+        Whether C is a number of it.
+    """
+
+    name: str
+    source: str
+    formula: str
+    n_arrays: int
+    uses_C: bool  # noqa: N815  the papers' name
+
+
+class Online:
+    """One pass of an online learner over rows in the order in which they come.
+
+    Parameters
+    ----------
+    learner : OnlineLearner
+    C : float
+        Of passive_aggressive the longest step, of arow 1 / (2r).
+    decay : float
+        Of pegasos, λ.
+    bias : float
+        Value of the extra feature; 0 for none.
+
+    Attributes
+    ----------
+    counters : ndarray, shape (4,), float64
+        What it knows beside its arrays, zeros at the start: of pegasos t and |W|².
+
+    Raises
+    ------
+    SettingsError
+        A number that the learner uses is not above 0.
+    """
+
+    def __init__(self, learner: OnlineLearner, *, C: float, decay: float, bias: float) -> None:
+        self.learner, self.C, self.decay, self.bias = learner, float(C), float(decay), float(bias)
+        self.counters = np.zeros(4)
+        for name, used in (("C", learner.uses_C), ("decay", learner.name == "pegasos")):
+            value = getattr(self, name)
+            if used and not 0 < value < np.inf:
+                raise SettingsError(
+                    f"{name} of {learner.name} is {format_number(value)}; "
+                    "it must be a finite number above 0"
+                )
+
+    def learn(
+        self, rows: Rows, arrays: Sequence[npt.NDArray[np.float64]], positive: int
+    ) -> tuple[int, int]:
+        """Learn from rows; afterwards W, the first array, is the one to predict with.
+
+        Parameters
+        ----------
+        rows : Rows
+            Classified, without weights.
+        arrays : sequence of ndarray, shape (n_weights, n_outputs), float64
+            Changed in place. With a bias the last row of each is that of the extra feature. Rows of
+            zeros for new features may be put in front of it between calls.
+        positive : int
+            Where n_outputs is 1, the class code of the rows with s = +1; all others have s = -1.
+
+        Returns
+        -------
+        visits, updates : int
+            Rows that were seen; those of them that moved W (pegasos: besides shrinking it).
+        """
+        assert len(arrays) == self.learner.n_arrays
+        assert rows.weights is None
+        kernel = getattr(load("sbm.solver.kernels.online"), self.learner.name)
+        updates = kernel(
+            rows.starts, rows.lengths, rows.y, rows.indices, rows.values, *arrays, positive,
+            self.bias, *self._numbers, np.empty(arrays[0].shape[1]),
+        )  # fmt: skip
+        return len(rows), updates
+
+    @property
+    def _numbers(self) -> tuple[Any, ...]:
+        """What the kernel asks for beside the bias."""
+        if self.learner.name == "pegasos":
+            return (self.decay, self.counters)
+        return (self.C,) if self.learner.uses_C else ()
+
+
+ONLINE: dict[str, OnlineLearner] = {
+    learner.name: learner
+    for learner in (
+        OnlineLearner(
+            "perceptron",
+            "Rosenblatt 1958; many classes: Crammer & Singer 2003, max-score update",
+            "m ≤ 0: W += u",
+            n_arrays=1, uses_C=False,
+        ),
+        OnlineLearner(
+            "passive_aggressive",
+            "Crammer, Dekel, Keshet, Shalev-Shwartz & Singer 2006, PA-I",
+            "m < 1: W += min(C, (1 - m) / |u|²) u",
+            n_arrays=1, uses_C=True,
+        ),
+        OnlineLearner(
+            "arow",
+            "Crammer, Kulesza & Dredze 2009, figure 1, diagonal Σ",
+            "m < 1: W += (1 - m) / (u·Σu + r) Σu, 1/Σ += u²/r, r = 1/(2C)",
+            n_arrays=2, uses_C=True,
+        ),
+        OnlineLearner(
+            "pegasos",
+            "Shalev-Shwartz, Singer, Srebro & Cotter 2011, figure 1, with the projection",
+            "W *= 1 - 1/t, m < 1: W += u / (λt), then |W|² ≤ 1/λ by scaling",
+            n_arrays=1, uses_C=False,
+        ),
+    )
+}  # fmt: skip
