@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sbm.jobs.info import check, info
     from sbm.jobs.predict import predict
     from sbm.jobs.split import split
+    from sbm.jobs.stream import stream
     from sbm.jobs.train import train
     from sbm.jobs.tune import tune
     from sbm.settings import Settings
@@ -30,6 +31,7 @@ __all__ = [
     "info",
     "predict",
     "split",
+    "stream",
     "train",
     "tune",
 ]
@@ -43,6 +45,7 @@ _HOMES = {
     "info": "sbm.jobs.info",
     "predict": "sbm.jobs.predict",
     "split": "sbm.jobs.split",
+    "stream": "sbm.jobs.stream",
     "train": "sbm.jobs.train",
     "tune": "sbm.jobs.tune",
 }

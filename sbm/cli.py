@@ -1,13 +1,15 @@
 """The command line: each command parses, calls one function and prints what it returns."""
 
 import contextlib
+import dataclasses
 import heapq
 import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -105,6 +107,29 @@ class _Terminal(Progress):
         if not self._quiet:
             _complain(why)
 
+    def doubling(self, record: dict[str, Any]) -> None:
+        if self._quiet:
+            return
+        if not self._titled:
+            self._titled = True
+            _complain(
+                "        rows        loss  since last  accuracy  since last   features     cached"
+                "  seconds   memory"
+            )
+
+        def number(name: str, width: int, share: bool = False) -> str:
+            value = record[name]
+            if value is None:
+                return f"{'-':>{width}}"
+            return f"{100 * value:{width - 2}.2f} %" if share else f"{value:{width}.6f}"
+
+        _complain(
+            f"{record['rows']:12,} {number('loss', 11)} {number('last_loss', 11)} "
+            f"{number('accuracy', 9, True)} {number('last_accuracy', 11, True)} "
+            f"{record['features']:10,} {record['cached_rows']:10,} {record['elapsed']:8.2f} "
+            f"{format_size(record['resident_bytes']):>8}"
+        )
+
     def row(self, record: dict[str, Any]) -> None:
         if self._quiet:
             return
@@ -142,6 +167,7 @@ def cli() -> None:
     sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
     sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
     sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
+    zcat day*.gz | sbm stream - -o day.model   a model of text that comes once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
 
 
@@ -406,6 +432,11 @@ def _not_converged(report: dict[str, Any], settings: Settings) -> int:
 
 def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
     """Options given on the command line override the file, in our words or LIBLINEAR's."""
+    return Settings.from_dict(_given(config, options), str(config) if config else "options")
+
+
+def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, by name."""
     values = {} if config is None else Settings.read_toml(config)
     merged = {key.replace("-", "_"): value for key, value in values.items()}
     typed = {key: value for key, value in options.items() if value not in (None, ())}
@@ -413,8 +444,138 @@ def _settings(config: Path | None, options: dict[str, Any]) -> Settings:
     given["-w"] = typed.pop("liblinear_w", None)
     if "class_weight" in typed:
         typed["class_weight"] = list(typed["class_weight"])
-    merged |= read_options(given, typed) | typed
-    return Settings.from_dict(merged, str(config) if config else "options")
+    return merged | read_options(given, typed) | typed
+
+
+# Settings of a stream; those of training that are of no use to it are left out.
+_OF_TRAINING = {
+    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w"
+}  # fmt: skip
+
+
+def _name_of(option: Callable[..., Any]) -> str:
+    """Return what a click option calls its value."""
+
+    def nothing() -> None: ...
+
+    declared: click.Option = option(nothing).__click_params__[0]
+    return str(declared.name)
+
+
+@cli.command()
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
+@click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
+@_with(option for option in _SETTINGS if _name_of(option) not in _OF_TRAINING)
+@click.option(
+    "--learner", metavar="NAME",
+    help="sbm, or to compare with: bmd (no cache), perceptron, passive_aggressive, arow, pegasos.",
+)  # fmt: skip
+@click.option("--lambda", "decay", type=float, help="Of pegasos.  [default: 1e-4]")
+@click.option(
+    "--classes", metavar="L,L,...", help="All labels there may be.  [default: as they appear]"
+)
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Type of values.")
+@click.option(
+    "--on-error", type=click.Choice(["fail", "skip"]), help="At a line that is not LIBSVM text."
+)
+@click.option(
+    "--checkpoint-every", metavar="T|N",
+    help="Save after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, default=None, help="Wait for more at the end of a file.")
+@click.option("--idle-timeout", metavar="T", help="End when nothing came for so long.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="MODEL",
+    help="Go on with the stream that made this model.",
+)  # fmt: skip
+@click.option("--test", type=click.Path(), help="Also predict this file at the end.")
+@_shared
+def stream(
+    inputs: tuple[str, ...], model: Path | None, resume: Path | None, test: str | None,
+    config: Path | None, classes: str | None, as_json: bool, quiet: bool, verbose: bool,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Learn a model from text that is read once, as it comes.
+
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
+    Every row is predicted before it is learned; the mean loss of that is told whenever the rows
+    have doubled. Ctrl-C and SIGTERM finish the block, save and end with exit code 130.
+
+    Example: zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB
+    """
+    from sbm.jobs.predict import check_input
+    from sbm.jobs.predict import predict as predict_job
+    from sbm.jobs.stream import StreamOptions
+    from sbm.jobs.stream import stream as job
+
+    if resume is not None and model not in (None, resume):
+        raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")
+    if test is not None:
+        check_input(test)
+    names = {f.name for f in dataclasses.fields(StreamOptions)}
+    options = {k: v for k, v in given.items() if k in names and v is not None}
+    if classes is not None:
+        options["classes"] = parse_grid(classes)
+    settings = _given(config, {k: v for k, v in given.items() if k not in names})
+    progress = _Terminal(quiet or as_json, verbose)
+    with _stop_signals() as is_stopped:
+        result, report = job(
+            inputs or (None if resume else ()), resume or model, settings, options=options,
+            resume=resume is not None, is_stopped=is_stopped, progress=progress,
+        )  # fmt: skip
+    for problem in report["problems"]:
+        _complain(f"skipped {problem}")
+    if test is not None and not report["stopped"]:
+        report["test"] = predict_job(result, test, threads=1, progress=progress)
+    if as_json:
+        _echo(json.dumps(report))
+    else:
+        _print_stream(report)
+        if "test" in report:
+            _print_quality(report["test"], "test ", every_class=verbose)
+    if report["stopped"]:
+        _complain(f"sbm: stopped; all is kept, go on with sbm stream --resume {report['model']}")
+        sys.exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a question; a second Ctrl-C ends at once."""
+    stopped = threading.Event()
+
+    def note(number: int, frame: object) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_stream(report: dict[str, Any]) -> None:
+    s, seconds = report["seconds"], max(report["seconds"]["total"], 1e-9)
+    loss = "" if report["loss"] is None else f", progressive loss {report['loss']:.6f}"
+    accuracy = report["accuracy"]
+    loss += "" if accuracy is None else f", accuracy {100 * accuracy:.4f} %"
+    _echo(
+        f"{report['model']}: {_count(report['rows'], 'row')} in {_count(report['blocks'], 'block')}"
+        f", {_count(report['features'], 'feature')}{loss}"
+    )
+    bound = "" if report["dual"] is None else f"optimum of all rows at least {report['dual']:.8g}, "
+    _echo(f"{bound}{report['updates']:,} updates, peak {format_size(report['peak_rss_bytes'])}")
+    _echo(
+        f"{seconds:.2f} s ({report['text_bytes'] / 1e6 / seconds:.0f} MB/s): learn {s['learn']:.2f}"
+        f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
+    )
+    if report["skipped"]:
+        _echo(f"{_count(report['skipped'], 'line')} skipped")
+    for name in report["open"]:
+        _complain(f"sbm: the last line of {name} has no line end; it was taken as it stands")
 
 
 def _print_training(report: dict[str, Any]) -> None:

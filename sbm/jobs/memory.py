@@ -10,7 +10,10 @@ from sbm.settings import format_size
 from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
-__all__ = ["INTERPRETER", "MemoryPlan", "Part", "Shape", "cut_block", "plan_training"]
+__all__ = [
+    "BUFFER_ROW", "INTERPRETER", "OVERHEAD", "MemoryPlan", "Part", "Shape", "cut_block",
+    "plan_training", "row_bytes",
+]  # fmt: skip
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
 INTERPRETER = 92_000_000
@@ -24,7 +27,7 @@ UNWRITTEN_BYTES = 4_000_000
 # number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alphas
 # and moving marks of this block and the next, codes, the rows that leave.
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
-_BUFFER_ROW = 8 + 4 + 4
+BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16
 # Where rows have lists of variables. Working set: begin and length instead of alpha, and the head
 # of the list; for each variable output and value. Spilling: lists of this block as they were and
@@ -203,21 +206,12 @@ class _Facts:
     """Bytes that follow from the store and the shape of W."""
 
     def __init__(self, store: BlockStore, shape: Shape, variables: int) -> None:
-        outputs, n = shape.outputs, len(shape.outputs)
+        outputs = shape.outputs
         self.nonzero = NONZERO_BYTES[store.value_type]
-        self.buffer_row = _BUFFER_ROW + shape.row_bytes
-        own_row = _WORK_ROW + shape.row_bytes
-        # Every problem has a working set of its own.
-        self.work_row, self.spill_row = n * own_row, n * _SPILL_ROW
-        if shape.listed:
-            room = sum(min(variables, k) for k in outputs)
-            self.work_row += n * _LIST_WORK_ROW + room * _VARIABLE
-            self.work_row += sum(4 * (FEW + 2) for k in outputs if k > MANY)
-            self.spill_row += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
-        if shape.pairs:
-            self.work_row += _PAIR_ROW + variables * _PAIR_VARIABLE
+        self.buffer_row = BUFFER_ROW + shape.row_bytes
+        self.work_row, self.spill_row = row_bytes(shape, variables)
         # Of a cached row: with the room to leave. Caches of several models are counted one by one.
-        self.caches = shape.models if shape.listed else n
+        self.caches = shape.models if shape.listed else len(outputs)
         self.cache_row = -(-self.work_row // self.caches) + 16
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
@@ -256,6 +250,21 @@ class _Facts:
         rows = self.caches * min(int(max(p.rows for p in parts) * share), self.store.n_rows)
         nnz = self.caches * min(int(max(p.nnz for p in parts) * share), self.store.nnz)
         return rows, nnz, rows * self.cache_row + nnz * self.nonzero
+
+
+def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
+    """Bytes of a row in the working set, and of its way out of it; nonzeros left out."""
+    outputs, n = shape.outputs, len(shape.outputs)
+    # Every problem has a working set of its own.
+    work, spill = n * (_WORK_ROW + shape.row_bytes), n * _SPILL_ROW
+    if shape.listed:
+        room = sum(min(variables, k) for k in outputs)
+        work += n * _LIST_WORK_ROW + room * _VARIABLE
+        work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
+        spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
+    if shape.pairs:
+        work += _PAIR_ROW + variables * _PAIR_VARIABLE
+    return work, spill
 
 
 def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> MemoryPlanError:

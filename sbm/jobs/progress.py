@@ -28,3 +28,6 @@ class Progress:
 
     def row(self, record: dict[str, Any]) -> None:
         """Tell the figures of a pass."""
+
+    def doubling(self, record: dict[str, Any]) -> None:
+        """Tell the progressive loss of a stream, whenever its rows have doubled."""

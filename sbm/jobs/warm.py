@@ -5,6 +5,7 @@ whose memory is bounded: the first command of its kind starts a child that runs 
 rows, and the machine code stays on disk. A marker beside that code says it is there.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -39,6 +40,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 _WITHOUT_STORE = ("split", "predict")
+_STREAM = "stream-"
 _WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 
 
@@ -69,6 +71,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     if command not in _WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
     what = command if command in _WITHOUT_STORE else "training"
+    what = "the stream" if command.startswith(_STREAM) else what
     progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
     code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
@@ -91,6 +94,8 @@ def run(command: str, value_type: str) -> None:
     """Run a command on a handful of rows, in the child."""
     if command == "predict":
         return _predict()
+    if command.startswith(_STREAM):
+        return _stream(command.removeprefix(_STREAM), value_type)
     from sbm.jobs.split import split
     from sbm.jobs.train import train
 
@@ -110,6 +115,26 @@ def run(command: str, value_type: str) -> None:
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, "t.model"), settings)
     return None
+
+
+def _stream(kind: str, value_type: str) -> None:
+    from sbm.jobs.stream import stream
+    from sbm.solver.online import ONLINE
+
+    learners = list(ONLINE) if kind == "online" else ["sbm"]
+    few = _TINY["ones" if value_type == "ones" else "real"]
+    many = "".join(f"{k % 3}{line[2:]}\n" for k, line in enumerate(few.splitlines()))
+    dtype = "float64" if value_type == "float64" else "float32"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "t.svm")
+        texts = (few, many) if kind in ("online", "multiclass") else (few,)
+        for text, learner in itertools.product(texts, learners):
+            source.write_text(text, "ascii")
+            settings = Settings(**_SETTINGS.get(kind, {}))
+            stream(
+                source, Path(folder, "t.model"), settings,
+                options={"learner": learner, "dtype": dtype},
+            )  # fmt: skip
 
 
 def _predict() -> None:

@@ -15,13 +15,15 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import SettingsError
 from sbm.settings import format_number
+from sbm.solver.onepass import GrowingWeights
+from sbm.solver.step import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sbm.rows import Rows
 
-__all__ = ["ONLINE", "Online", "OnlineLearner"]
+__all__ = ["ONLINE", "Online", "OnlineLearner", "OnlinePass"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,103 @@ class Online:
         if self.learner.name == "pegasos":
             return (self.decay, self.counters)
         return (self.C,) if self.learner.uses_C else ()
+
+
+class OnlinePass:
+    """Weights of an online learner, with the methods of `sbm.solver.onepass.OnePass`.
+
+    Parameters
+    ----------
+    learner : OnlineLearner
+    C, decay, bias : float
+        See `Online`.
+    positive : int
+        Class code of the rows with s = +1, of two classes.
+    n_outputs : int
+        1 for two classes, else their number.
+    features : int
+        Room.
+    """
+
+    dual = None
+    n_cached = 0
+
+    def __init__(
+        self,
+        learner: OnlineLearner,
+        *,
+        C: float,
+        decay: float,
+        bias: float,
+        positive: int,
+        n_outputs: int,
+        features: int,
+    ) -> None:
+        self._online = Online(learner, C=C, decay=decay, bias=bias)
+        self._positive, self._n_outputs = positive, n_outputs
+        self.n_rows = 0
+        self._arrays = [
+            GrowingWeights(features, n_outputs, bias > 0) for _ in range(learner.n_arrays)
+        ]
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """W alone, shape (n_features + (bias > 0), n_outputs)."""
+        return [self._arrays[0].values]
+
+    def grow(self, n_features: int) -> None:
+        """Give weights to features that are new."""
+        for array in self._arrays:
+            array.grow(n_features)
+
+    def learn(self, rows: Rows) -> Totals:
+        """Learn from rows in their order."""
+        self.n_rows += len(rows)
+        arrays = [array.values for array in self._arrays]
+        visits, updates = self._online.learn(rows, arrays, self._positive)
+        return Totals(visits=visits, updates=updates, rounds=1)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All there is to go on from, as arrays."""
+        arrays: dict[str, npt.NDArray[Any]] = {"counters": self._online.counters}
+        return arrays | {f"array-{k}": array.values for k, array in enumerate(self._arrays)}
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` must know beside the arrays; as JSON holds it."""
+        return {"rows": self.n_rows, "outputs": self._n_outputs, "positive": self._positive}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], before: Mapping[str, Any]) -> None:
+        """Take over a state, perhaps one of fewer classes."""
+        self.n_rows = int(before["rows"])
+        self._online.counters[:] = state["counters"]
+        positive = int(before["positive"])
+        for k, array in enumerate(self._arrays):
+            old = state[f"array-{k}"]
+            values = array.grow(len(old) - (self._online.bias > 0))
+            is_weights = k == 0  # the others have no sign
+            if before["outputs"] == self._n_outputs > 1:
+                values[:] = old
+            elif before["outputs"] > 1:
+                values[:, : old.shape[1]] = old
+            elif self._n_outputs == 1:
+                swapped = is_weights and (positive == 0) != (self._positive == 0)
+                values[:] = -old if swapped else old
+            else:
+                self._divide(values, old[:, 0], positive, is_weights)
+
+    def _divide(
+        self,
+        values: npt.NDArray[np.float64],
+        old: npt.NDArray[np.float64],
+        positive: int,
+        is_weights: bool,
+    ) -> None:
+        """Give both of two classes, codes 0 and 1, a column: the difference stays what it was."""
+        own, other = (positive, 1 - positive) if positive >= 0 else (1, 0)
+        values[:, own] = 0.5 * old if is_weights else old
+        values[:, other] = -0.5 * old if is_weights else old
+        if is_weights and self._online.learner.name == "pegasos":
+            self._online.counters[1] *= 0.5  # |W|²
 
 
 ONLINE: dict[str, OnlineLearner] = {

@@ -100,6 +100,27 @@ class Run:
             yield run
 
     @classmethod
+    @contextlib.contextmanager
+    def take_up(
+        cls, folder: Path, *arguments: Any, **options: Any
+    ) -> Iterator[tuple["Run", dict[str, Any], dict[str, npt.NDArray[Any]]]]:
+        """Go on from the last commit, under a lock; also give its record and the state's arrays.
+
+        Raises
+        ------
+        StoreError
+            There is none, a file of it is missing or damaged, or another process is at work.
+        """
+        if not (folder / "run.json").is_file():
+            raise StoreError(f"{folder} is not a run with a commit (it has no run.json)")
+        with lock(folder / "lock", f"the run {folder}"):
+            run, state = cls.reopen(folder, *arguments, **options)
+            record = cls.read(folder)
+            run._committed = {str(record["state"]), *run._files.values()}
+            run._serial = int(str(record["state"]).removeprefix("state-").removesuffix(".sba"))
+            yield run, record, state
+
+    @classmethod
     def reopen(
         cls, folder: Path, block_rows: Sequence[int], lists_of: int | None = None
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
@@ -345,6 +366,17 @@ class Run:
         self._committed = {name, *self._files.values()}
         for old in stale:
             (self.folder / old).unlink(missing_ok=True)
+
+    def read_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the last commit.
+
+        Raises
+        ------
+        StoreError
+            They are missing or damaged.
+        """
+        name = str(self.read(self.folder)["state"])
+        return container.read(self.folder / name, "state").arrays
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to the log."""

@@ -62,10 +62,15 @@ class Source:
         Lines, rows taken and lines refused so far.
     sha256 : str
         Of the bytes on disk, once the end is reached.
-    place : Place
-        Where the text that was yielded ends; set before reading to go on from there.
+    place, before : Place
+        Where the text that was yielded ends, and where its last piece begins; set `place` before
+        reading to go on from there.
     head, rest : bytes
         How a pipe begins; what was read of a line whose end had not come yet.
+    skip : int
+        Rows behind `place` that whoever reads passes over; 0 where another text comes.
+    carried : bytes
+        The rest that another pipe left and that was put in front of this one.
     is_open : bool
         Whether its last line had no line end.
     was_replaced : bool
@@ -83,8 +88,11 @@ class Source:
     sha256: str = ""
     problems: list[str] = field(default_factory=list)
     place: Place = field(default_factory=Place)
+    before: Place = field(default_factory=Place)
+    skip: int = 0
     head: bytes = b""
     rest: bytes = b""
+    carried: bytes = b""
     is_open: bool = False
     was_replaced: bool = False
 
@@ -278,11 +286,13 @@ def _go_on(
         head, source.head = source.head, b""
         stream = _Counted(live, source)
         again, stream = is_replay(stream, head, patience)
-        if again:
-            go_to(source.place, stream, source.name)
+        if not again:
+            source.carried, source.place = source.rest, Place(text=-len(source.rest))
+            source.skip = 0
+        if source.place.text < 0:
+            stream = put_back(source.carried, stream)
         else:
-            stream = put_back(source.rest, stream)
-            source.place = Place(text=-len(source.rest))
+            go_to(source.place, stream, source.name)
     else:
         stream = _Counted(live, source)
         if source.place.text:
@@ -483,6 +493,7 @@ def _take(
         + (_TORN if piece.is_open and error.line == parsed.n_lines else "")
         for error in parsed.errors
     ]
+    source.before = source.place
     source.rows += len(parsed.labels)
     if refused and not skip:
         yield source, converted

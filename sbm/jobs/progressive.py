@@ -1,0 +1,151 @@
+"""Progressive validation: every row is predicted before it is learned (Blum et al., COLT 1999).
+
+The running mean of what was lost by that is an honest estimate of quality on rows to come, without
+a test set. It is told whenever the number of rows has doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.solver.losses import Loss
+from sbm.solver.problem import AnyProblem, OneClass, Problem
+
+__all__ = ["Progressive", "Sums", "row_losses"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+FIRST_MARK = 1024  # rows
+
+
+@dataclass
+class Sums:
+    """What rows added up to.
+
+    Attributes
+    ----------
+    rows, correct : int
+        Rows, and those that were predicted right; of one class, those inside.
+    loss : float
+    """
+
+    rows: int = 0
+    correct: int = 0
+    loss: float = 0.0
+
+    def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
+        """Take rows."""
+        self.rows += len(losses)
+        self.correct += int(np.count_nonzero(correct))
+        self.loss += float(losses.sum())
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean loss and share of correct rows; None without rows."""
+        return (self.loss / self.rows, self.correct / self.rows) if self.rows else (None, None)
+
+
+class Progressive:
+    """Running loss and accuracy, told whenever the number of rows has doubled.
+
+    Parameters
+    ----------
+    tell : callable
+        Is given a record: rows, loss, accuracy, and the last two since the last record.
+    state : dict, optional
+        What `state` said, to go on from.
+    """
+
+    def __init__(
+        self, tell: Callable[[dict[str, Any]], None], state: dict[str, Any] | None = None
+    ) -> None:
+        self._tell = tell
+        state = state or {}
+        self.all = Sums(**state.get("all", {}))
+        self._last = Sums(**state.get("last", {}))
+        self._mark = int(state.get("mark", FIRST_MARK))
+
+    def state(self) -> dict[str, Any]:
+        """What to go on from, as JSON holds it."""
+        return {"all": asdict(self.all), "last": asdict(self._last), "mark": self._mark}
+
+    def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
+        """Take rows, in their order."""
+        begin = 0
+        while begin < len(losses):
+            end = min(len(losses), begin + self._mark - self.all.rows)
+            for sums in (self.all, self._last):
+                sums.add(correct[begin:end], losses[begin:end])
+            begin = end
+            if self.all.rows == self._mark:
+                self._mark *= 2
+                self.tell()
+
+    def tell(self) -> None:
+        """Tell what is known by now."""
+        loss, accuracy = self.all.means()
+        last_loss, last_accuracy = self._last.means()
+        self._last = Sums()
+        self._tell({
+            "rows": self.all.rows, "loss": loss, "accuracy": accuracy,
+            "last_loss": last_loss, "last_accuracy": last_accuracy,
+        })  # fmt: skip
+
+
+def row_losses(
+    loss: Loss, problems: Sequence[AnyProblem], y: npt.NDArray[Any], table: Floats
+) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Tell which rows are predicted right, and what each one costs, C left out.
+
+    Parameters
+    ----------
+    loss : Loss
+    problems : sequence of Problem, MultiProblem or OneClass
+    y : ndarray, shape (n,), int32 or float64
+        Class codes or targets.
+    table : ndarray, shape (n, n_outputs of all problems), float64
+        Decision values, by class code.
+
+    Returns
+    -------
+    correct : ndarray, shape (n,), bool
+        Of targets, none.
+    losses : ndarray, shape (n,), float64
+    """
+    first = problems[0]
+    if isinstance(first, OneClass):
+        inside = table[:, 0] >= first.rho
+        return inside, np.maximum(0.0, first.rho - table[:, 0])
+    if not first.classify:
+        assert isinstance(first, Problem)
+        off = np.abs(y - table[:, 0])
+        losses = np.maximum(0.0, off - first.epsilon)
+        return np.zeros(len(y), np.bool_), losses**2 if loss.squared else losses
+    if table.shape[1] == 1:
+        assert isinstance(first, Problem)
+        signs = np.where(y == first.positive, 1.0, -1.0)
+        return (table[:, 0] > 0) == (signs > 0), _of_margin(loss, signs * table[:, 0])
+    places = np.arange(len(y))
+    correct = np.argmax(table, axis=1) == y
+    if loss.joint:
+        slack = np.maximum(0.0, 1.0 - table[places, y][:, np.newaxis] + table)
+        slack[places, y] = 0.0
+        worst: Floats = slack.max(axis=1) if loss.name == "crammer_singer" else slack.sum(axis=1)
+        return correct, worst
+    signs = np.full(table.shape, -1.0)
+    signs[places, y] = 1.0
+    return correct, _of_margin(loss, signs * table).sum(axis=1)
+
+
+def _of_margin(loss: Loss, margin: Floats) -> Floats:
+    """Loss of margins, of any shape."""
+    if loss.name == "log_loss":
+        return np.logaddexp(0.0, -margin)
+    if loss.name == "squared_error":  # (s - z)² = (1 - s z)², as s² = 1
+        return (1.0 - margin) ** 2
+    short = np.maximum(0.0, 1.0 - margin)
+    return short**2 if loss.squared else short

@@ -1,0 +1,758 @@
+"""Stream: a model of text that is read once, as it comes (SBM 2011, section 4).
+
+Text is parsed and rows gather in a block while the block before it is at work: it is predicted,
+which is the progressive validation, and then learned. No store is made. What there is to go on from
+(W, cache, alphas, what was read and not learned) is committed now and then, and at the end.
+
+Rows, features and classes are not known ahead, so the memory plan is made for more than was seen.
+Where the next row does not fit it, the stream is committed, another plan is made and the stream
+goes on from the commit, as it does in another process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of
+from sbm.jobs.deal import Labels
+from sbm.jobs.engine import JUDGED, Seconds, decide
+from sbm.jobs.memory import INTERPRETER, Shape
+from sbm.jobs.pace import BASE_FRAC
+from sbm.jobs.prefetch import loading_thread, prefetched
+from sbm.jobs.problem import assemble_model, choose_task, make_problems, model_labels
+from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
+from sbm.jobs.progress import Progress
+from sbm.jobs.progressive import Progressive, row_losses
+from sbm.jobs.setup import run_folder
+from sbm.jobs.streamplan import FIRST_BLOCK, parsers_of, plan_stream
+from sbm.jobs.warm import kernels_of, prepare
+from sbm.rows import SPARE, Arena, Rows
+from sbm.settings import Settings, format_number, nearest, parse_duration
+from sbm.solver.losses import find_loss
+from sbm.solver.onepass import OnePass, caches_nnz
+from sbm.solver.online import ONLINE, OnlinePass
+from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.solver.step import Totals
+from sbm.store.idtable import IdTable
+from sbm.store.live import Patience
+from sbm.store.model import Model, check_output
+from sbm.store.run import Run
+from sbm.store.text import PIECE, Source, expand_inputs
+
+__all__ = ["LEARNERS", "StreamOptions", "stream"]
+
+ROUNDS = 3  # of the paper's SBM-in-3
+
+# Every name that `--learner` knows: selective block minimization, the same without a cache, and the
+# online learners.
+LEARNERS = ("sbm", "bmd", *ONLINE)
+
+
+class Student(Protocol):
+    """What learns blocks as they come; `OnePass` and `OnlinePass` do."""
+
+    n_rows: int
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """W of each problem."""
+
+    @property
+    def dual(self) -> float | None:
+        """A lower bound of the optimum of all rows so far, if there is one."""
+
+    @property
+    def n_cached(self) -> int:
+        """Rows it keeps."""
+
+    def grow(self, n_features: int) -> None:
+        """Give weights to features that are new."""
+
+    def learn(self, rows: Rows) -> Totals:
+        """Learn from a block."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All there is to go on from."""
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` must know beside that."""
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], before: Mapping[str, Any]) -> None:
+        """Take over a state, perhaps one of fewer classes or of another size."""
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a stream is told beside `Settings`.
+
+    Attributes
+    ----------
+    learner : str
+        One of `LEARNERS`.
+    decay : float
+        λ of pegasos.
+    classes : tuple of float, optional
+        All labels there may be; default: they are learned as they come.
+    dtype : {"float32", "float64"}
+        Type of values other than 1.
+    on_error : {"fail", "skip"}
+        What to do with a line that is not LIBSVM text.
+    checkpoint_every : str or float
+        Seconds (``60s``, ``5m``), or rows (``100000rows``), between two commits.
+    follow : bool
+        Wait for more at the end of the last file.
+    idle_timeout : float or str, optional
+        Seconds without text that are the end.
+    """
+
+    learner: str = "sbm"
+    decay: float = 1e-4
+    classes: tuple[float, ...] | None = None
+    dtype: str = "float32"
+    on_error: str = "fail"
+    checkpoint_every: str | float = "60s"
+    follow: bool = False
+    idle_timeout: float | str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("learner", LEARNERS), ("dtype", ("float32", "float64")),
+            ("on_error", ("fail", "skip")),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value not in known:
+                raise SettingsError(
+                    f"unknown {name.replace('_', '-')} {value!r}, known are {', '.join(known)}"
+                    f"{nearest(str(value), known)}"
+                )
+        if self.idle_timeout is not None:
+            object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
+        self.checkpoints  # noqa: B018  refuses what is no interval
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
+            self._check_classes(self.classes)
+
+    @classmethod
+    def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
+        """Return options as they are, a mapping of names and values as options, None as defaults.
+
+        Raises
+        ------
+        SettingsError
+            An unknown name or value.
+        """
+        if isinstance(options, cls):
+            return options
+        known, values = [f.name for f in fields(cls)], dict(options or {})
+        for name in values:
+            if name not in known:
+                raise SettingsError(f"options: unknown key {name!r}{nearest(name, known)}")
+        return cls(**values)
+
+    def kept(self) -> dict[str, Any]:
+        """Those that a stream keeps when it goes on, as JSON holds them."""
+        values = {name: getattr(self, name) for name in _KEPT}
+        classes = values["classes"]
+        return {**values, "classes": None if classes is None else list(classes)}
+
+    @staticmethod
+    def _check_classes(classes: Sequence[float]) -> None:
+        if len(set(classes)) < len(classes) or len(classes) < 2:
+            shown = ",".join(map(format_number, classes))
+            raise SettingsError(f"classes is {shown}; two or more different labels are expected")
+
+    @property
+    def checkpoints(self) -> tuple[float, int]:
+        """Seconds and rows between two commits; 0 is never for that reason."""
+        text = str(self.checkpoint_every).strip().lower()
+        rows = text.removesuffix("s").removesuffix("row").strip()
+        if text.endswith(("row", "rows")):
+            if rows.isdecimal() and int(rows) > 0:
+                return 0.0, int(rows)
+            raise SettingsError(
+                f"checkpoint-every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
+            )
+        return parse_duration(self.checkpoint_every), 0
+
+
+# Settings of trainings that have no meaning for a stream.
+_FOREIGN = (
+    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate", "schedule",
+    "caches",
+)  # fmt: skip
+# A stream that goes on keeps all its settings but these, and these of its options.
+_FREE = ("mem", "threads")
+_KEPT = ("learner", "decay", "classes", "dtype")
+
+
+def stream(
+    inputs: str | Path | Sequence[str | Path] | None = None,
+    model: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    *,
+    options: StreamOptions | Mapping[str, Any] | None = None,
+    resume: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+) -> tuple[Model, dict[str, Any]]:
+    """Learn a model from text that is read once.
+
+    Parameters
+    ----------
+    inputs : str, Path or sequence of these, optional
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. To resume, the
+        default is those of before.
+    model : str or Path
+        Where the model goes; what there is to go on from is kept beside it in ``MODEL.run/``.
+    settings : sbm.Settings or dict, optional
+        Loss, cost, memory, rounds, cache. To resume, the default is those of before.
+    options : StreamOptions or dict, optional
+        Learner, classes, checkpoints and waiting.
+    resume : bool
+        Go on with the stream that made this model.
+    is_stopped : callable
+        Is asked now and then whether to finish the block, commit and end.
+    progress : Progress, optional
+        Is told the bytes read, and the progressive loss whenever the rows have doubled.
+
+    Returns
+    -------
+    model : Model
+        As written; without a certificate, as a stream is seen once.
+    report : dict
+        ``rows``, ``blocks``, ``features``, ``loss`` and ``accuracy`` (progressive), ``dual`` (a
+        lower bound of the optimum of all rows, or None), ``visits``, ``updates``, ``seconds``,
+        ``text_bytes``, ``skipped``, ``problems``, ``stopped``, ``peak_rss_bytes``, ``model``.
+
+    Raises
+    ------
+    DataError
+        The input holds no rows, or something that is not LIBSVM text; all rows in front of it are
+        learned and kept.
+    SettingsError
+        A setting that does not exist, is out of range, or means nothing for a stream.
+    MemoryPlanError
+        ``settings.mem`` is too small; all rows so far are kept.
+    StoreError
+        There is nothing to go on from, or something cannot be written.
+    """
+    begin = time.perf_counter()
+    return_freed_memory()
+    progress = progress or Progress()
+    if model is None:
+        raise SettingsError("name the model with -o")
+    path = Path(model)
+    check_output(path)
+    names = [inputs] if isinstance(inputs, str | Path) else inputs
+    with _opened(path, settings, options, resume) as opened:
+        names = opened.record["inputs"] if names is None else names
+        one = _Stream(path, opened, expand_inputs(names), progress, is_stopped, begin)
+        try:
+            one.run()
+            return one.finish()
+        finally:
+            one.close()
+
+
+@dataclass
+class _Opened:
+    """The run of a stream, and what is known at its start."""
+
+    run: Run
+    settings: Settings
+    options: StreamOptions
+    record: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+@contextmanager
+def _opened(
+    path: Path,
+    settings: Settings | Mapping[str, Any] | None,
+    options: StreamOptions | Mapping[str, Any] | None,
+    resume: bool,
+) -> Iterator[_Opened]:
+    """Open the run of a stream, anew or where it ended."""
+    folder = run_folder(path)
+    if not resume:
+        chosen = StreamOptions.of(options)
+        checked = _checked(Settings.of(settings), chosen)
+        with Run.create(folder, []) as run:
+            yield _Opened(run, checked, chosen)
+        return
+    record = Run.read(folder)
+    if record.get("kind") != "stream":
+        raise StoreError(
+            f"{folder} is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+        )
+    given = dict(options) if isinstance(options, Mapping) else asdict(options) if options else {}
+    if given.get("classes") is not None:
+        given["classes"] = [float(label) for label in given["classes"]]
+    chosen = StreamOptions.of(_merged(record["options"], given, _KEPT))
+    values = settings.to_dict() if isinstance(settings, Settings) else dict(settings or {})
+    kept = [name for name in record["settings"] if name not in _FREE]
+    asked = _checked(Settings.from_dict({**record["settings"], **values}), chosen).to_dict()
+    checked = Settings.from_dict(_merged(record["settings"], asked, kept))
+    with Run.take_up(folder, []) as (run, record, state):
+        yield _Opened(run, checked, chosen, record, state)
+
+
+def _merged(
+    before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
+) -> dict[str, Any]:
+    """Return what was chosen before and now.
+
+    Raises
+    ------
+    SettingsError
+        They differ in what must stay.
+    """
+    for name in kept:
+        if name in now and now[name] != before[name]:
+            raise SettingsError(
+                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
+                "leave it out, or begin anew without --resume"
+            )
+    return {**before, **now}
+
+
+def _checked(settings: Settings, options: StreamOptions) -> Settings:
+    """Refuse what means nothing for a stream; fill in what is chosen automatically."""
+    usual = Settings()
+    for name in _FOREIGN:
+        if getattr(settings, name) != getattr(usual, name):
+            raise SettingsError(f"{name} is of no use for a stream, which comes once; leave it out")
+    if isinstance(settings.class_weight, str):
+        raise SettingsError(
+            "class_weight balanced needs the number of rows of each class, which a stream does not "
+            "tell ahead; give numbers"
+        )
+    if isinstance(settings.rounds, str) and settings.rounds != "auto":
+        raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
+    if options.learner in ONLINE and settings.loss != usual.loss:
+        raise SettingsError(
+            f"loss is {settings.loss}, but {options.learner} has a loss of its own; leave it out"
+        )
+    rounds = ROUNDS if settings.rounds == "auto" else settings.rounds
+    frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
+    bare = options.learner != "sbm" or settings.policy == "none"
+    policy = "none" if options.learner == "bmd" else settings.policy
+    return replace(settings, rounds=rounds, cache_frac=0.0 if bare else frac, policy=policy)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The rows so far, as `make_problems` wants to know them."""
+
+    n_rows: int
+    labels: list[float] | None
+    name: str = "the stream"
+    label_counts: list[int] = field(default_factory=list)
+
+
+class _Stream:
+    """The loop of a stream and its bookkeeping."""
+
+    def __init__(
+        self,
+        path: Path,
+        opened: _Opened,
+        sources: list[Source],
+        progress: Progress,
+        is_stopped: Callable[[], bool],
+        begin: float,
+    ) -> None:
+        self.path, self.progress, self.begin = path, progress, begin
+        self._run, self.settings, self.options = opened.run, opened.settings, opened.options
+        self.is_stopped = is_stopped
+        record = opened.record
+        self.seconds = Seconds()
+        self._predict_seconds = 0.0
+        self.totals = Totals(**record.get("totals", {}))
+        self.n_blocks = int(record.get("blocks", 0))
+        self._inputs = [source.name for source in sources]
+        self._progressive = Progressive(self._tell, record.get("progressive"))
+        threads = self.settings.threads or len(os.sched_getaffinity(0))
+        self._threads = threads
+        self._team = ThreadPoolExecutor(threads, "sbm-solve")
+        self._loader = loading_thread(threads)
+        self._arrivals = self._make_arrivals(opened, sources)
+        self._student: Student | None = None
+        self._stopped = False
+        self._needs, self._seen = Needs(), self._arrivals.needs
+        self._position: list[dict[str, Any]] = record.get("sources", [])
+        self._pending: list[dict[str, npt.NDArray[Any]]] = list(self._pending_of(opened))
+        self._committed, self._commit_rows = time.monotonic(), self._arrivals.needs.rows
+        total = sum(source.size for source in sources)
+        progress.start("stream", total if all(s.size for s in sources) else None)
+        prepare("split", self.options.dtype, progress)
+        if record:
+            self._make_student(Needs(**record["needs"]), opened.state, record["student"])
+            opened.state = {}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._arrivals.close()
+        self._team.shutdown()
+        if isinstance(self._loader, ThreadPoolExecutor):
+            self._loader.shutdown()
+
+    def _make_arrivals(self, opened: _Opened, sources: list[Source]) -> Arrivals:
+        record, state, options = opened.record, opened.state, self.options
+        mem = self.settings.mem_bytes
+        task = self._task = choose_task(self.settings, find_loss(self.settings.loss))
+        known: Sequence[float] = record["labels"] if record else options.classes or ()
+        labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
+        text = TextOptions(
+            options.dtype, options.on_error == "skip", parsers_of(mem, max(1, self._threads - 1)),
+            max(PIECE, (mem - INTERPRETER) // 12),
+        )  # fmt: skip
+        idle = options.idle_timeout
+        patience = Patience(options.follow, None if idle is None else float(idle), self.is_stopped)
+        return Arrivals(
+            sources, IdTable(state.get("ids")), labels, text, patience,
+            fixed=options.classes is not None, unlabelled=task == "none",
+            position=record.get("sources", ()), pending=self._pending_of(opened),
+            needs=Needs(**record["seen"]) if record else None,
+        )  # fmt: skip
+
+    @staticmethod
+    def _pending_of(opened: _Opened) -> list[dict[str, npt.NDArray[Any]]]:
+        n = opened.record.get("pending", 0)
+        return [_named(opened.state, f"pending-{k}-") for k in range(n)]
+
+    # ----------------------------------------------------------------------------- the loop
+
+    def run(self) -> None:
+        """Learn until there are no more rows."""
+        needs = self._arrivals.peek(FIRST_BLOCK)
+        if self._student is None:
+            if needs is None:
+                raise self._arrivals.error or DataError(
+                    "the input holds no rows; nothing was learned and no model written"
+                )
+            self._make_student(needs)
+        while not self._learn_blocks():
+            self._go_on_larger()
+
+    def _learn_blocks(self) -> bool:
+        """Learn the blocks that fit the plan; return whether these were all."""
+        blocks = prefetched(itertools.repeat(None), self._limits, self._gather, self._loader)
+        for loaded in blocks:
+            self.seconds.wait += loaded.wait_seconds
+            self.seconds.load += loaded.load_seconds
+            block = loaded.result
+            if block.is_cut:
+                self._stop(block)
+                return True
+            if len(block.rows):
+                self._learn(block)
+            if block.is_last:
+                return not self._arrivals.is_outgrown
+            if self._is_due(block.needs.rows):
+                self._save()
+        return True
+
+    def _stop(self, block: Block) -> None:
+        """Note the rows that were read and are not learned."""
+        self._stopped = True
+        self._position, remaining = self._arrivals.remaining()
+        mine = [arrays_of(block.rows)] if len(block.rows) else []
+        self._pending = [*mine, *remaining]
+
+    def _limits(self, item: None, slot: int) -> Limits:
+        """Decide how large the next block may be."""
+        size, rows = self._plan.size, self._arrivals.needs.rows
+        most = min(size.block_rows, max(FIRST_BLOCK, rows))
+        _, every = self.options.checkpoints
+        if every:
+            most = min(most, every - rows % every)
+        return Limits(most, size.block_nnz, self._plan.planned, lambda: self._is_due(0))
+
+    def _gather(self, item: None, slot: int, limits: Limits) -> Block:
+        size = self._plan.size
+        offset = caches_nnz(size, len(self._problems)) + slot * size.block_nnz
+        return self._arrivals.gather(self._slots[slot], offset, limits)
+
+    def _is_due(self, rows: int) -> bool:
+        """Whether it is time for a commit."""
+        seconds, every = self.options.checkpoints
+        late = seconds > 0 and time.monotonic() - self._committed > seconds
+        return late or (every > 0 and rows - self._commit_rows >= every)
+
+    def _learn(self, block: Block) -> None:
+        assert self._student is not None
+        self._seen, self._position, self._pending = block.needs, block.position, block.pending
+        self._student.grow(block.needs.features)
+        begin = time.perf_counter()
+        self._predict(block.rows)
+        self._predict_seconds += time.perf_counter() - begin
+        with self.seconds.measure("solve"):
+            done = self._student.learn(block.rows)
+        self.totals.add(done)
+        self.n_blocks += 1
+        source = sum(source.parsed for source in self._arrivals.sources)
+        self.progress.advance(source, rows=block.needs.rows)
+        self._run.log({
+            "event": "block", "rows": block.needs.rows, "features": block.needs.features,
+            "elapsed": time.perf_counter() - self.begin, "cached_rows": self._student.n_cached,
+            "dual": self._student.dual, "visits": done.visits, "updates": done.updates,
+            "resident_bytes": resident_bytes(),
+        })  # fmt: skip
+
+    def _predict(self, rows: Rows) -> None:
+        """Predict rows that were not learned yet."""
+        assert self._student is not None
+        weights, bias = self._student.weights, self.settings.bias
+        step = max(1, JUDGED // sum(W.shape[1] for W in weights))
+        for first in range(0, len(rows), step):
+            some = rows.part(first, min(step, len(rows) - first))
+            table = np.hstack([decide(some, W, bias) for W in weights])
+            self._progressive.add(*row_losses(self._loss, self._problems, some.y, table))
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        assert self._student is not None
+        self.progress.doubling({
+            **record, "features": self._seen.features, "cached_rows": self._student.n_cached,
+            "elapsed": time.perf_counter() - self.begin, "resident_bytes": resident_bytes(),
+        })  # fmt: skip
+
+    # ------------------------------------------------------------------------- plan and student
+
+    def _make_student(
+        self,
+        needs: Needs,
+        state: Mapping[str, npt.NDArray[Any]] | None = None,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Plan the memory for what is known now, and make what learns, from a state if given."""
+        labels = self._arrivals.labels
+        known = None if labels is None else labels.values[: needs.labels]
+        self._problems = self._make_problems(known)
+        self._loss = self._problems[0].loss
+        self._needs = needs
+        self._plan = plan_stream(
+            self.settings.mem_bytes, float(self.settings.cache_frac), self._shape(), needs,
+            self.options.dtype, self.path.name,
+        )  # fmt: skip
+        self.progress.note(
+            f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
+            f"rows; memory: {self._plan.describe()}"
+        )
+        self._prepare_kernels()
+        self._student = self._new_student()
+        if state is not None and before is not None:
+            self._student.restore(state, before)
+
+    def _make_problems(self, labels: list[float] | None) -> list[AnyProblem]:
+        """Make the problems of the classes known so far; for online learners what they are told."""
+        settings, learner = self.settings, self.options.learner
+        if learner in ONLINE:
+            many = labels is not None and len(labels) > 2
+            settings = replace(settings, loss="crammer_singer" if many else "hinge")
+        weights = dict(settings.class_weight) if not isinstance(settings.class_weight, str) else {}
+        if labels is not None:
+            weights = {label: weight for label, weight in weights.items() if label in labels}
+        settings = replace(settings, class_weight=weights)
+        loss = find_loss(settings.loss)
+        if loss.joint and labels is not None and len(labels) == 1:  # for now
+            cost = settings.C * weights.get(labels[0], 1.0)
+            return [MultiProblem(loss, np.array([cost]), settings.C, settings.bias)]
+        return make_problems(settings, _Seen(max(1, self._seen.rows), labels))
+
+    def _shape(self) -> Shape:
+        """What decides the memory beside the rows."""
+        problems, learner = self._problems, self.options.learner
+        copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # columns are sorted for the model
+        if isinstance(problems[0], OneClass):
+            copies = 3
+        if learner in ONLINE:
+            copies += ONLINE[learner].n_arrays - 1
+        row_bytes = 0 if problems[0].classify else 4
+        listed = problems[0].listed
+        return Shape(0, [p.n_outputs for p in problems], listed, copies=copies, row_bytes=row_bytes)
+
+    def _prepare_kernels(self) -> None:
+        learner, value_type = self.options.learner, self._plan.value_type
+        kind = "online" if learner in ONLINE else kernels_of(self.settings, self._problems)
+        prepare(f"stream-{kind}", value_type, self.progress)
+
+    def _new_student(self) -> Student:
+        """Set room aside, and make what learns in it."""
+        size, settings, problems = self._plan.size, self.settings, self._problems
+        caches = caches_nnz(size, len(problems))
+        arena = Arena.of(caches + 2 * size.block_nnz + SPARE, self._plan.value_type)
+        y_dtype = "float64" if self._task == "regression" else "int32"
+        self._slots = [arena.room(size.block_rows, y_dtype) for _ in range(2)]
+        learner = self.options.learner
+        if learner in ONLINE:
+            positive = problems[0].positive if isinstance(problems[0], Problem) else 0
+            return OnlinePass(
+                ONLINE[learner], C=settings.C, decay=self.options.decay, bias=settings.bias,
+                positive=positive, n_outputs=problems[0].n_outputs, features=size.features,
+            )  # fmt: skip
+        return OnePass(
+            problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
+            seed=settings.seed, spread=self._team.map, tasks=self._threads,
+        )  # fmt: skip
+
+    def _go_on_larger(self) -> None:
+        """Make another plan, with room for the row that did not fit, and go on from a commit."""
+        assert self._student is not None
+        needs = self._arrivals.needs
+        if self.settings.class_weight and self._needs.labels <= 2 < needs.labels:
+            assert self._arrivals.labels is not None
+            label = format_number(self._arrivals.labels.values[2])
+            raise DataError(
+                f"label {label} came after two others, which had weights of their own; with "
+                "--class-weight name all labels by --classes"
+            )
+        try:
+            self._save()
+            before = self._student.describe()
+            self._student = None
+            self._slots = []
+            self._make_student(needs, self._run.read_state(), before)
+        except MemoryPlanError as error:
+            raise MemoryPlanError(
+                f"{error}; all rows so far are learned and kept, go on with --resume",
+                error.least_bytes,
+            ) from None
+        self._arrivals.is_outgrown = False
+
+    # ----------------------------------------------------------------------------------- saving
+
+    def _save(self) -> None:
+        """Commit all there is to go on from, and write the model."""
+        assert self._student is not None
+        state = self._student.state() | {"ids": self._arrivals.ids.keys}
+        for k, rows in enumerate(self._pending):
+            state |= {f"pending-{k}-{name}": array for name, array in rows.items()}
+        labels = self._arrivals.labels
+        record = {
+            "kind": "stream",
+            "settings": self.settings.to_dict(),
+            "options": self.options.kept(),
+            "inputs": self._inputs,
+            "student": self._student.describe(),
+            "needs": asdict(self._needs),
+            "seen": asdict(self._seen),
+            "sources": self._position,
+            "pending": len(self._pending),
+            "labels": labels.values if labels else [],
+            "progressive": self._progressive.state(),
+            "totals": asdict(self.totals),
+            "blocks": self.n_blocks,
+        }
+        with self.seconds.measure("write"):
+            self._run.commit(record, state)
+            if not self._lacks_classes:
+                self._model().save(self.path)
+        self._committed, self._commit_rows = time.monotonic(), self._seen.rows
+
+    @property
+    def _lacks_classes(self) -> bool:
+        """Whether all rows so far have one label, and the loss tells labels apart from another."""
+        return self._loss.joint and self._seen.labels == 1
+
+    def _model(self) -> Model:
+        """Make the model of the rows that are learned."""
+        assert self._student is not None
+        labels = self._arrivals.labels
+        known = None if labels is None else labels.values[: self._needs.labels]
+        facts = {
+            "rounds": [self.settings.rounds],
+            "converged": False,
+            "passes": 1,
+            "updates": self.totals.updates,
+            "rows": self._student.n_rows,
+            "sources": [
+                {name: source[name] for name in ("name", "rows", "skipped")}
+                for source in self._position
+            ],
+            "stream": {
+                "learner": self.options.learner, "blocks": self.n_blocks,
+                "dual": self._student.dual, **self._quality(),
+            },
+        }  # fmt: skip
+        return assemble_model(
+            self._arrivals.ids.keys[: self._seen.features],
+            model_labels(self._problems[0], _Seen(self._seen.rows, known)),
+            self.settings, self._problems, self._student.weights, facts,
+        )  # fmt: skip
+
+    def _quality(self) -> dict[str, float | None]:
+        """The progressive figures."""
+        loss, accuracy = self._progressive.all.means()
+        return {"loss": loss, "accuracy": accuracy if self._problems[0].classify else None}
+
+    def finish(self) -> tuple[Model, dict[str, Any]]:
+        """Commit, write the model and report.
+
+        Raises
+        ------
+        DataError
+            Something was refused; what came before is learned and kept.
+        """
+        assert self._student is not None
+        self.progress.finish()
+        self._save()
+        if self._arrivals.error is not None:
+            raise DataError(
+                f"{self._arrivals.error}; the {self._seen.rows:,} rows in front of it are learned "
+                f"and kept in {self.path}, mend the text and go on with --resume"
+            )
+        if self._lacks_classes:
+            raise DataError(
+                f"all {self._seen.rows:,} rows have one label, {self._loss.name} needs at least "
+                "two classes; they are kept, go on with --resume"
+            )
+        self._progressive.tell()
+        model, sources = self._model(), self._arrivals.sources
+        report = {
+            "rows": self._student.n_rows,
+            "blocks": self.n_blocks,
+            "features": self._seen.features,
+            "labels": model.labels,
+            **self._quality(),
+            "dual": self._student.dual,
+            "visits": self.totals.visits,
+            "updates": self.totals.updates,
+            "text_bytes": sum(max(0, source.text) for source in sources),
+            "skipped": sum(source.skipped for source in sources),
+            "problems": [problem for source in sources for problem in source.problems],
+            "open": [source.name for source in sources if source.is_open],
+            "learner": self.options.learner,
+            "stopped": self._stopped,
+            "pending": sum(len(rows["y"]) for rows in self._pending),
+            "seconds": {
+                "total": time.perf_counter() - self.begin, "load": self.seconds.load,
+                "wait": self.seconds.wait, "predict": self._predict_seconds,
+                "learn": self.seconds.solve, "write": self.seconds.write,
+            },
+            "peak_rss_bytes": peak_bytes(),
+            "model": str(self.path),
+        }  # fmt: skip
+        self._run.log({"event": "end", **report})
+        return model, report
+
+
+def _is_of_student(name: str) -> bool:
+    return name != "ids" and not name.startswith("pending-")
+
+
+def _named(state: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays whose names begin so, without that."""
+    return {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
