@@ -54,6 +54,7 @@ from sbm.store.text import PIECE, Source, expand_inputs
 __all__ = ["LEARNERS", "StreamOptions", "stream"]
 
 ROUNDS = 3  # of the paper's SBM-in-3
+POLISH_ROUNDS = 10  # over the cache alone, at the end: there is no text to keep up with
 
 # Every name that `--learner` knows: selective block minimization, the same without a cache, and the
 # online learners.
@@ -82,6 +83,9 @@ class Student(Protocol):
 
     def learn(self, rows: Rows) -> Totals:
         """Learn from a block."""
+
+    def polish(self, rounds: int) -> Totals:
+        """Solve once more for the rows it keeps."""
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All there is to go on from."""
@@ -153,7 +157,7 @@ class StreamOptions:
         SettingsError
             An unknown name or value.
         """
-        if isinstance(options, cls):
+        if isinstance(options, StreamOptions):
             return options
         known, values = [f.name for f in fields(cls)], dict(options or {})
         for name in values:
@@ -620,22 +624,27 @@ class _Stream:
                 "--class-weight name all labels by --classes"
             )
         try:
-            self._save()
+            self._commit()
             before = self._student.describe()
             self._student = None
             self._slots = []
             self._make_student(needs, self._run.read_state(), before)
         except MemoryPlanError as error:
-            raise MemoryPlanError(
-                f"{error}; all rows so far are learned and kept, go on with --resume",
-                error.least_bytes,
-            ) from None
+            advice = "all rows so far are learned and kept, go on with --resume"
+            raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self._arrivals.is_outgrown = False
 
     # ----------------------------------------------------------------------------------- saving
 
     def _save(self) -> None:
         """Commit all there is to go on from, and write the model."""
+        self._commit()
+        with self.seconds.measure("write"):
+            if not self._lacks_classes:
+                self._model().save(self.path)
+
+    def _commit(self) -> None:
+        """Commit all there is to go on from."""
         assert self._student is not None
         state = self._student.state() | {"ids": self._arrivals.ids.keys}
         for k, rows in enumerate(self._pending):
@@ -658,8 +667,6 @@ class _Stream:
         }
         with self.seconds.measure("write"):
             self._run.commit(record, state)
-            if not self._lacks_classes:
-                self._model().save(self.path)
         self._committed, self._commit_rows = time.monotonic(), self._seen.rows
 
     @property
@@ -699,7 +706,9 @@ class _Stream:
         return {"loss": loss, "accuracy": accuracy if self._problems[0].classify else None}
 
     def finish(self) -> tuple[Model, dict[str, Any]]:
-        """Commit, write the model and report.
+        """Commit, polish, write the model and report.
+
+        What is committed is not polished, so that a stream that goes on is as one that never ended.
 
         Raises
         ------
@@ -708,7 +717,12 @@ class _Stream:
         """
         assert self._student is not None
         self.progress.finish()
-        self._save()
+        self._commit()
+        if not self._stopped:
+            with self.seconds.measure("solve"):
+                self.totals.add(self._student.polish(POLISH_ROUNDS))
+        if not self._lacks_classes:
+            self._model().save(self.path)
         if self._arrivals.error is not None:
             raise DataError(
                 f"{self._arrivals.error}; the {self._seen.rows:,} rows in front of it are learned "

@@ -105,8 +105,8 @@ def plan_stream(
     share = caches * cache_frac / (1 - cache_frac)
     weight_bytes = 8 * sum(shape.outputs) * shape.copies
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
-    # Room for twice as many features, and for ids four times as large.
-    largest_id = min(DIRECT_LIMIT, 4 << max(10, needs.largest_id.bit_length())) - 1
+    # Room for twice as many features, and for ids that are up to twice as large.
+    largest_id = min(DIRECT_LIMIT, 2 << max(10, needs.largest_id.bit_length())) - 1
     features = needs.features * feature + _table_bytes(largest_id)
     fixed = {
         "interpreter": INTERPRETER,

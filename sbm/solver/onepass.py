@@ -193,6 +193,16 @@ class OnePass:
         _settle(solver.working)
         return totals
 
+    def polish(self, rounds: int) -> Totals:
+        """Solve for the cached rows once more, with the alphas of all others as they are."""
+        nothing = self._arena.room(0, self._solvers[0].working.y.dtype)
+        totals = Totals()
+        for solver in self._solvers:
+            before, solver.rounds = solver.rounds, rounds
+            totals.add(self._learn(solver, nothing))
+            solver.rounds = before
+        return totals
+
     # --------------------------------------------------------------------------------- state
 
     def state(self) -> State:

@@ -179,6 +179,10 @@ class OnlinePass:
         visits, updates = self._online.learn(rows, arrays, self._positive)
         return Totals(visits=visits, updates=updates, rounds=1)
 
+    def polish(self, rounds: int) -> Totals:
+        """Do nothing: no rows are kept."""
+        return Totals()
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All there is to go on from, as arrays."""
         arrays: dict[str, npt.NDArray[Any]] = {"counters": self._online.counters}
