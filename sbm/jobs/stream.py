@@ -53,7 +53,7 @@ from sbm.store.text import PIECE, Source, expand_inputs
 
 __all__ = ["LEARNERS", "StreamOptions", "stream"]
 
-ROUNDS = 3  # of the paper's SBM-in-3
+ROUNDS, BMD_ROUNDS = 3, 10  # of the paper's SBM-in-3 and BMD
 POLISH_ROUNDS = 10  # over the cache alone, at the end: there is no text to keep up with
 
 # Every name that `--learner` knows: selective block minimization, the same without a cache, and the
@@ -349,7 +349,8 @@ def _checked(settings: Settings, options: StreamOptions) -> Settings:
         raise SettingsError(
             f"loss is {settings.loss}, but {options.learner} has a loss of its own; leave it out"
         )
-    rounds = ROUNDS if settings.rounds == "auto" else settings.rounds
+    few = BMD_ROUNDS if options.learner == "bmd" else ROUNDS
+    rounds = few if settings.rounds == "auto" else settings.rounds
     frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
     bare = options.learner != "sbm" or settings.policy == "none"
     policy = "none" if options.learner == "bmd" else settings.policy
