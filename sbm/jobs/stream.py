@@ -81,8 +81,8 @@ class Student(Protocol):
     def grow(self, n_features: int) -> None:
         """Give weights to features that are new."""
 
-    def learn(self, rows: Rows) -> Totals:
-        """Learn from a block."""
+    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
+        """Learn from a block; rows that are not moving may be left out."""
 
     def polish(self, rounds: int) -> Totals:
         """Solve once more for the rows it keeps."""
@@ -193,7 +193,7 @@ class StreamOptions:
 
 # Settings of trainings that have no meaning for a stream.
 _FOREIGN = (
-    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate", "schedule",
+    "tol", "max_passes", "time_limit", "weights", "warm_start", "calibrate", "schedule",
     "caches",
 )  # fmt: skip
 # A stream that goes on keeps all its settings but these, and these of its options.
@@ -502,10 +502,10 @@ class _Stream:
         self._seen, self._position, self._pending = block.needs, block.position, block.pending
         self._student.grow(block.needs.features)
         begin = time.perf_counter()
-        self._predict(block.rows)
+        moving = self._predict(block.rows)
         self._predict_seconds += time.perf_counter() - begin
         with self.seconds.measure("solve"):
-            done = self._student.learn(block.rows)
+            done = self._student.learn(block.rows, moving)
         self.totals.add(done)
         self.n_blocks += 1
         source = sum(source.parsed for source in self._arrivals.sources)
@@ -517,15 +517,24 @@ class _Stream:
             "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
-    def _predict(self, rows: Rows) -> None:
-        """Predict rows that were not learned yet."""
+    def _predict(self, rows: Rows) -> npt.NDArray[np.bool_] | None:
+        """Predict rows that were not learned yet; tell those that are not at rest.
+
+        A new row that costs nothing has the variables 0 that it should have.
+        """
         assert self._student is not None
         weights, bias = self._student.weights, self.settings.bias
+        rests = self.settings.screen and self._loss.rests
+        moving = np.empty(len(rows), np.bool_) if rests and self._task != "none" else None
         step = max(1, JUDGED // sum(W.shape[1] for W in weights))
         for first in range(0, len(rows), step):
             some = rows.part(first, min(step, len(rows) - first))
             table = np.hstack([decide(some, W, bias) for W in weights])
-            self._progressive.add(*row_losses(self._loss, self._problems, some.y, table))
+            correct, losses = row_losses(self._loss, self._problems, some.y, table)
+            self._progressive.add(correct, losses)
+            if moving is not None:
+                np.greater(losses, 0.0, out=moving[first : first + len(losses)])
+        return moving
 
     def _tell(self, record: dict[str, Any]) -> None:
         assert self._student is not None

@@ -123,7 +123,8 @@ def plan_stream(
     least = int(LEAST_ROWS * row) + longest
     if features + least > room:
         raise _too_little(mem, fixed, features, least, needs, what)
-    for_features = min(max(2 * features, int(room * _FEATURE_SHARE)), room - least)
+    wanted = max(2 * features, int(room * _FEATURE_SHARE))
+    for_features = min(wanted, features + (room - least - features) // 2)
     rows = int((room - for_features - longest) / row)
     rows = min(rows, max(LEAST_ROWS, int(LARGEST_BLOCK / row)))
     block_nnz = int(rows * nnz) + needs.longest

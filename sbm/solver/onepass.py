@@ -168,28 +168,30 @@ class OnePass:
         for solver, weights in zip(self._solvers, self._weights, strict=True):
             solver.W = weights.grow(n_features)
 
-    def learn(self, rows: Rows) -> Totals:
+    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
         """Merge a block with the cache, solve, select the next cache, forget the others.
 
         Parameters
         ----------
         rows : Rows
             In the arena, behind the caches; at most `Size.block_rows`.
+        moving : ndarray, shape (n_rows,), bool, optional
+            Rows to visit, changed in place; the others must be at rest at W. Default: all.
         """
         self.n_rows += len(rows)
         totals = Totals()
-        for one in self._spread(lambda solver: self._learn(solver, rows), self._solvers):
+        for one in self._spread(lambda solver: self._learn(solver, rows, moving), self._solvers):
             totals.add(one)
         return totals
 
     @staticmethod
-    def _learn(solver: Solver, rows: Rows) -> Totals:
+    def _learn(solver: Solver, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
         problem = solver.problem
         if isinstance(problem, OneClass):
             alpha: Alphas = problem.welcome(rows, solver.W)
         else:
             alpha = no_alphas(len(rows), problem.listed)
-        totals = solver.step(_BLOCK, rows, alpha).totals
+        totals = solver.step(_BLOCK, rows, alpha, moving).totals
         _settle(solver.working)
         return totals
 
