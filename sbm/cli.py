@@ -862,10 +862,12 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def _source(source: dict[str, Any]) -> str:
+    size = f"{format_size(source['bytes'])}, " if "bytes" in source else ""
     added = f", added {source['added']}" if "added" in source else ""
+    digest = f", sha256 {source['sha256'][:16]}" if "sha256" in source else ""
     return (
-        f"{'':20}{source['name']}: {format_size(source['bytes'])}, {source['rows']:,} rows, "
-        f"{source['skipped']:,} skipped{added}, sha256 {source['sha256'][:16]}"
+        f"{'':20}{source['name']}: {size}{_count(source['rows'], 'row')}, "
+        f"{source['skipped']:,} skipped{added}{digest}"
     )
 
 

@@ -22,7 +22,10 @@ from sbm.store.libsvm import ParsedText
 from sbm.store.live import Patience, Place
 from sbm.store.text import PIECE, Source, convert_sources
 
-__all__ = ["Arrays", "Arrivals", "Block", "Limits", "Needs", "TextOptions", "arrays_of"]
+__all__ = [
+    "Arrays", "Arrivals", "Block", "Limits", "Needs", "TextOptions", "arrays_of",
+    "sources_of",
+]  # fmt: skip
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Record: TypeAlias = dict[str, Any]
@@ -236,8 +239,9 @@ class Arrivals:
         record = self._records[known[-1]]
         self._numbers[id(source)] = known[-1]
         source.skip = record["skip"]
-        place = (record["text"], record["lines"], record["rows"], _bytes(record["tail"]))
-        source.place = Place(*place)
+        numbers = [record[name] for name in ("text", "lines", "rows", "skipped")]
+        source.place = Place(*numbers, _bytes(record["tail"]))
+        source.earlier = record["earlier"]
         source.head, source.rest, source.carried = (
             _bytes(record[name]) for name in ("head", "rest", "carried")
         )
@@ -484,8 +488,21 @@ def _record(source: Source, place: Place, skip: int) -> Record:
     return {
         "name": source.name, "text": place.text, "lines": place.lines, "rows": place.rows,
         "skip": skip, "tail": _text(place.tail), "head": _text(source.head),
-        "rest": _text(source.rest), "carried": _text(source.carried), "skipped": source.skipped,
+        "rest": _text(source.rest), "carried": _text(source.carried), "skipped": place.skipped,
+        "earlier": source.earlier,
     }  # fmt: skip
+
+
+def sources_of(position: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return name, rows and refused lines of each source up to a position."""
+    return [
+        {
+            "name": record["name"],
+            "rows": record["earlier"] + record["rows"] + record["skip"],
+            "skipped": record["skipped"],
+        }
+        for record in position
+    ]
 
 
 def _text(data: bytes) -> str:

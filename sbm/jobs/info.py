@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sbm.errors import StoreError
+from sbm.jobs.arrivals import sources_of
 from sbm.jobs.models import load_model
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena, Rows
@@ -93,6 +94,10 @@ def _run(path: Path) -> dict[str, Any]:
     log = _read_log(path / "log.jsonl")
     committed = Run.read(path) if (path / "run.json").exists() else {}
     ends = [record for record in log if record["event"] == "end"]
+    if committed.get("kind") == "stream":
+        return _stream(
+            path, committed, bool(ends) and log[-1] is ends[-1] and not ends[-1]["stopped"]
+        )
     return {
         "kind": "run",
         "path": str(path),
@@ -103,6 +108,24 @@ def _run(path: Path) -> dict[str, Any]:
         "settings": committed.get("settings"),
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [record for record in log if record["event"] == "pass"],
+    }
+
+
+def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any]:
+    """Describe the run of a stream."""
+    return {
+        "kind": "run",
+        "path": str(path),
+        "finished": finished,
+        "learner": record["options"]["learner"],
+        "rows": record["student"]["rows"],
+        "rows_not_learned": record["left"],
+        "features": record["seen"]["features"],
+        "blocks": record["blocks"],
+        "sources": sources_of(record["sources"]),
+        "settings": record["settings"],
+        "bytes": sum(_size(p) for p in path.iterdir()),
+        "log": [],
     }
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of
+from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of, sources_of
 from sbm.jobs.deal import Labels
 from sbm.jobs.engine import JUDGED, Seconds, decide
 from sbm.jobs.memory import INTERPRETER, Shape
@@ -670,6 +670,7 @@ class _Stream:
             "seen": asdict(self._seen),
             "sources": self._position,
             "pending": len(self._pending),
+            "left": sum(len(rows["y"]) for rows in self._pending),
             "labels": labels.values if labels else [],
             "progressive": self._progressive.state(),
             "totals": asdict(self.totals),
@@ -695,10 +696,7 @@ class _Stream:
             "passes": 1,
             "updates": self.totals.updates,
             "rows": self._student.n_rows,
-            "sources": [
-                {name: source[name] for name in ("name", "rows", "skipped")}
-                for source in self._position
-            ],
+            "sources": sources_of(self._position),
             "stream": {
                 "learner": self.options.learner, "blocks": self.n_blocks,
                 "dual": self._student.dual, **self._quality(),

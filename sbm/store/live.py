@@ -36,8 +36,8 @@ class Place:
 
     Attributes
     ----------
-    text, lines, rows : int
-        Bytes, lines and rows in front of it.
+    text, lines, rows, skipped : int
+        Bytes, lines, rows and refused lines in front of it.
     tail : bytes
         The last of these bytes, `TAIL` at most.
     """
@@ -45,6 +45,7 @@ class Place:
     text: int = 0
     lines: int = 0
     rows: int = 0
+    skipped: int = 0
     tail: bytes = b""
 
 

@@ -67,6 +67,8 @@ class Source:
         reading to go on from there.
     head, rest : bytes
         How a pipe begins; what was read of a line whose end had not come yet.
+    earlier : int
+        Rows of pipes that came before this one under the same name.
     skip : int
         Rows behind `place` that whoever reads passes over; 0 where another text comes.
     carried : bytes
@@ -89,6 +91,7 @@ class Source:
     problems: list[str] = field(default_factory=list)
     place: Place = field(default_factory=Place)
     before: Place = field(default_factory=Place)
+    earlier: int = 0
     skip: int = 0
     head: bytes = b""
     rest: bytes = b""
@@ -287,6 +290,7 @@ def _go_on(
         stream = _Counted(live, source)
         again, stream = is_replay(stream, head, patience)
         if not again:
+            source.earlier += source.place.rows + source.skip
             source.carried, source.place = source.rest, Place(text=-len(source.rest))
             source.skip = 0
         if source.place.text < 0:
@@ -298,7 +302,8 @@ def _go_on(
         if source.place.text:
             go_to(source.place, stream, source.name, file)
     place, source.rest = source.place, b""
-    source.text, source.lines, source.rows = place.text, place.lines, place.rows
+    source.text, source.lines = place.text, place.lines
+    source.rows, source.skipped = place.rows, place.skipped
     return stream
 
 
@@ -505,7 +510,7 @@ def _take(
     source.parsed = piece.read
     source.is_open = piece.is_open
     tail = piece.tail[-source.text :] if source.text < TAIL else piece.tail
-    source.place = Place(source.text, source.lines, source.rows, tail)
+    source.place = Place(source.text, source.lines, source.rows, source.skipped, tail)
     yield source, converted
 
 
