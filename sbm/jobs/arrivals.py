@@ -239,8 +239,10 @@ class Arrivals:
         record = self._records[known[-1]]
         self._numbers[id(source)] = known[-1]
         source.skip = record["skip"]
-        numbers = [record[name] for name in ("text", "lines", "rows", "skipped")]
-        source.place = Place(*numbers, _bytes(record["tail"]))
+        text, lines, rows, skipped = (
+            int(record[name]) for name in ("text", "lines", "rows", "skipped")
+        )
+        source.place = Place(text, lines, rows, skipped, _bytes(record["tail"]))
         source.earlier = record["earlier"]
         source.head, source.rest, source.carried = (
             _bytes(record[name]) for name in ("head", "rest", "carried")

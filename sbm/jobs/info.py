@@ -95,9 +95,8 @@ def _run(path: Path) -> dict[str, Any]:
     committed = Run.read(path) if (path / "run.json").exists() else {}
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
-        return _stream(
-            path, committed, bool(ends) and log[-1] is ends[-1] and not ends[-1]["stopped"]
-        )
+        finished = bool(ends) and log[-1] is ends[-1] and not ends[-1]["stopped"]
+        return _stream(path, committed, finished)
     return {
         "kind": "run",
         "path": str(path),

@@ -36,7 +36,7 @@ from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.progressive import Progressive, row_losses
 from sbm.jobs.setup import run_folder
-from sbm.jobs.streamplan import FIRST_BLOCK, parsers_of, plan_stream
+from sbm.jobs.streamplan import FIRST_BLOCK, StreamPlan, parsers_of, plan_stream
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings, format_number, nearest, parse_duration
@@ -557,10 +557,9 @@ class _Stream:
         self._problems = self._make_problems(known)
         self._loss = self._problems[0].loss
         self._needs = needs
-        self._plan = plan_stream(
-            self.settings.mem_bytes, float(self.settings.cache_frac), self._shape(), needs,
-            self.options.dtype, self.path.name,
-        )  # fmt: skip
+        self._plan = self._plan_for(needs)
+        if self._seen.features > self._plan.size.features:  # it goes on with less memory
+            self._needs, self._plan = self._seen, self._plan_for(self._seen)
         self.progress.note(
             f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
             f"rows; memory: {self._plan.describe()}"
@@ -569,6 +568,12 @@ class _Stream:
         self._student = self._new_student()
         if state is not None and before is not None:
             self._student.restore(state, before)
+
+    def _plan_for(self, needs: Needs) -> StreamPlan:
+        return plan_stream(
+            self.settings.mem_bytes, float(self.settings.cache_frac), self._shape(), needs,
+            self.options.dtype, self.path.name,
+        )  # fmt: skip
 
     def _make_problems(self, labels: list[float] | None) -> list[AnyProblem]:
         """Make the problems of the classes known so far; for online learners what they are told."""
