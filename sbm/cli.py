@@ -506,8 +506,8 @@ def stream(
     """
     from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job
-    from sbm.jobs.stream import StreamOptions
     from sbm.jobs.stream import stream as job
+    from sbm.jobs.streamoptions import StreamOptions
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")

@@ -437,19 +437,16 @@ class Arrivals:
         self._piece = None
 
     def remaining(self) -> tuple[list[Record], list[Arrays]]:
-        """Return the rows that were read and not gathered, and the position behind them.
-
-        Call it once patience is at its end, or after an error, or where the plan is outgrown.
-        """
+        """End reading; return the rows that were read and not gathered, and the position behind."""
         parts = []
-        stops = self.patience.gave_up or self.is_over
+        self.patience.gave_up = True
         while True:
             piece = self._piece
             if piece is not None:
                 parts.append(piece.left)
                 piece.done = len(piece.y)
                 self._note(piece)
-            self._piece = self._next() if stops and not self.is_over else None
+            self._piece = None if self.is_over else self._next()
             if self._piece is None:
                 break
         for source in self.sources:

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,22 +28,29 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of, sources_of
 from sbm.jobs.deal import Labels
 from sbm.jobs.engine import JUDGED, Seconds, decide
-from sbm.jobs.memory import INTERPRETER, Shape
-from sbm.jobs.pace import BASE_FRAC
+from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.prefetch import loading_thread, prefetched
-from sbm.jobs.problem import assemble_model, choose_task, make_problems, model_labels
+from sbm.jobs.problem import assemble_model, choose_task, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.progressive import Progressive, row_losses
 from sbm.jobs.setup import run_folder
+from sbm.jobs.streamoptions import FREE, KEPT, StreamOptions, check_settings, merge
 from sbm.jobs.streamplan import FIRST_BLOCK, StreamPlan, parsers_of, plan_stream
-from sbm.jobs.warm import kernels_of, prepare
-from sbm.rows import SPARE, Arena, Rows
-from sbm.settings import Settings, format_number, nearest, parse_duration
+from sbm.jobs.students import (
+    Seen,
+    Student,
+    make_student,
+    problems_of,
+    shape_of_student,
+    student_kernels,
+)  # fmt: skip
+from sbm.jobs.warm import prepare
+from sbm.rows import Rows
+from sbm.settings import Settings, format_number
 from sbm.solver.losses import find_loss
-from sbm.solver.onepass import OnePass, caches_nnz
-from sbm.solver.online import ONLINE, OnlinePass
-from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.solver.onepass import caches_nnz
+from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
@@ -51,154 +58,9 @@ from sbm.store.model import Model, check_output
 from sbm.store.run import Run
 from sbm.store.text import PIECE, Source, expand_inputs
 
-__all__ = ["LEARNERS", "StreamOptions", "stream"]
+__all__ = ["stream"]
 
-ROUNDS, BMD_ROUNDS = 3, 10  # of the paper's SBM-in-3 and BMD
 POLISH_ROUNDS = 10  # over the cache alone, at the end: there is no text to keep up with
-
-# Every name that `--learner` knows: selective block minimization, the same without a cache, and the
-# online learners.
-LEARNERS = ("sbm", "bmd", *ONLINE)
-
-
-class Student(Protocol):
-    """What learns blocks as they come; `OnePass` and `OnlinePass` do."""
-
-    n_rows: int
-
-    @property
-    def weights(self) -> list[npt.NDArray[np.float64]]:
-        """W of each problem."""
-
-    @property
-    def dual(self) -> float | None:
-        """A lower bound of the optimum of all rows so far, if there is one."""
-
-    @property
-    def n_cached(self) -> int:
-        """Rows it keeps."""
-
-    def grow(self, n_features: int) -> None:
-        """Give weights to features that are new."""
-
-    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
-        """Learn from a block; rows that are not moving may be left out."""
-
-    def polish(self, rounds: int) -> Totals:
-        """Solve once more for the rows it keeps."""
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """All there is to go on from."""
-
-    def describe(self) -> dict[str, Any]:
-        """What `restore` must know beside that."""
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]], before: Mapping[str, Any]) -> None:
-        """Take over a state, perhaps one of fewer classes or of another size."""
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """What a stream is told beside `Settings`.
-
-    Attributes
-    ----------
-    learner : str
-        One of `LEARNERS`.
-    decay : float
-        λ of pegasos.
-    classes : tuple of float, optional
-        All labels there may be; default: they are learned as they come.
-    dtype : {"float32", "float64"}
-        Type of values other than 1.
-    on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text.
-    checkpoint_every : str or float
-        Seconds (``60s``, ``5m``), or rows (``100000rows``), between two commits.
-    follow : bool
-        Wait for more at the end of the last file.
-    idle_timeout : float or str, optional
-        Seconds without text that are the end.
-    """
-
-    learner: str = "sbm"
-    decay: float = 1e-4
-    classes: tuple[float, ...] | None = None
-    dtype: str = "float32"
-    on_error: str = "fail"
-    checkpoint_every: str | float = "60s"
-    follow: bool = False
-    idle_timeout: float | str | None = None
-
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("learner", LEARNERS), ("dtype", ("float32", "float64")),
-            ("on_error", ("fail", "skip")),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value not in known:
-                raise SettingsError(
-                    f"unknown {name.replace('_', '-')} {value!r}, known are {', '.join(known)}"
-                    f"{nearest(str(value), known)}"
-                )
-        if self.idle_timeout is not None:
-            object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
-        self.checkpoints  # noqa: B018  refuses what is no interval
-        if self.classes is not None:
-            object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
-            self._check_classes(self.classes)
-
-    @classmethod
-    def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
-        """Return options as they are, a mapping of names and values as options, None as defaults.
-
-        Raises
-        ------
-        SettingsError
-            An unknown name or value.
-        """
-        if isinstance(options, StreamOptions):
-            return options
-        known, values = [f.name for f in fields(cls)], dict(options or {})
-        for name in values:
-            if name not in known:
-                raise SettingsError(f"options: unknown key {name!r}{nearest(name, known)}")
-        return cls(**values)
-
-    def kept(self) -> dict[str, Any]:
-        """Those that a stream keeps when it goes on, as JSON holds them."""
-        values = {name: getattr(self, name) for name in _KEPT}
-        classes = values["classes"]
-        return {**values, "classes": None if classes is None else list(classes)}
-
-    @staticmethod
-    def _check_classes(classes: Sequence[float]) -> None:
-        if len(set(classes)) < len(classes) or len(classes) < 2:
-            shown = ",".join(map(format_number, classes))
-            raise SettingsError(f"classes is {shown}; two or more different labels are expected")
-
-    @property
-    def checkpoints(self) -> tuple[float, int]:
-        """Seconds and rows between two commits; 0 is never for that reason."""
-        text = str(self.checkpoint_every).strip().lower()
-        rows = text.removesuffix("s").removesuffix("row").strip()
-        if text.endswith(("row", "rows")):
-            if rows.isdecimal() and int(rows) > 0:
-                return 0.0, int(rows)
-            raise SettingsError(
-                f"checkpoint-every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
-            )
-        return parse_duration(self.checkpoint_every), 0
-
-
-# Settings of trainings that have no meaning for a stream.
-_FOREIGN = (
-    "tol", "max_passes", "time_limit", "weights", "warm_start", "calibrate", "schedule",
-    "caches",
-)  # fmt: skip
-# A stream that goes on keeps all its settings but these, and these of its options.
-_FREE = ("mem", "threads")
-_KEPT = ("learner", "decay", "classes", "dtype")
 
 
 def stream(
@@ -292,7 +154,7 @@ def _opened(
     folder = run_folder(path)
     if not resume:
         chosen = StreamOptions.of(options)
-        checked = _checked(Settings.of(settings), chosen)
+        checked = check_settings(Settings.of(settings), chosen)
         with Run.create(folder, []) as run:
             yield _Opened(run, checked, chosen)
         return
@@ -304,67 +166,13 @@ def _opened(
     given = dict(options) if isinstance(options, Mapping) else asdict(options) if options else {}
     if given.get("classes") is not None:
         given["classes"] = [float(label) for label in given["classes"]]
-    chosen = StreamOptions.of(_merged(record["options"], given, _KEPT))
+    chosen = StreamOptions.of(merge(record["options"], given, KEPT))
     values = settings.to_dict() if isinstance(settings, Settings) else dict(settings or {})
-    kept = [name for name in record["settings"] if name not in _FREE]
-    asked = _checked(Settings.from_dict({**record["settings"], **values}), chosen).to_dict()
-    checked = Settings.from_dict(_merged(record["settings"], asked, kept))
+    kept = [name for name in record["settings"] if name not in FREE]
+    asked = check_settings(Settings.from_dict({**record["settings"], **values}), chosen).to_dict()
+    checked = Settings.from_dict(merge(record["settings"], asked, kept))
     with Run.take_up(folder, []) as (run, record, state):
         yield _Opened(run, checked, chosen, record, state)
-
-
-def _merged(
-    before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
-) -> dict[str, Any]:
-    """Return what was chosen before and now.
-
-    Raises
-    ------
-    SettingsError
-        They differ in what must stay.
-    """
-    for name in kept:
-        if name in now and now[name] != before[name]:
-            raise SettingsError(
-                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
-                "leave it out, or begin anew without --resume"
-            )
-    return {**before, **now}
-
-
-def _checked(settings: Settings, options: StreamOptions) -> Settings:
-    """Refuse what means nothing for a stream; fill in what is chosen automatically."""
-    usual = Settings()
-    for name in _FOREIGN:
-        if getattr(settings, name) != getattr(usual, name):
-            raise SettingsError(f"{name} is of no use for a stream, which comes once; leave it out")
-    if isinstance(settings.class_weight, str):
-        raise SettingsError(
-            "class_weight balanced needs the number of rows of each class, which a stream does not "
-            "tell ahead; give numbers"
-        )
-    if isinstance(settings.rounds, str) and settings.rounds != "auto":
-        raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
-    if options.learner in ONLINE and settings.loss != usual.loss:
-        raise SettingsError(
-            f"loss is {settings.loss}, but {options.learner} has a loss of its own; leave it out"
-        )
-    few = BMD_ROUNDS if options.learner == "bmd" else ROUNDS
-    rounds = few if settings.rounds == "auto" else settings.rounds
-    frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
-    bare = options.learner != "sbm" or settings.policy == "none"
-    policy = "none" if options.learner == "bmd" else settings.policy
-    return replace(settings, rounds=rounds, cache_frac=0.0 if bare else frac, policy=policy)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The rows so far, as `make_problems` wants to know them."""
-
-    n_rows: int
-    labels: list[float] | None
-    name: str = "the stream"
-    label_counts: list[int] = field(default_factory=list)
 
 
 class _Stream:
@@ -460,7 +268,8 @@ class _Stream:
             self.seconds.load += loaded.load_seconds
             block = loaded.result
             if block.is_cut:
-                self._stop(block)
+                self._stopped = True
+                self._keep_unlearned(block.rows)
                 return True
             if len(block.rows):
                 self._learn(block)
@@ -470,12 +279,10 @@ class _Stream:
                 self._save()
         return True
 
-    def _stop(self, block: Block) -> None:
-        """Note the rows that were read and are not learned."""
-        self._stopped = True
+    def _keep_unlearned(self, *rows: Rows) -> None:
+        """Note the rows that were read and are not learned: these, and those behind them."""
         self._position, remaining = self._arrivals.remaining()
-        mine = [arrays_of(block.rows)] if len(block.rows) else []
-        self._pending = [*mine, *remaining]
+        self._pending = [*(arrays_of(some) for some in rows if len(some)), *remaining]
 
     def _limits(self, item: None, slot: int) -> Limits:
         """Decide how large the next block may be."""
@@ -552,102 +359,70 @@ class _Stream:
         before: Mapping[str, Any] | None = None,
     ) -> None:
         """Plan the memory for what is known now, and make what learns, from a state if given."""
-        labels = self._arrivals.labels
-        known = None if labels is None else labels.values[: needs.labels]
-        self._problems = self._make_problems(known)
-        self._loss = self._problems[0].loss
         self._needs = needs
-        self._plan = self._plan_for(needs)
+        problems, self._plan = self._plan_for(needs)
         if self._seen.features > self._plan.size.features:  # it goes on with less memory
-            self._needs, self._plan = self._seen, self._plan_for(self._seen)
+            self._needs, (problems, self._plan) = self._seen, self._plan_for(self._seen)
+        self._problems, self._loss = problems, problems[0].loss
         self.progress.note(
             f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
             f"rows; memory: {self._plan.describe()}"
         )
-        self._prepare_kernels()
-        self._student = self._new_student()
+        settings, options = self.settings, self.options
+        kernels = student_kernels(settings, options, problems)
+        prepare(kernels, self._plan.value_type, self.progress)
+        self._student, self._slots = make_student(
+            settings, options, problems, self._plan,
+            "float64" if self._task == "regression" else "int32", self._team.map, self._threads,
+        )  # fmt: skip
         if state is not None and before is not None:
             self._student.restore(state, before)
 
-    def _plan_for(self, needs: Needs) -> StreamPlan:
-        return plan_stream(
-            self.settings.mem_bytes, float(self.settings.cache_frac), self._shape(), needs,
-            self.options.dtype, self.path.name,
-        )  # fmt: skip
+    def _plan_for(self, needs: Needs) -> tuple[list[AnyProblem], StreamPlan]:
+        """Return the problems of what is known, and a plan that has room for more."""
+        problems = problems_of(self.settings, self.options, self._labels(needs))
+        shape, frac = shape_of_student(problems, self.options), float(self.settings.cache_frac)
+        mem, dtype = self.settings.mem_bytes, self.options.dtype
+        return problems, plan_stream(mem, frac, shape, needs, dtype, self.path.name)
 
-    def _make_problems(self, labels: list[float] | None) -> list[AnyProblem]:
-        """Make the problems of the classes known so far; for online learners what they are told."""
-        settings, learner = self.settings, self.options.learner
-        if learner in ONLINE:
-            many = labels is not None and len(labels) > 2
-            settings = replace(settings, loss="crammer_singer" if many else "hinge")
-        weights = dict(settings.class_weight) if not isinstance(settings.class_weight, str) else {}
-        if labels is not None:
-            weights = {label: weight for label, weight in weights.items() if label in labels}
-        settings = replace(settings, class_weight=weights)
-        loss = find_loss(settings.loss)
-        if loss.joint and labels is not None and len(labels) == 1:  # for now
-            cost = settings.C * weights.get(labels[0], 1.0)
-            return [MultiProblem(loss, np.array([cost]), settings.C, settings.bias)]
-        return make_problems(settings, _Seen(max(1, self._seen.rows), labels))
-
-    def _shape(self) -> Shape:
-        """What decides the memory beside the rows."""
-        problems, learner = self._problems, self.options.learner
-        copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # columns are sorted for the model
-        if isinstance(problems[0], OneClass):
-            copies = 3
-        if learner in ONLINE:
-            copies += ONLINE[learner].n_arrays - 1
-        row_bytes = 0 if problems[0].classify else 4
-        listed = problems[0].listed
-        return Shape(0, [p.n_outputs for p in problems], listed, copies=copies, row_bytes=row_bytes)
-
-    def _prepare_kernels(self) -> None:
-        learner, value_type = self.options.learner, self._plan.value_type
-        kind = "online" if learner in ONLINE else kernels_of(self.settings, self._problems)
-        prepare(f"stream-{kind}", value_type, self.progress)
-
-    def _new_student(self) -> Student:
-        """Set room aside, and make what learns in it."""
-        size, settings, problems = self._plan.size, self.settings, self._problems
-        caches = caches_nnz(size, len(problems))
-        arena = Arena.of(caches + 2 * size.block_nnz + SPARE, self._plan.value_type)
-        y_dtype = "float64" if self._task == "regression" else "int32"
-        self._slots = [arena.room(size.block_rows, y_dtype) for _ in range(2)]
-        learner = self.options.learner
-        if learner in ONLINE:
-            positive = problems[0].positive if isinstance(problems[0], Problem) else 0
-            return OnlinePass(
-                ONLINE[learner], C=settings.C, decay=self.options.decay, bias=settings.bias,
-                positive=positive, n_outputs=problems[0].n_outputs, features=size.features,
-            )  # fmt: skip
-        return OnePass(
-            problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
-            seed=settings.seed, spread=self._team.map, tasks=self._threads,
-        )  # fmt: skip
+    def _labels(self, needs: Needs) -> list[float] | None:
+        """Labels by class code, those of the rows that have these needs."""
+        labels = self._arrivals.labels
+        return None if labels is None else labels.values[: needs.labels]
 
     def _go_on_larger(self) -> None:
         """Make another plan, with room for the row that did not fit, and go on from a commit."""
         assert self._student is not None
         needs = self._arrivals.needs
-        if self.settings.class_weight and self._needs.labels <= 2 < needs.labels:
-            assert self._arrivals.labels is not None
-            label = format_number(self._arrivals.labels.values[2])
-            raise DataError(
-                f"label {label} came after two others, which had weights of their own; with "
-                "--class-weight name all labels by --classes"
-            )
         try:
-            self._commit()
-            before = self._student.describe()
-            self._student = None
-            self._slots = []
-            self._make_student(needs, self._run.read_state(), before)
-        except MemoryPlanError as error:
-            advice = "all rows so far are learned and kept, go on with --resume"
+            self._refuse_weighted(needs)
+            self._plan_for(needs)
+        except (DataError, MemoryPlanError) as error:
+            self._keep_unlearned()
+            self._save()
+            advice = f"the {self._seen.rows:,} rows in front of it are learned and kept"
+            if isinstance(error, DataError):
+                raise DataError(f"{error}; {advice}") from None
+            advice += ", go on with --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
+        self._commit()
+        before = self._student.describe()
+        self._student, self._slots = None, []
+        self._make_student(needs, self._run.read_state(), before)
         self._arrivals.is_outgrown = False
+
+    def _refuse_weighted(self, needs: Needs) -> None:
+        """Notice a third class where the first two have weights of their own.
+
+        Two classes are one problem; turned into one for each class, rows of the rest would have
+        another cost than they were learned with.
+        """
+        labels = self._labels(needs)
+        if labels and self.settings.class_weight and self._needs.labels <= 2 < needs.labels:
+            raise DataError(
+                f"label {format_number(labels[2])} came after two others, which had weights of "
+                "their own; with --class-weight name all labels by --classes"
+            )
 
     # ----------------------------------------------------------------------------------- saving
 
@@ -693,8 +468,6 @@ class _Stream:
     def _model(self) -> Model:
         """Make the model of the rows that are learned."""
         assert self._student is not None
-        labels = self._arrivals.labels
-        known = None if labels is None else labels.values[: self._needs.labels]
         facts = {
             "rounds": [self.settings.rounds],
             "converged": False,
@@ -709,7 +482,7 @@ class _Stream:
         }  # fmt: skip
         return assemble_model(
             self._arrivals.ids.keys[: self._seen.features],
-            model_labels(self._problems[0], _Seen(self._seen.rows, known)),
+            model_labels(self._problems[0], Seen(self._seen.rows, self._labels(self._needs))),
             self.settings, self._problems, self._student.weights, facts,
         )  # fmt: skip
 

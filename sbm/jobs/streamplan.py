@@ -24,7 +24,6 @@ __all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
 # So the progressive loss means something from early on, and a small stream has its model soon.
 FIRST_BLOCK = 1024
 LEAST_ROWS = 256  # of the largest block
-LARGEST_BLOCK = 1 << 30  # bytes: no larger ones, which would only be learned later
 _FEATURE_SHARE = 0.25  # of the room is for features, at first
 _SPARE_NNZ = 1.25  # times the nonzeros of average rows
 # An id in its table, which doubles as it grows; ids too large for a plain array are hashed.
@@ -126,7 +125,6 @@ def plan_stream(
     wanted = max(2 * features, int(room * _FEATURE_SHARE))
     for_features = min(wanted, features + (room - least - features) // 2)
     rows = int((room - for_features - longest) / row)
-    rows = min(rows, max(LEAST_ROWS, int(LARGEST_BLOCK / row)))
     block_nnz = int(rows * nnz) + needs.longest
     size = Size(
         rows, block_nnz, int(rows * share), int(block_nnz * share),
