@@ -408,7 +408,7 @@ class _Stream:
         self._commit()
         before = self._student.describe()
         self._student, self._slots = None, []
-        self._make_student(needs, self._run.read_state(), before)
+        self._make_student(needs, self._run.read_state(_is_of_student), before)
         self._arrivals.is_outgrown = False
 
     def _refuse_weighted(self, needs: Needs) -> None:

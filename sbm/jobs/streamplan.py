@@ -57,9 +57,18 @@ class StreamPlan:
         return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
 
 
-def _table_bytes(largest_id: int) -> int:
-    """Bytes of the plain array of codes of ids; as large while it is copied to a larger one."""
-    return 6 << max(10, largest_id.bit_length())
+def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
+    """Plan the plain array of codes of ids.
+
+    Returns
+    -------
+    largest : int
+        The largest id that there will be room for: of a table that is `growth` times as large.
+    size : int
+        Bytes, those of the copying included as it grows.
+    """
+    entries = min(DIRECT_LIMIT, growth << max(10, largest_id.bit_length()))
+    return entries - 1, 4 * entries + (2 * entries if growth > 1 else 0)
 
 
 def parsers_of(mem: int, threads: int) -> int:
@@ -104,9 +113,6 @@ def plan_stream(
     share = caches * cache_frac / (1 - cache_frac)
     weight_bytes = 8 * sum(shape.outputs) * shape.copies
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
-    # Room for twice as many features, and for ids that are up to twice as large.
-    largest_id = min(DIRECT_LIMIT, 2 << max(10, needs.largest_id.bit_length())) - 1
-    features = needs.features * feature + _table_bytes(largest_id)
     fixed = {
         "interpreter": INTERPRETER,
         "text": _pieces(mem) * PIECE * PIECE_FACTOR,
@@ -120,7 +126,12 @@ def plan_stream(
     # The longest row must fit, whatever the average.
     longest = int((2 + share) * needs.longest * nonzero)
     least = int(LEAST_ROWS * row) + longest
-    if features + least > room:
+    for growth in (2, 1):  # with room for larger ids, if there is some
+        largest_id, table = _id_table(needs.largest_id, growth)
+        features = needs.features * feature + table
+        if features + least <= room:
+            break
+    else:
         raise _too_little(mem, fixed, features, least, needs, what)
     wanted = max(2 * features, int(room * _FEATURE_SHARE))
     for_features = min(wanted, features + (room - least - features) // 2)
@@ -128,7 +139,7 @@ def plan_stream(
     block_nnz = int(rows * nnz) + needs.longest
     size = Size(
         rows, block_nnz, int(rows * share), int(block_nnz * share),
-        (for_features - _table_bytes(largest_id)) // feature,
+        (for_features - table) // feature,
         variables,
     )  # fmt: skip
     items = {**fixed, "features": for_features, "blocks and cache": int(rows * row) + longest}
@@ -142,8 +153,9 @@ def _too_little(
     items = {**fixed, f"{needs.features:,} features": features, "blocks and cache": least}
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     total = sum(items.values())
+    enough = total + max(features, 8 * least)
     return MemoryPlanError(
-        f"--mem {format_size(mem)} is too little to go on with {what}, which needs {needed}; the "
-        f"least that works is --mem {-(-total // 1_000_000)}MB",
+        f"--mem {format_size(mem)} is too little to go on with {what}, which needs {needed}; "
+        f"--mem {-(-enough // 1_000_000)}MB has room for twice as many features",
         total,
     )

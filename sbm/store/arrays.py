@@ -16,6 +16,7 @@ Blocks, alphas, checkpoints and models are all such containers. There is no pick
 import itertools
 import json
 import math
+import os
 import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -313,10 +314,37 @@ def is_container(path: Path) -> bool:
         return False
 
 
-def read(path: Path, kind: str) -> Container:
-    """Read a file that holds one container; see `decode`."""
+def read(path: Path, kind: str, wanted: Callable[[str], bool] = lambda name: True) -> Container:
+    """Read a file that holds one container; see `decode`.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+    wanted : callable
+        Tells of the name of an array whether to read it; the others take no memory.
+    """
+    where, arrays = str(path), {}
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = file.read(_FIXED)
+            length = int.from_bytes(begin[_FIXED - 8 : _FIXED - 4], "little")
+            begin += file.read(min(length, _LARGEST_HEADER))
+            header, position = _header(memoryview(begin), kind, where)
+            for entry in header["arrays"]:
+                position += entry["bytes"]
+                if position > size:
+                    raise _damaged(where, f"array {entry['name']!r}")
+                if not wanted(entry["name"]):
+                    file.seek(position)
+                    continue
+                data = file.read(entry["bytes"])
+                arrays[entry["name"]] = _decode_array(memoryview(data), entry, where)
+            if size != position:
+                raise _damaged(where, "bytes behind its end")
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    return decode(data, kind, str(path))
+    return Container(arrays, header["meta"])

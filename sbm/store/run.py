@@ -16,7 +16,7 @@ Files written since the last commit are new files, so a crash leaves the last co
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -367,8 +367,8 @@ class Run:
         for old in stale:
             (self.folder / old).unlink(missing_ok=True)
 
-    def read_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the last commit.
+    def read_state(self, wanted: Callable[[str], bool]) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the last commit whose names are wanted.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class Run:
             They are missing or damaged.
         """
         name = str(self.read(self.folder)["state"])
-        return container.read(self.folder / name, "state").arrays
+        return container.read(self.folder / name, "state", wanted).arrays
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to the log."""
