@@ -511,6 +511,8 @@ def stream(
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")
+    if not inputs and resume is None:
+        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     if test is not None:
         check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
@@ -521,7 +523,7 @@ def stream(
     progress = _Terminal(quiet or as_json, verbose)
     with _stop_signals() as is_stopped:
         result, report = job(
-            inputs or (None if resume else ()), resume or model, settings, options=options,
+            inputs or None, resume or model, settings, options=options,
             resume=resume is not None, is_stopped=is_stopped, progress=progress,
         )  # fmt: skip
     for problem in report["problems"]:

@@ -35,7 +35,7 @@ from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.problem import AnyProblem, squared_norm
+from sbm.solver.problem import AnyProblem, decide, squared_norm
 from sbm.solver.step import Screen, Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
@@ -195,16 +195,6 @@ def ray(dual_sum: float, W: Weights, factor: float) -> float:
     """
     size = factor * squared_norm(W)
     return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0
-
-
-def decide(rows: Rows, W: npt.NDArray[np.float64], bias: float) -> npt.NDArray[np.float64]:
-    """Return decision values, shape (n_rows, n_outputs)."""
-    scores = np.empty((len(rows), W.shape[1]))
-    share = bias * W[-1] if bias > 0 else np.zeros(W.shape[1])
-    load("sbm.solver.kernels.decision").decide(
-        rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, share, scores
-    )
-    return scores
 
 
 @dataclass(frozen=True)

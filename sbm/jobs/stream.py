@@ -27,7 +27,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of, sources_of
 from sbm.jobs.deal import Labels
-from sbm.jobs.engine import JUDGED, Seconds, decide
+from sbm.jobs.engine import JUDGED, Seconds
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.prefetch import loading_thread, prefetched
 from sbm.jobs.problem import assemble_model, choose_task, model_labels
@@ -50,7 +50,7 @@ from sbm.rows import Rows
 from sbm.settings import Settings, format_number
 from sbm.solver.losses import find_loss
 from sbm.solver.onepass import caches_nnz
-from sbm.solver.problem import AnyProblem
+from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
@@ -122,6 +122,8 @@ def stream(
     path = Path(model)
     check_output(path)
     names = [inputs] if isinstance(inputs, str | Path) else inputs
+    if names is None and not resume:
+        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     with _opened(path, settings, options, resume) as opened:
         names = opened.record["inputs"] if names is None else names
         one = _Stream(path, opened, expand_inputs(names), progress, is_stopped, begin)
@@ -345,6 +347,8 @@ class _Stream:
 
     def _tell(self, record: dict[str, Any]) -> None:
         assert self._student is not None
+        if self._task == "regression":
+            record |= {"accuracy": None, "last_accuracy": None}
         self.progress.doubling({
             **record, "features": self._seen.features, "cached_rows": self._student.n_cached,
             "elapsed": time.perf_counter() - self.begin, "resident_bytes": resident_bytes(),
@@ -489,7 +493,7 @@ class _Stream:
     def _quality(self) -> dict[str, float | None]:
         """The progressive figures."""
         loss, accuracy = self._progressive.all.means()
-        return {"loss": loss, "accuracy": accuracy if self._problems[0].classify else None}
+        return {"loss": loss, "accuracy": None if self._task == "regression" else accuracy}
 
     def finish(self) -> tuple[Model, dict[str, Any]]:
         """Commit, polish, write the model and report.

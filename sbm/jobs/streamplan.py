@@ -155,7 +155,7 @@ def _too_little(
     total = sum(items.values())
     enough = total + max(features, 8 * least)
     return MemoryPlanError(
-        f"--mem {format_size(mem)} is too little to go on with {what}, which needs {needed}; "
+        f"--mem {format_size(mem)} is too little for {what}, which needs {needed}; "
         f"--mem {-(-enough // 1_000_000)}MB has room for twice as many features",
         total,
     )

@@ -154,8 +154,13 @@ class OnePass:
         return [solver.W for solver in self._solvers]
 
     @property
-    def dual(self) -> float:
-        """F(α): no model of all rows so far has a smaller objective."""
+    def dual(self) -> float | None:
+        """F(α): no model of all rows so far has a smaller objective.
+
+        None with one class, where alphas are feasible in the limit only.
+        """
+        if isinstance(self.problems[0], OneClass):
+            return None
         return sum(solver.dual for solver in self._solvers)
 
     @property
@@ -192,11 +197,18 @@ class OnePass:
         else:
             alpha = no_alphas(len(rows), problem.listed)
         totals = solver.step(_BLOCK, rows, alpha, moving).totals
+        if isinstance(problem, OneClass) and len(rows):
+            problem.level_with(rows, solver.W)
         _settle(solver.working)
         return totals
 
     def polish(self, rounds: int) -> Totals:
-        """Solve for the cached rows once more, with the alphas of all others as they are."""
+        """Solve for the cached rows once more, with the alphas of all others as they are.
+
+        Not with one class: its offset is that of a whole block, and cached rows are no sample.
+        """
+        if isinstance(self.problems[0], OneClass):
+            return Totals()
         nothing = self._arena.room(0, self._solvers[0].working.y.dtype)
         totals = Totals()
         for solver in self._solvers:

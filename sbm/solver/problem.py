@@ -33,6 +33,7 @@ __all__ = [
     "OneClass",
     "Problem",
     "Sweeps",
+    "decide",
     "rows_ahead",
     "squared_norm",
 ]
@@ -283,6 +284,13 @@ class OneClass:
         self._x_sum = None
         W += share
         return alpha
+
+    def level_with(self, rows: Rows, W: Weights) -> None:
+        """Let ρ be the best one for these rows at W: the ν-quantile of their decision values.
+
+        On a stream there are no passes in which ρ would settle.
+        """
+        self._level[0] = np.quantile(decide(rows, W, 0.0), self.nu)
 
     def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
         """Sweep over a working set, then move ρ; see `Problem.solve`."""
@@ -583,6 +591,16 @@ def _mean_square(work: WorkingSet) -> float:
             for a, k in zip(work.starts[chosen].tolist(), lengths.tolist(), strict=True)
         )
     return total / max(1, len(chosen)) or 1.0
+
+
+def decide(rows: Rows, W: Weights, bias: float) -> npt.NDArray[np.float64]:
+    """Return decision values, shape (n_rows, n_outputs)."""
+    scores = np.empty((len(rows), W.shape[1]))
+    share = bias * W[-1] if bias > 0 else np.zeros(W.shape[1])
+    load("sbm.solver.kernels.decision").decide(
+        rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, share, scores
+    )
+    return scores
 
 
 def rows_ahead(W: Weights) -> int:
