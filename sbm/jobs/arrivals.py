@@ -181,7 +181,9 @@ class Arrivals:
     Attributes
     ----------
     needs : Needs
-        Of the rows gathered so far; where the plan is outgrown, of the next row, too.
+        Of the rows gathered so far.
+    wanted : Needs
+        Where the plan is outgrown, of the next row, too.
     error : DataError or None
         What was refused; all rows in front of it are gathered.
     is_outgrown : bool
@@ -213,7 +215,7 @@ class Arrivals:
         for source in sources:
             self._remember(source)
         self._buffers = Buffers(PIECE)
-        self.needs = needs or Needs(labels=self._n_fixed or 0)
+        self.needs = self.wanted = needs or Needs(labels=self._n_fixed or 0)
         self.error: DataError | None = None
         self.is_outgrown = self.is_over = False
         self._pool = ThreadPoolExecutor(options.parsers, "sbm-parse")
@@ -416,7 +418,7 @@ class Arrivals:
             if taken == 0:
                 if fitting == piece.done:
                     self.is_outgrown = True
-                    self.needs = self._grown(needs, piece, piece.done, piece.done + 1)
+                    self.wanted = self._grown(needs, piece, piece.done, piece.done + 1)
                 break
             offset += int(piece.indptr[piece.done + taken] - piece.indptr[piece.done])
             n, piece.done = n + taken, piece.done + taken

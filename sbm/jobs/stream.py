@@ -397,7 +397,7 @@ class _Stream:
     def _go_on_larger(self) -> None:
         """Make another plan, with room for the row that did not fit, and go on from a commit."""
         assert self._student is not None
-        needs = self._arrivals.needs
+        needs = self._arrivals.wanted
         try:
             self._refuse_weighted(needs)
             self._plan_for(needs)
