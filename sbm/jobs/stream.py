@@ -113,6 +113,8 @@ def stream(
         ``settings.mem`` is too small; all rows so far are kept.
     StoreError
         There is nothing to go on from, or something cannot be written.
+    KeyboardInterrupt
+        It was told to stop before there was any row.
     """
     begin = time.perf_counter()
     return_freed_memory()
@@ -254,6 +256,8 @@ class _Stream:
         """Learn until there are no more rows."""
         needs = self._arrivals.peek(FIRST_BLOCK)
         if self._student is None:
+            if needs is None and self.is_stopped():
+                raise KeyboardInterrupt  # there is nothing to keep
             if needs is None:
                 raise self._arrivals.error or DataError(
                     "the input holds no rows; nothing was learned and no model written"
