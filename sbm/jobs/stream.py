@@ -215,9 +215,9 @@ class _Stream:
         total = sum(source.size for source in sources)
         progress.start("stream", total if all(s.size for s in sources) else None)
         prepare("split", self.options.dtype, progress)
-        if record:
+        if self._seen.rows:
             self._make_student(Needs(**record["needs"]), opened.state, record["student"])
-            opened.state = {}
+        opened.state = {}  # where nothing was learned yet, the first plan is made anew
 
     def close(self) -> None:
         """End the threads."""
