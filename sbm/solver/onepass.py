@@ -129,6 +129,9 @@ class OnePass:
         self._arena, self._size = arena, size
         self._spread = spread
         self.n_rows = 0
+        for problem in problems:
+            if isinstance(problem, OneClass):
+                problem.total = 0.0  # rows are counted as they come
         self._weights = [GrowingWeights(size.features, p.n_outputs, p.bias > 0) for p in problems]
         n = len(problems)
         self._solvers = [
