@@ -249,10 +249,9 @@ class OnePass:
         for solver, weights, part in zip(
             self._solvers, self._weights, _widen(parts, before, self.problems), strict=True
         ):
+            solver.W = weights.grow(len(parts[0]["W"]) - (solver.problem.bias > 0))
             if part is not None:
-                W = part["W"]
-                solver.W = weights.grow(len(W) - (solver.problem.bias > 0))
-                solver.W[:] = W
+                solver.W[:] = part["W"]
                 solver.restore(part)
                 _fill(solver.working, part)
             if isinstance(solver.problem, OneClass):
