@@ -216,8 +216,12 @@ def put_back(data: bytes, stream: Readable) -> Readable:
     return _PutBack(data, stream) if data else stream
 
 
-def go_to(place: Place, stream: Readable, name: str, file: Any = None) -> None:
+def go_to(
+    place: Place, stream: Readable, name: str, patience: Patience, file: Any = None
+) -> None:
     """Pass over the text in front of a place, and see to it that it is the text known from before.
+
+    Where patience ends on the way, nothing more comes of the stream, so nothing is wrong.
 
     Parameters
     ----------
@@ -226,6 +230,7 @@ def go_to(place: Place, stream: Readable, name: str, file: Any = None) -> None:
         At its beginning.
     name : str
         For the error message.
+    patience : Patience
     file : binary file, optional
         The same stream where it can be told to go to a position.
 
@@ -245,6 +250,8 @@ def go_to(place: Place, stream: Readable, name: str, file: Any = None) -> None:
             break
         left -= n or 0
         tail = (tail + bytes(room[: n or 0]))[-TAIL:]
+    if left and patience.gave_up:
+        return
     if left or tail[len(tail) - len(place.tail) :] != place.tail:
         raise DataError(
             f"{name} is not the text that was learned from before, its first {place.text} bytes "

@@ -284,23 +284,26 @@ def _go_on(
     live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
     if unpacked is not None:
         stream: Readable = Interruptible(unpacked, patience)
-        go_to(source.place, stream, source.name)
+        go_to(source.place, stream, source.name, patience)
     elif source.name == "-" or is_pipe(file):
         head, source.head = source.head, b""
         stream = _Counted(live, source)
         again, stream = is_replay(stream, head, patience)
-        if not again:
-            source.earlier += source.place.rows + source.skip
-            source.carried, source.place = source.rest, Place(text=-len(source.rest))
-            source.skip = 0
-        if source.place.text < 0:
-            stream = put_back(source.carried, stream)
+        if head and not source.head:  # nothing came: it is where it was
+            source.head, stream = head, put_back(source.rest, stream)
         else:
-            go_to(source.place, stream, source.name)
+            if not again:
+                source.earlier += source.place.rows + source.skip
+                source.carried, source.place = source.rest, Place(text=-len(source.rest))
+                source.skip = 0
+            if source.place.text < 0:
+                stream = put_back(source.carried, stream)
+            else:
+                go_to(source.place, stream, source.name, patience)
     else:
         stream = _Counted(live, source)
         if source.place.text:
-            go_to(source.place, stream, source.name, file)
+            go_to(source.place, stream, source.name, patience, file)
     place, source.rest = source.place, b""
     source.text, source.lines = place.text, place.lines
     source.rows, source.skipped = place.rows, place.skipped
