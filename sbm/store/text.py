@@ -252,7 +252,7 @@ def _read_pieces(
     is_last: bool,
 ) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
-    raw: Any = sys.stdin.buffer if source.name == "-" else open(source.name, "rb", buffering=0)  # noqa: SIM115  closed below, stdin must stay open
+    raw: Any = sys.stdin.buffer if source.name == "-" else _open(source.name, patience)
     try:
         opener = _OPENERS.get(Path(source.name).suffix.lower())
         digested = _Digested(raw, source)
@@ -270,6 +270,15 @@ def _read_pieces(
     finally:
         if source.name != "-":
             raw.close()
+
+
+def _open(name: str, patience: Patience | None) -> Any:
+    """Open a file; with patience, without waiting for somebody to write to a named pipe."""
+    if patience is None:
+        return open(name, "rb", buffering=0)
+    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb", 0)
 
 
 def _go_on(
