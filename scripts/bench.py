@@ -9,7 +9,9 @@
                against merely touching every nonzero and its weight? What does it achieve?
 `start`        how long does ``sbm --help`` take?
 `text-to-gap`  how long from text to a model of given accuracy, with how much memory?
-`one-pass`     how good is the model after a single pass, against Vowpal Wabbit's?
+`one-pass`     how good is the model of text that is read once, against the optimum, Vowpal
+               Wabbit's single pass and online learners? How long does it take?
+`stream-memory`  does memory stay the same while gigabytes come through a pipe?
 `scaling`      do time per row and memory stay the same when the data grows?
 `overlap`      does a pass cost the larger one of loading and solving, or their sum? What is the
                cache good for at equal memory?
@@ -55,7 +57,7 @@ from scripts.bench_classes import bench_classes, bench_multiclass_error
 from scripts.bench_data import FEATURES, QUICK_FEATURES, hold_out, make_text
 from scripts.bench_family import bench_family
 from scripts.bench_kernel import bench_kernel
-from scripts.bench_models import bench_one_pass, bench_text_to_gap
+from scripts.bench_models import bench_text_to_gap
 from scripts.bench_multiclass import bench_multiclass, bench_ovr_cache, bench_pairs
 from scripts.bench_options import (
     bmd_options,
@@ -70,6 +72,7 @@ from scripts.bench_options import (
     liblinear_option,
     limit_options,
     multiclass_options,
+    one_pass_options,
     overlap_options,
     ovr_cache_options,
     parse_options,
@@ -79,10 +82,12 @@ from scripts.bench_options import (
     screening_options,
     split_options,
     splitting_options,
+    stream_memory_options,
     training_options,
     tune_options,
 )
 from scripts.bench_plot import draw
+from scripts.bench_stream import bench_one_pass, bench_stream_memory
 from scripts.bench_text import bench_parse, bench_split, bench_start
 from scripts.bench_tools import BenchError, Report, tell
 from scripts.bench_training import (
@@ -167,11 +172,24 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "one-pass": Benchmark(
         bench_one_pass,
-        "the model after a single pass",
-        (training_options, rounds_option, cache_option),
-        {"tol": 1e-4},
-        QUICK_TRAINING,
+        "the model of text that is read once",
+        (training_options, rounds_option, cache_option, one_pass_options),
+        {"tol": 1e-4, "mem": "200MB", "rounds": 2},
+        {**QUICK_TRAINING, "learner_C": [0.1], "mem": "400MB"},
         needs_test=True,
+    ),
+    "stream-memory": Benchmark(
+        bench_stream_memory,
+        "memory of a stream through a pipe",
+        (rounds_option, cache_option, stream_memory_options),
+        quick={
+            "size": "40MB",
+            "base": "4MB",
+            "features": 5000,
+            "grow": 2000,
+            "sample_seconds": 0.02,
+        },
+        rows=0,
     ),
     "scaling": Benchmark(
         bench_scaling,

@@ -11,6 +11,7 @@ from scripts.bench_ours import (
     accuracy_of,
     split,
     splitting_options,
+    stream,
     train,
     training_options,
     warm_up,
@@ -25,7 +26,7 @@ from scripts.bench_peers import (
 )
 from scripts.bench_tools import Finished, Report, alternate, median, median_ratio, tell
 
-__all__ = ["bench_one_pass", "bench_text_to_gap"]
+__all__ = ["VW_NOTE", "Contest", "Run", "bench_text_to_gap", "describe", "ratio"]
 
 LIBLINEAR_CURVE = (1e9, 1, 0.3, 0.1)
 VW_CURVE = (1, 2, 5)
@@ -37,7 +38,7 @@ VW_NOTE = (
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """One way from text to a model.
 
     Attributes
@@ -69,12 +70,13 @@ class _Run:
         return max(done.peak_bytes for done in self.processes)
 
 
-class _Contest:
+class Contest:
     """The contestants, each with a folder for its files, and what is computed of their models."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self.store, self.model = args.folder / "ours.sbm", args.folder / "ours.model"
+        self.stream_model = args.folder / "stream.model"
         self.peer_model = args.folder / "liblinear.model"
         tell("converting text for Vowpal Wabbit")
         self.vw = VowpalWabbit(args.data, args.test, args.folder)
@@ -85,14 +87,14 @@ class _Contest:
         """LIBLINEAR, where it takes part."""
         return Liblinear(self._args)
 
-    def run_ours(self, **changes: Any) -> _Run:
+    def run_ours(self, **changes: Any) -> Run:
         """Split and train."""
         args = self._args
         first = split(args.data, self.store, **splitting_options(args))
         then = self.train(**changes)
         facts = then.json()
         inside = {k: facts["seconds"][k] for k in ("solve", "wait", "certify")}
-        return _Run([first, then], {"split": first.seconds, "train": then.seconds} | inside, facts)
+        return Run([first, then], {"split": first.seconds, "train": then.seconds} | inside, facts)
 
     def train(self, **changes: Any) -> Finished:
         """Train on the store that is there; it may only use up its passes if they are given."""
@@ -100,15 +102,22 @@ class _Contest:
         options = training_options(self._args, **changes)
         return train(self.store, self.model, codes=codes, **options)
 
-    def run_liblinear(self, e: float) -> _Run:
+    def run_liblinear(self, e: float) -> Run:
         """LIBLINEAR."""
         done = self.liblinear.run(self._args.data, self.peer_model, e)
-        return _Run([done], self.liblinear.shares(done))
+        return Run([done], self.liblinear.shares(done))
 
-    def run_vw(self) -> _Run:
+    def run_stream(self, **options: Any) -> Run:
+        """One stream over the text, from text to a model."""
+        done = stream(self._args.data, self.stream_model, **options)
+        facts = done.json()
+        names = ("load", "wait", "predict", "learn", "write")
+        return Run([done], {name: facts["seconds"][name] for name in names}, facts)
+
+    def run_vw(self) -> Run:
         """Vowpal Wabbit's single pass."""
         start = self.vw.start()
-        return _Run([self.vw.run()], {"start of the program": start.seconds})
+        return Run([self.vw.run()], {"start of the program": start.seconds})
 
     def curves(self, bound: float, split_seconds: float) -> Iterator[dict[str, Any]]:
         """Yield the points of the picture, each measured once."""
@@ -141,7 +150,8 @@ class _Contest:
             yield point("VW", f"--passes {passes}", seconds, None, self.vw.accuracy())
 
 
-def _describe(name: str, runs: list[_Run], **more: Any) -> dict[str, Any]:
+def describe(name: str, runs: list[Run], **more: Any) -> dict[str, Any]:
+    """Cells of the row of a contestant: medians of its runs."""
     shares = {k: median([r.shares[k] for r in runs]) for k in runs[0].shares}
     return {
         "what": name,
@@ -153,7 +163,8 @@ def _describe(name: str, runs: list[_Run], **more: Any) -> dict[str, Any]:
     }
 
 
-def _ratio(above: list[_Run], below: list[_Run], name: str) -> float:
+def ratio(above: list[Run], below: list[Run], name: str) -> float:
+    """Median ratio of a quantity of neighbouring runs."""
     return median_ratio([getattr(r, name) for r in above], [getattr(r, name) for r in below])
 
 
@@ -171,7 +182,7 @@ def bench_text_to_gap(args: argparse.Namespace, report: Report) -> None:
     The picture: curves over the wall time from text, of trainings from scratch with ever more
     passes (sbm), ever smaller ``-e`` (LIBLINEAR), more passes (Vowpal Wabbit).
     """
-    contest = _Contest(args)
+    contest = Contest(args)
     names = ("sbm", "LIBLINEAR", "VW, one pass")
     tasks = {
         "sbm": contest.run_ours,
@@ -189,7 +200,7 @@ def bench_text_to_gap(args: argparse.Namespace, report: Report) -> None:
         tell(f"objective of {name}")
         value = objective(args.data, args.C, models[name]) if name in models else None
         report.rows.append(
-            _describe(
+            describe(
                 name,
                 runs[name],
                 objective=None if value is None else f"{value:.10g}",
@@ -200,9 +211,9 @@ def bench_text_to_gap(args: argparse.Namespace, report: Report) -> None:
     split_seconds = median([r.shares["split"] for r in ours])
     report.tables["curves"] = list(contest.curves(bound, split_seconds))
     report.ratios = {
-        "sbm_of_liblinear_time": _ratio(ours, theirs, "seconds"),
-        "sbm_of_liblinear_peak_memory": _ratio(ours, theirs, "peak_bytes"),
-        "sbm_of_vw_single_pass_time": _ratio(ours, vw, "seconds"),
+        "sbm_of_liblinear_time": ratio(ours, theirs, "seconds"),
+        "sbm_of_liblinear_peak_memory": ratio(ours, theirs, "peak_bytes"),
+        "sbm_of_vw_single_pass_time": ratio(ours, vw, "seconds"),
         "sbm_certified_relative_gap": median([r.facts["relative_gap"] for r in ours]),
         "sbm_passes": median([r.facts["passes"] for r in ours]),
     }
@@ -222,51 +233,8 @@ def bench_text_to_gap(args: argparse.Namespace, report: Report) -> None:
     ]
 
 
-def _best_bound(contest: _Contest, args: argparse.Namespace, ours: list[_Run]) -> float:
+def _best_bound(contest: Contest, args: argparse.Namespace, ours: list[Run]) -> float:
     """The largest dual value that is certified, by a longer training too; not timed."""
     tell(f"training to {args.bound_tol:g} for a bound of the optimum")
     longer = contest.train(tol=args.bound_tol, max_passes=BOUND_PASSES).json()
     return float(max(longer["dual"], *(r.facts["dual"] for r in ours)))
-
-
-def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
-    """Time split and a single pass of training as whole processes, beside Vowpal Wabbit's pass.
-
-    The certificate at the end is a pass of its own and part of the time. The accuracy is compared
-    with that of a training to ``--tol``, which is done once. Compiling, predicting and converting
-    text are left out.
-    """
-    contest = _Contest(args)
-    tasks = {"sbm": lambda: contest.run_ours(max_passes=1), "VW": contest.run_vw}
-    runs = alternate(tasks, args.runs)
-    right = {"sbm": accuracy_of(contest.model, args.test), "VW": contest.vw.accuracy()}
-    tell("training to convergence")
-    converged = contest.run_ours()
-    best = accuracy_of(contest.model, args.test)
-    described = {
-        "sbm, one pass": (runs["sbm"], right["sbm"]),
-        f"sbm, to {args.tol:g}": ([converged], best),
-        "VW, one pass": (runs["VW"], right["VW"]),
-    }
-    for name, (found, share) in described.items():
-        facts = found[-1].facts
-        report.rows.append(
-            _describe(
-                name,
-                found,
-                passes=facts.get("passes", 1),
-                certified_relative_gap=facts.get("relative_gap"),
-                test_accuracy=share,
-                of_converged_accuracy=share / best,
-            )
-        )
-    report.ratios = {
-        "sbm_of_vw_single_pass_time": _ratio(runs["sbm"], runs["VW"], "seconds"),
-        "sbm_of_vw_single_pass_cpu_time": _ratio(runs["sbm"], runs["VW"], "cpu_seconds"),
-        "accuracy_of_one_pass_of_converged": right["sbm"] / best,
-        "accuracy_of_vw_of_converged": right["VW"] / best,
-    }
-    report.notes = [
-        "sbm: split and train, the certificate included; converged: measured once",
-        VW_NOTE,
-    ]

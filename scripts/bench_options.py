@@ -9,6 +9,7 @@ from sbm.settings import Settings
 from sbm.solver.losses import LOSSES as ALL_LOSSES
 from scripts.bench_evaluate import LOSSES
 from scripts.bench_family import LOSSES as FAMILY
+from scripts.bench_learners import learner_options
 
 __all__ = [
     "also_option",
@@ -24,6 +25,7 @@ __all__ = [
     "liblinear_option",
     "limit_options",
     "multiclass_options",
+    "one_pass_options",
     "overlap_options",
     "ovr_cache_options",
     "parse_options",
@@ -33,6 +35,7 @@ __all__ = [
     "screening_options",
     "split_options",
     "splitting_options",
+    "stream_memory_options",
     "training_options",
     "tune_options",
 ]
@@ -148,6 +151,35 @@ def gap_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--curve-passes", type=int, default=30, metavar="N", help="most passes of a curve's point"
     )
+
+
+def one_pass_options(parser: argparse.ArgumentParser) -> None:
+    """Of `one-pass`."""
+    parser.add_argument("--stream-mem", metavar="SIZE", help="of sbm stream; default: --mem")
+    parser.add_argument(
+        "--stream-rounds", type=_or_auto(int), default="auto", metavar="N",
+        help="of sbm stream; default: its own",
+    )  # fmt: skip
+    learner_options(parser)
+
+
+def stream_memory_options(parser: argparse.ArgumentParser) -> None:
+    """Of `stream-memory`."""
+    cost_option(parser)
+    parser.add_argument("--mem", default="256MB", metavar="SIZE", help="default: %(default)s")
+    parser.add_argument(
+        "--size", default="10GB", metavar="SIZE", help="of text; default: %(default)s"
+    )
+    parser.add_argument(
+        "--base", default="64MB", metavar="SIZE",
+        help="of the text that is written again and again; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--features", type=int, default=700_000, metavar="N")
+    parser.add_argument(
+        "--grow", type=int, default=0, metavar="N",
+        help="new features over the whole text; default: none",
+    )  # fmt: skip
+    parser.add_argument("--sample-seconds", type=float, default=0.5, metavar="T")
 
 
 def scaling_options(parser: argparse.ArgumentParser) -> None:

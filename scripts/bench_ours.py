@@ -22,10 +22,13 @@ __all__ = [
     "hold",
     "log_of",
     "passes_of",
+    "read_alone",
     "remove",
     "solving_of",
     "split",
     "splitting_options",
+    "stream",
+    "stream_command",
     "train",
     "train_throttled",
     "training_options",
@@ -43,6 +46,28 @@ import sbm
 store, model, settings, rate = sys.argv[1:]
 settings = sbm.Settings(**json.loads(settings))
 print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1]))
+"""
+
+
+# Arguments: text. Does what a stream does in front of its blocks, with one thread for parsing and
+# what comes behind it; a piece of text is read ahead, as always.
+READING_CHILD = """\
+import json, sys, time
+from sbm.jobs.deal import CodedText
+from sbm.jobs.prefetch import loading_thread
+from sbm.store.buffers import Buffers
+from sbm.store.idtable import IdTable
+from sbm.store.live import Patience
+from sbm.store.text import PIECE, convert_sources, expand_inputs
+ids, buffers = IdTable(), Buffers(PIECE)
+sources = expand_inputs(sys.argv[1:])
+begin = time.perf_counter()
+coded = lambda parsed: CodedText.of(parsed, ids, buffers)
+options = {"ahead": 1, "patience": Patience()}
+for _, text in convert_sources(sources, loading_thread(1), coded, **options):
+    text.complete(ids)
+    text.give_back(buffers)
+print(json.dumps({"seconds": time.perf_counter() - begin, "rows": sources[0].rows}))
 """
 
 
@@ -76,6 +101,26 @@ def train(
     _remove_model(model)
     words = (*_words(options), *flags)
     return run_process(sbm_command("train", store, "-o", model, *words, "--json"), codes=codes)
+
+
+def stream_command(text: Path | str, model: Path, **options: Any) -> list[str]:
+    """Command line of ``sbm stream`` from scratch; its report goes to stdout.
+
+    An option of None is left out.
+    """
+    _remove_model(model)
+    given = {name: value for name, value in options.items() if value is not None}
+    return sbm_command("stream", text, "-o", model, *_words(given), "--json")
+
+
+def stream(text: Path, model: Path, **options: Any) -> Finished:
+    """Run ``sbm stream`` from scratch; its report is on stdout."""
+    return run_process(stream_command(text, model, **options))
+
+
+def read_alone(text: Path) -> dict[str, float]:
+    """Read and parse a text and number its features, on one thread; ``seconds`` and ``rows``."""
+    return run_process([sys.executable, "-c", READING_CHILD, str(text)]).json()
 
 
 def train_throttled(

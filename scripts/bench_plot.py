@@ -140,12 +140,30 @@ def _tune(report: dict[str, Any], panels: Any) -> None:
     panels[1].set_xlabel("seconds")
 
 
+def _stream_memory(report: dict[str, Any], panels: Any) -> None:
+    """Resident memory over the gigabytes read, from outside, and what the run's log says."""
+    samples = report["tables"]["samples"]
+    read = [row["GB_read"] for row in samples]
+    panels[0].plot(read, [row["resident_MB"] for row in samples], label="resident, from outside")
+    panels[0].axhline(report["settings"]["bound_MB"], color="#d55e00", ls="--", label="--mem")
+    panels[0].set_xlabel("GB of text read")
+    panels[0].set_ylabel("MB")
+    panels[1].plot(read, [row["seconds"] for row in samples], label="text read")
+    panels[1].set_xlabel("GB of text read")
+    panels[1].set_ylabel("seconds")
+    for panel in panels:
+        panel.set_ylim(bottom=0)
+        panel.grid(alpha=0.3)
+    panels[0].legend(loc="lower right")
+
+
 PICTURES: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "text-to-gap": _text_to_gap,
     "scaling": _scaling,
     "bmd": _bmd,
     "classes": _classes,
     "tune": _tune,
+    "stream-memory": _stream_memory,
 }
 
 

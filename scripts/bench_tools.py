@@ -26,6 +26,7 @@ __all__ = [
     "BenchError",
     "Finished",
     "Report",
+    "Running",
     "alternate",
     "machine_facts",
     "median",
@@ -110,6 +111,21 @@ class Running:
             [sys.executable, "-I", "-S", "-c", LAUNCHER, str(facts), *map(str, command)],
             cwd=folder, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over; `wait` tells the rest."""
+        return self._process.poll() is not None
+
+    @property
+    def program(self) -> int | None:
+        """Process id of the program itself, while it runs; Linux only."""
+        launcher = self._process.pid
+        try:
+            children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
+        except OSError:
+            return None
+        return int(children.split()[0]) if children.strip() else None
 
     def wait(self, codes: Sequence[int] = (0,)) -> Finished:
         """Wait for its end.
