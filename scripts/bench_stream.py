@@ -218,8 +218,10 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
             + f", with {args.grow:,} new features over the whole text" * bool(args.grow)
         ),
         "MB per second: text over the seconds of the run, beside the process that writes it",
-        "slope: of a line through the samples of the last half, by least squares; without those "
-        "behind the last byte, when the buffers of the text are gone",
+        (
+            "slope: of a line through the samples of the last half, by least squares; without "
+            "those behind the last byte, when the buffers of the text are gone"
+        ),
     ]
 
 
