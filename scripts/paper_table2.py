@@ -59,13 +59,14 @@ class _Text:
         self.rows, self.classes = len(labels), len(set(labels.tolist()))
         if self.classes < 2:
             raise BenchError(f"{data.name} has one label, two or more are needed")
-        self.loss = "hinge" if self.classes == 2 else args.loss
+        self.loss: str = "hinge" if self.classes == 2 else args.loss
+        self.mem: str = args.mem if self.classes == 2 else args.several_mem
         self.accuracies: dict[str, float] = {}
         self.learners: dict[str, dict[str, Any]] = {}
 
     def measure(self) -> list[dict[str, Any]]:
         """Run everything; return the rows of the table."""
-        args, mem = self.args, self.args.mem
+        args, mem = self.args, self.mem
         blockwise = {
             name: {"mem": mem, "C": args.C, "loss": self.loss, **options}
             for name, options in BLOCKWISE.items()
@@ -212,7 +213,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Report:
         ),
         (
             f"loss of sbm, bmd and reference: hinge of two classes, {args.loss} of several; the "
-            "same --mem for all streams, so blocks without a cache are larger"
+            "same --mem for all streams of a text, so blocks without a cache are larger"
         ),
         (
             "VW: --loss_function hinge -b 22, from text in its own format, converted before, with "
@@ -254,6 +255,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mem", default="200MB", metavar="SIZE", help="of streams; default: %(default)s"
     )
+    parser.add_argument(
+        "--several-mem", default="400MB", metavar="SIZE",
+        help="of streams of several classes, which have weights for each; default: %(default)s",
+    )  # fmt: skip
     parser.add_argument("--reference-mem", default="1GB", metavar="SIZE", help="of the reference")
     parser.add_argument("--tol", type=float, default=1e-3, help="of it; default: %(default)s")
     parser.add_argument("--max-passes", type=int, default=500, metavar="N", help="of it")

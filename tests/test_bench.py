@@ -45,10 +45,26 @@ RATIOS = {
         "sbm_passes",
     },
     "one-pass": {
+        "stream_of_vw_single_pass_time",
+        "stream_of_vw_single_pass_cpu_time",
+        "stream_of_split_and_train_time",
         "sbm_of_vw_single_pass_time",
         "sbm_of_vw_single_pass_cpu_time",
         "accuracy_of_one_pass_of_converged",
         "accuracy_of_vw_of_converged",
+        "accuracy_of_stream_of_converged",
+        "points: stream_below_converged",
+        "points: stream_above_vw",
+        "points: stream_above_best_online_learner",
+        "points: stream_above_bmd",
+    },
+    "stream-memory": {
+        "MB_of_text_per_second",
+        "rows_per_second",
+        "peak_MB",
+        "peak_of_mem",
+        "slope_of_the_last_half_bytes_a_GB",
+        "slope: growth_of_the_last_half_of_peak",
     },
     "scaling": {
         "split_us_per_row: largest_of_smallest",
@@ -133,7 +149,7 @@ RATIOS = {
     },
 }
 MULTICLASS = {"multiclass", "bmd", "pairs", "ovr-cache", "multiclass-error"}
-WITHOUT_DATA = {"start", "parse", "classes"}  # or of their own
+WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
 LEARNERS = {"liblinear": "liblinear-official", "sklearn": "scikit-learn"}
 PEERS = {
     "parse": LEARNERS,
@@ -144,7 +160,7 @@ PEERS = {
     "family": LEARNERS,
     "multiclass": {"liblinear": "liblinear-official"},
 }
-PICTURES = {"text-to-gap", "scaling", "bmd", "classes", "tune"}
+PICTURES = {"text-to-gap", "scaling", "bmd", "classes", "tune", "stream-memory"}
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +209,12 @@ def read_report(prefix: Path) -> dict[str, Any]:
     text = prefix.with_name(prefix.name + ".md").read_text().splitlines()
     assert text[0].startswith(f"## {report['benchmark']}: ")
     assert sum(line.startswith("|") for line in text) == sum(2 + len(rows) for rows in tables)
-    for number in [*report["ratios"].values(), *(n for rows in tables for n in numbers_of(rows))]:
+    for number in (n for rows in tables for n in numbers_of(rows)):
         assert math.isfinite(number)
         assert number >= 0
-    assert all(number > 0 for number in report["ratios"].values())
+    for name, number in report["ratios"].items():
+        assert math.isfinite(number)
+        assert number > 0 or "points" in name or "slope" in name, name  # differences have a sign
     return report
 
 
@@ -231,6 +249,17 @@ def test_benchmark_runs_at_toy_size(
     if name in ("text-to-gap", "one-pass"):
         for row in report["rows"]:
             assert 0.75 < row["test_accuracy"] < 1, row  # labels have the right sign
+    if name == "one-pass":
+        names = [row["what"].removeprefix("stream, ").split(",")[0] for row in report["rows"]]
+        online = ["perceptron", "passive_aggressive", "arow", "pegasos", "bmd"]
+        assert names == ["sbm", "sbm stream", "VW", "sbm", *online]
+    if name == "stream-memory":
+        assert report["data"]["text"] == "0.04 GB"
+        assert report["data"]["features"] > 6900  # 5000 of the rows, 2000 that came one by one
+        peak, bound = report["ratios"]["peak_MB"], report["settings"]["bound_MB"]
+        assert max(row["resident_MB"] for row in report["rows"]) <= peak < bound
+        log = report["tables"]["log of the run"]
+        assert log[-1]["rows"] == report["data"]["rows"]
     if name == "family":
         for row in report["rows"]:
             assert row["converged"], row
@@ -440,6 +469,28 @@ def test_end_of_line_is_where_the_lines_end(share: float, tmp_path: Path) -> Non
         data.PIECE = whole
 
 
+@pytest.mark.parametrize("grow", [0, 5])
+def test_text_of_a_stream_is_written_again_and_again(grow: int, tmp_path: Path) -> None:
+    streams = load_script("bench_stream")
+    rows = [f"{k % 2} {k + 1}:1" for k in range(8)]
+    if grow:
+        rows = [row + " 0000009:1" * (k % 4 == 0) for k, row in enumerate(rows)]
+    text = "\n".join(rows) + "\n"
+    (tmp_path / "base.svm").write_text(text)
+    size = 3 * len(text) - 2  # the last row does not fit
+    arguments = [tmp_path / "base.svm", size, grow, 9]
+    with streams._fed(arguments) as feeder:
+        written = feeder.stdout.read().decode().splitlines()
+    assert len(written) == 23
+    features = [row.split()[1:] for row in written]
+    for k in (0, 8):
+        assert sorted(int(row[0][:-2]) for row in features[k : k + 8]) == list(range(1, 9))
+    new = [int(row[1][:-2]) for row in features if len(row) > 1]
+    assert all((int(row[0][:-2]) % 4 == 1) == (len(row) > 1) for row in features if grow)
+    assert set(new) <= set(range(9, 9 + grow))
+    assert sorted(set(new[:2])) == ([9] if grow else [])  # a fifth, two fifths, two fifths
+
+
 def test_text_for_vowpal_wabbit(tmp_path: Path) -> None:
     (tmp_path / "small.svm").write_text("3 1:1 11:1 12:1.5 # 4:1\n\n-2 7:0.5 8:1\n3\n")
     load_script("bench_peers").to_vw(tmp_path / "small.svm", tmp_path / "small.vw", 3.0)
@@ -485,6 +536,8 @@ def test_liblinear_model_is_read_with_its_sign(labels: str, tmp_path: Path) -> N
         (["family", "--losses", "hinge"], 2, "invalid list of"),
         (["family", "--data", __file__, "--also", "nowhere.svm"], 1, "nowhere.svm: no such file"),
         (["tune", "--loss", "one_class"], 2, "invalid choice"),
+        (["one-pass", "--learner-C", "0.1,0"], 2, "invalid costs"),
+        (["stream-memory", "--grow", "99999999"], 1, "more than 7 digits"),
         (["nothing"], 2, "invalid choice"),
     ],
 )
