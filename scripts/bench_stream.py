@@ -172,7 +172,9 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
     from sbm.settings import parse_size
 
     if not Path("/proc/self/io").exists():
-        raise BenchError("stream-memory needs /proc/PID/status, which this system does not have")
+        raise BenchError(
+            "stream-memory looks at /proc/PID/status and io, which this system does not have"
+        )
     total, bound = parse_size(args.size), parse_size(args.mem)
     text = _make_base(args, report)
     model = args.folder / "stream.model"
