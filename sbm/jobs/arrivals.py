@@ -424,10 +424,10 @@ class Arrivals:
             n, piece.done = n + taken, piece.done + taken
             self._note(piece)
         assert offset - begin <= limits.nnz
-        left = [self._piece.left] if self._piece and self._piece.source is None else []
-        ahead = [piece.left for piece in self._ahead if piece.source is None]
+        mine = [self._piece, *self._ahead] if self._piece else self._ahead
+        left = [p.left for p in mine if p.source is None and p.done < len(p.y)]
         return Block(
-            into.part(0, n), needs, list(self._records), [*left, *ahead, *self._pending],
+            into.part(0, n), needs, list(self._records), [*left, *self._pending],
             is_last=self.is_over or self.is_outgrown,
             is_cut=self.patience.is_over() and n < limits.rows,
         )  # fmt: skip
