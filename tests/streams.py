@@ -1,0 +1,143 @@
+"""What the tests of `sbm stream` share: text that grows in every way, and pipes to read it from."""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sbm
+from sbm.jobs import stream as stream_job
+from sbm.jobs import streamplan
+from sbm.jobs.arrivals import sources_of
+from sbm.solver.onepass import Size
+from sbm.store import arrays, text
+from sbm.store.run import Run
+
+
+def make_lines(
+    n: int, seed: int = 0, classes: int = 2, values: bool = True, targets: bool = False
+) -> list[bytes]:
+    """Rows of text whose later ones have features, and classes, that earlier ones have not."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for k in range(n):
+        known = 8 + k // 4
+        ids = np.unique(random.integers(1, 1 + known, random.integers(1, 7)))
+        there = min(classes, 2 + k * classes // n)
+        label: Any = int(ids[0] + random.integers(0, 2)) % there
+        label = 2 * label - 1 if classes == 2 else label
+        if targets:
+            label = round(float(np.sin(ids).sum() + random.normal() / 8), 3)
+        pairs = (f"{i}:{random.integers(1, 32) / 8 if values else 1:g}" for i in ids)
+        lines.append(f"{label} {' '.join(pairs)}\n".encode())
+    return lines
+
+
+def stop_at(call: int) -> Callable[[], bool]:
+    """Answer no, but from so many questions on yes."""
+    calls = iter(range(1, call))
+    return lambda: next(calls, None) is None
+
+
+def learn(
+    inputs: Any, model: Path, resume: bool = False, stop: Callable[[], bool] | None = None,
+    options: Any = None, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Stream, with little to say; the report."""
+    if not resume:
+        settings = {"mem": "400MB", **settings}
+    _, report = sbm.stream(
+        inputs, model, settings, options=options, resume=resume,
+        is_stopped=stop or (lambda: False),
+    )  # fmt: skip
+    return report
+
+
+def kept(model: Path) -> dict[str, Any]:
+    """All that is kept of a stream, by name, in a form that can be compared."""
+    folder = model.with_name(model.name + ".run")
+    record = Run.read(folder)
+    state = arrays.read(folder / record["state"], "state").arrays
+    sources = sources_of(record["sources"])
+    names = ("student", "needs", "seen", "labels", "progressive", "totals", "blocks", "pending")
+    return {
+        "model": model.read_bytes() if model.exists() else None, "sources": sources,
+        **{name: record[name] for name in names},
+        **{name: (a.dtype.str, a.shape, a.tobytes()) for name, a in state.items()},
+    }  # fmt: skip
+
+
+def same(model: Path, other: Path) -> None:
+    """See to it that two streams kept the same, to the last byte."""
+    one, two = kept(model), kept(other)
+    assert sorted(one) == sorted(two), sorted({*one} ^ {*two})
+    different = {name: (one[name], two[name]) for name in one if one[name] != two[name]}
+    assert not different, {name: str(pair)[:300] for name, pair in different.items()}
+
+
+@contextlib.contextmanager
+def writer(fd: int, parts: Sequence[bytes]) -> Iterator[threading.Thread]:
+    """Write to a pipe from a thread, and close it."""
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(fd, "wb", 0) as file:
+            for part in parts:
+                file.write(part)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def stdin_of(monkeypatch: pytest.MonkeyPatch, fd: int) -> Iterator[None]:
+    """Let standard input be the end of a pipe; close it."""
+    with os.fdopen(fd, "rb") as file:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=file))
+        yield
+
+
+def small_plans(
+    monkeypatch: pytest.MonkeyPatch, rows: int = 48, first: int = 32, cache: float = 0.5
+) -> list[Any]:
+    """Have blocks of few rows, and no room for many more features; return the plans made."""
+    plans: list[Any] = []
+
+    def plan(*arguments: Any) -> streamplan.StreamPlan:
+        made = streamplan.plan_stream(*arguments)
+        needs, cache_frac = arguments[3], arguments[1]
+        share = cache if cache_frac else 0.0
+        nnz = rows * 5 + needs.longest
+        size = Size(
+            rows, nnz, int(rows * share) * max(1, len(arguments[2].outputs)),
+            int(nnz * share) * max(1, len(arguments[2].outputs)), needs.features + 20,
+            made.size.row_variables,
+        )  # fmt: skip
+        planned = replace(made.planned, features=size.features)
+        plans.append(replace(made, size=size, planned=planned))
+        return plans[-1]
+
+    monkeypatch.setattr(stream_job, "plan_stream", plan)
+    monkeypatch.setattr(stream_job, "FIRST_BLOCK", first)
+    return plans
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Parse text in pieces of few bytes."""
+    monkeypatch.setattr(text, "PIECE", size)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
