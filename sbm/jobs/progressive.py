@@ -125,8 +125,7 @@ def row_losses(
         off = np.abs(y - table[:, 0])
         losses = np.maximum(0.0, off - first.epsilon)
         return np.zeros(len(y), np.bool_), losses**2 if loss.squared else losses
-    if table.shape[1] == 1 and not loss.joint:
-        assert isinstance(first, Problem)
+    if isinstance(first, Problem) and table.shape[1] == 1:
         signs = np.where(y == first.positive, 1.0, -1.0)
         return (table[:, 0] > 0) == (signs > 0), _of_margin(loss, signs * table[:, 0])
     places = np.arange(len(y))
