@@ -191,6 +191,24 @@ class _PutBack:
         return n
 
 
+class _LineEnd:
+    """A stream that must go on with a line end, as what came before was taken for a whole line."""
+
+    def __init__(self, stream: Readable, name: str, line: int) -> None:
+        self._stream, self._name, self._line = stream, name, line
+        self._is_first = True
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        n = self._stream.readinto(buffer)
+        if n and self._is_first and buffer[0] not in b"\r\n":
+            raise DataError(
+                f"{self._name}:{self._line}: the line had no line end when it was learned, and has "
+                "gone on since"
+            )
+        self._is_first = self._is_first and not n
+        return n
+
+
 def is_replay(stream: Readable, head: bytes, patience: Patience) -> tuple[bool, Readable]:
     """Tell whether a pipe begins as an earlier one did; also return it, read from its beginning.
 
@@ -218,10 +236,12 @@ def put_back(data: bytes, stream: Readable) -> Readable:
 
 def go_to(
     place: Place, stream: Readable, name: str, patience: Patience, file: Any = None
-) -> None:
-    """Pass over the text in front of a place, and see to it that it is the text known from before.
+) -> Readable:
+    """Pass over the text in front of a place, and return the stream, to be read on from there.
 
-    Where patience ends on the way, nothing more comes of the stream, so nothing is wrong.
+    It is seen to that this text is the one known from before, and that a last line of it without a
+    line end has not gone on since. Where patience ends on the way nothing more comes of the stream,
+    so nothing is wrong.
 
     Parameters
     ----------
@@ -251,9 +271,11 @@ def go_to(
         left -= n or 0
         tail = (tail + bytes(room[: n or 0]))[-TAIL:]
     if left and patience.gave_up:
-        return
+        return stream
     if left or tail[len(tail) - len(place.tail) :] != place.tail:
         raise DataError(
             f"{name} is not the text that was learned from before, its first {place.text} bytes "
             "differ; give the text that is new in a file of its own"
         )
+    is_open = place.tail[-1:] not in (b"", b"\n")
+    return _LineEnd(stream, name, place.lines) if is_open else stream

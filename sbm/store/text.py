@@ -293,7 +293,7 @@ def _go_on(
     live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
     if unpacked is not None:
         stream: Readable = Interruptible(unpacked, patience)
-        go_to(source.place, stream, source.name, patience)
+        stream = go_to(source.place, stream, source.name, patience)
     elif source.name == "-" or is_pipe(file):
         head, source.head = source.head, b""
         stream = _Counted(live, source)
@@ -308,11 +308,11 @@ def _go_on(
             if source.place.text < 0:
                 stream = put_back(source.carried, stream)
             else:
-                go_to(source.place, stream, source.name, patience)
+                stream = go_to(source.place, stream, source.name, patience)
     else:
         stream = _Counted(live, source)
         if source.place.text:
-            go_to(source.place, stream, source.name, patience, file)
+            stream = go_to(source.place, stream, source.name, patience, file)
     place, source.rest = source.place, b""
     source.text, source.lines = place.text, place.lines
     source.rows, source.skipped = place.rows, place.skipped
