@@ -230,7 +230,7 @@ class _Stream:
         record, state, options = opened.record, opened.state, self.options
         mem = self.settings.mem_bytes
         task = self._task = choose_task(self.settings, find_loss(self.settings.loss))
-        known: Sequence[float] = record["labels"] if record else options.classes or ()
+        known: Sequence[float] = options.classes or (record["labels"] if record else ())
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         text = TextOptions(
             options.dtype, options.on_error == "skip", parsers_of(mem, max(1, self._threads - 1)),
