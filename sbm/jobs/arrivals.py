@@ -284,35 +284,39 @@ class Arrivals:
                 self._numbers[id(source)] = len(self._records)
                 self._records.append(_record(source, Place(), 0))
             text.complete(self.ids)
-            y = self._encode(text, source)
-            n = len(self.ids)
-            end = source.place if source.place.rows == source.rows else None
+            y, refusal = self._encode(text, source)
+            end = source.place if refusal is None and source.place.rows == source.rows else None
             piece = _Piece(
-                y, text.indptr, text.indices, text.values, n, source, text, source.before, end
-            )
+                y, text.indptr[: len(y) + 1], text.indices, text.values, len(self.ids), source,
+                text, source.before, end,
+            )  # fmt: skip
             piece.done = min(source.skip, len(y))
             source.skip -= piece.done
             yield piece
+            if refusal is not None:
+                raise refusal
 
-    def _encode(self, text: CodedText, source: Source) -> npt.NDArray[Any]:
-        """Turn labels into class codes or targets."""
+    def _encode(
+        self, text: CodedText, source: Source
+    ) -> tuple[npt.NDArray[Any], DataError | None]:
+        """Turn labels into class codes or targets, up to the first one that is refused."""
         if self._unlabelled:
-            return np.zeros(len(text.labels), np.int32)
+            return np.zeros(len(text.labels), np.int32), None
         if self.labels is None:
-            return text.labels
+            return text.labels, None
         codes = self.labels.encode(text.labels)
         if self.labels.real:
-            raise DataError(
+            return codes[:0], DataError(
                 f"{source.name} has more than 65,536 different labels, which are no classes; "
                 "use --loss epsilon_insensitive or another loss for regression"
             )
         if self._n_fixed is not None and len(self.labels.values) > self._n_fixed:
             row = int(np.argmax(codes >= self._n_fixed))
-            raise DataError(
+            return codes[:row], DataError(
                 f"{source.name}: row {source.before.rows + row + 1} has the label "
                 f"{format_number(text.labels[row])}, which --classes does not name"
             )
-        return codes
+        return codes, None
 
     def _next(self) -> _Piece | None:
         """Return the next piece, None at the end."""
