@@ -1,19 +1,26 @@
 """`sbm stream` end to end: the same bytes however often it stops, and what it keeps and refuses."""
 
 import contextlib
+import gzip
 import itertools
 import json
+import lzma
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zstandard
+from helpers import full_weights
 from streams import (
     kept,
     learn,
@@ -26,7 +33,11 @@ from streams import (
     writer,
 )  # fmt: skip
 
+import sbm
+from sbm.errors import DataError, SbmError
+from sbm.jobs import deal
 from sbm.jobs import stream as stream_job
+from sbm.jobs.stream import LEARNERS
 from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -357,3 +368,463 @@ def test_a_stream_keeps_others_from_its_model_while_it_runs(long_run):
         other.send_signal(signal.SIGINT)
         other.communicate(timeout=100)
     assert other.returncode == 130
+
+
+# ------------------------------------------------------------------------- text that is not whole
+
+
+def refusal(*arguments: Any, **settings: Any) -> str:
+    with pytest.raises(SbmError) as caught:
+        learn(*arguments, **settings)
+    return str(caught.value)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+LINES = make_lines(60)
+KEPT = (
+    "; the {} rows in front of it are learned and kept in m.model, mend the text and go on with "
+    "--resume"
+)
+
+
+def write(lines: Sequence[bytes], name: str = "d.svm") -> str:
+    Path(name).write_bytes(b"".join(lines))
+    return name
+
+
+@pytest.mark.parametrize("content", [[], [b"# nothing\n", b"\n"]])
+def test_a_stream_without_rows_is_refused(content, here):
+    assert refusal(write(content), Path("m.model")) == (
+        "the input holds no rows; nothing was learned and no model written"
+    )
+    assert not Path("m.model").exists()
+
+
+def test_a_whole_last_line_without_a_line_end_is_taken_and_named(here):
+    report = learn(write([*LINES[:-1], LINES[-1].rstrip()]), Path("m.model"))
+    assert report["rows"] == 60
+    assert report["open"] == ["d.svm"]
+    learn(write(LINES), Path("m.model"), resume=True)  # it has its line end by now
+    learn(write([*LINES, LINES[0]]), Path("m.model"), resume=True)
+    assert kept(Path("m.model"))["seen"]["rows"] == 61
+
+
+def test_a_last_line_that_was_learned_and_went_on_is_refused(here):
+    learn(write([*LINES, b"1 5:0.1"]), Path("m.model"))
+    expected = (
+        "d.svm:61: the line had no line end when it was learned, and has gone on since"
+        + KEPT.format(61)
+    )
+    assert refusal(write([*LINES, b"1 5:0.125\n"]), Path("m.model"), resume=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("torn", "found"),
+    [
+        (b"1 5:", "found '' where a decimal number is expected"),
+        (b"1 5", "found '5' without a value, a feature is written as id:value"),
+        (b"1 5:1e", "found '1e' where a decimal number is expected"),
+        (b"-", "found '-' where a numeric label is expected"),
+    ],
+)
+def test_what_is_in_front_of_a_torn_last_line_is_learned(torn, found, here):
+    learn(write([*LINES, LINES[7]]), Path("one.model"))
+    sentence = refusal(write([*LINES, torn]), Path("m.model"))
+    assert sentence == (
+        f"d.svm:61: {found} (the last line has no line end: something stopped in its middle)"
+        + KEPT.format(60)
+    )
+    assert Model.load(Path("m.model")).info["rows"] == 60
+    report = learn(write([*LINES, LINES[7]]), Path("m.model"), resume=True)
+    assert report["rows"] == 61
+    assert report["open"] == []
+
+
+def test_a_torn_line_that_is_the_first_leaves_nothing(here):
+    assert refusal(write([b"1 5:"]), Path("m.model")) == (
+        "d.svm:1: found '' where a decimal number is expected (the last line has no line end: "
+        "something stopped in its middle)"
+    )
+    assert not Path("m.model").exists()
+    assert refusal(write(LINES), Path("m.model"), resume=True) == (
+        "m.model.run is not a run with a commit (it has no run.json)"
+    )
+
+
+def test_a_stream_ends_at_a_refused_line_and_goes_on_once_it_is_mended(small, here):
+    bad = write([*LINES[:40], b"1 a:1\n", *LINES[40:]])
+    sentence = refusal(bad, Path("m.model"))
+    assert sentence == (
+        "d.svm:41: found 'a:1' where a feature written as id:value is expected" + KEPT.format(40)
+    )
+    assert kept(Path("m.model"))["seen"]["rows"] == 40
+    assert refusal(bad, Path("m.model"), resume=True) == sentence
+    learn(write([*LINES[:40], b"1 3:1\n", *LINES[40:]]), Path("m.model"), resume=True)
+    assert kept(Path("m.model"))["seen"]["rows"] == 61
+
+
+def test_a_pipe_that_ends_in_the_middle_of_a_number_goes_on_with_the_whole_line(here, monkeypatch):
+    def learn_pipe(lines, **more):
+        read, write = os.pipe()
+        with writer(write, lines), stdin_of(monkeypatch, read):
+            return learn("-", Path("m.model"), **more)
+
+    with pytest.raises(DataError, match="found '' where a decimal number is expected"):
+        learn_pipe([*LINES, b"1 5:"])
+    report = learn_pipe([b"1 5:2\n", LINES[0]], resume=True)
+    assert report["rows"] == 62
+
+
+def test_refused_lines_are_skipped_on_request(small, here):
+    learn(write(LINES), Path("one.model"))
+    bad = write([*LINES[:40], b"1 a:1\n", b"x\n", *LINES[40:]], "bad.svm")
+    report = learn(bad, Path("m.model"), options={"on_error": "skip"})
+    assert report["skipped"] == 2
+    assert report["problems"] == [
+        "bad.svm:41: found 'a:1' where a feature written as id:value is expected",
+        "bad.svm:42: found 'x' where a numeric label is expected",
+    ]
+    one, other = kept(Path("one.model")), kept(Path("m.model"))
+    assert sorted(name for name in one if one[name] != other[name]) == ["model", "sources"]
+    assert other["sources"] == [{"name": "bad.svm", "rows": 60, "skipped": 2}]
+
+
+def test_another_text_is_refused(here):
+    learn(write(LINES), Path("m.model"))
+    size = sum(map(len, LINES))
+    expected = (
+        f"d.svm is not the text that was learned from before, its first {size} bytes differ; give "
+        "the text that is new in a file of its own" + KEPT.format(60)
+    )
+    assert refusal(write([LINES[0], *LINES]), Path("m.model"), resume=True) == expected
+    assert refusal(write(LINES[:-1]), Path("m.model"), resume=True) == expected
+    report = learn(write([LINES[0], *LINES], "e.svm"), Path("m.model"), resume=True)
+    assert report["rows"] == 121
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_compressed_text_goes_on_where_it_was(ending, small, here):
+    pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}[ending]
+    name = write([pack(b"".join(text_of("one_vs_rest")))], f"d.svm{ending}")
+    learn(name, Path("one.model"), **settings_of("one_vs_rest"))
+    for stops in ((12, 9), (20, 5, 7)):
+        go_on(name, Path("m.model"), stops, **settings_of("one_vs_rest"))
+        same(Path("one.model"), Path("m.model"))
+
+
+# ------------------------------------------------------------------------ labels, values, features
+
+
+def test_other_labels_than_those_named_are_refused(small, here):
+    name = write([*LINES, b"3 1:1\n"])
+    chosen = {"classes": (1, -1)}
+    assert refusal(name, Path("m.model"), options=chosen) == (
+        "d.svm: row 61 has the label 3, which --classes does not name" + KEPT.format(60)
+    )
+    learn(write(LINES), Path("m.model"), resume=True)
+    learn(write(LINES), Path("one.model"), options=chosen)
+    same(Path("one.model"), Path("m.model"))
+
+
+def test_named_classes_need_not_come(here):
+    learn(write(LINES), Path("m.model"), options={"classes": (-1, 1, 3)}, loss="crammer_singer")
+    model = Model.load(Path("m.model"))
+    assert model.labels == [-1, 1, 3]
+    assert model.W.shape == (len(model.ids), 3)
+
+
+def test_one_label_waits_for_another_where_the_loss_tells_labels_apart(small, here):
+    one = [b"1 1:1 %d:2\n" % k for k in range(2, 60)]
+    assert refusal(write(one), Path("m.model"), loss="crammer_singer") == (
+        "all 58 rows have one label, crammer_singer needs at least two classes; they are kept, go "
+        "on with --resume"
+    )
+    assert not Path("m.model").exists()
+    learn(write([*one, *LINES]), Path("m.model"), resume=True)
+    assert Model.load(Path("m.model")).labels == [-1, 1]
+    learn(write(one), Path("n.model"))
+    assert Model.load(Path("n.model")).labels == [0, 1]
+
+
+def test_many_labels_are_refused_where_classes_are_learned(here, monkeypatch):
+    monkeypatch.setattr(deal, "MOST_LABELS", 30)
+    lines = [b"%d.5 1:1\n" % k for k in range(31)]
+    assert refusal(write(lines), Path("m.model")) == (
+        "d.svm has more than 65,536 different labels, which are no classes; use --loss "
+        "epsilon_insensitive or another loss for regression"
+    )
+    learn(write(lines), Path("m.model"), loss="epsilon_insensitive")
+    learn(write(lines[1:]), Path("m.model"))
+
+
+@EVERY_KIND
+def test_values_may_come_late(kind, small, here):
+    lines = [*text_of(kind, 200, values=False), *text_of(kind, 200, seed=1)]
+    report = learn(write(lines), Path("one.model"), **settings_of(kind))
+    assert report["rows"] == 400
+    assert next(plan.value_type for plan in small) == "ones"
+    assert small[-1].value_type == "float32"
+    assert go_on("d.svm", Path("m.model"), (20, 15, 11), **settings_of(kind))
+    same(Path("one.model"), Path("m.model"))
+
+
+def test_a_value_that_comes_late_is_learned_as_it_is(here):
+    # Each row has a feature of its own, so its weight is the variable times the value.
+    lines = [b"%+d %d:1\n" % (1 - 2 * (k % 2), k + 1) for k in range(1500)]
+    learn(write([*lines, b"1 7000:0.5\n"]), Path("m.model"), mem="200MB")
+    model = Model.load(Path("m.model"))
+    assert model.W[model.ids == 7000, 0] == pytest.approx(0.5)
+    assert model.W[model.ids <= 1500, 0] == pytest.approx([1, -1] * 750)
+
+
+def test_a_row_longer_than_any_before_makes_room_for_itself(small, here):
+    long = b"1 " + b" ".join(b"%d:2" % k for k in range(1, 3001)) + b"\n"
+    lines = [*LINES, long, *LINES]
+    learn(write(lines), Path("one.model"))
+    assert small[-1].size.block_nnz >= 3000
+    assert Model.load(Path("one.model")).info["rows"] == 121
+    go_on("d.svm", Path("m.model"), (9, 8, 7))
+    same(Path("one.model"), Path("m.model"))
+
+
+def test_ids_of_63_bits_are_features_like_others(small, here):
+    def moved(line: bytes) -> bytes:
+        label, *pairs = line.split()
+        split = [pair.split(b":") for pair in pairs]
+        return label + b"".join(b" %d:%b" % (2**63 - 400 + int(i), v) for i, v in split) + b"\n"
+
+    lines = [*LINES, *map(moved, text_of("hinge", 200)[60:])]
+    learn(write(lines), Path("one.model"))
+    go_on("d.svm", Path("m.model"), (9, 8, 7))
+    same(Path("one.model"), Path("m.model"))
+    ids = Model.load(Path("m.model")).ids
+    assert (ids > 2**62).any()
+    assert {*ids.tolist()} <= {int(p.split(b":")[0]) for x in lines for p in x.split()[1:]}
+    assert kept(Path("m.model"))["seen"]["hashed"]
+
+
+def test_a_label_behind_two_with_weights_of_their_own_is_refused(small, here):
+    name = write([*LINES, b"3 1:1\n"])
+    expected = (
+        "label 3 came after two others, which had weights of their own; with --class-weight name "
+        "all labels by --classes"
+    )
+    assert refusal(name, Path("m.model"), class_weight={1: 2.0}) == expected
+    chosen = {"classes": (-1, 1, 3)}
+    learn(name, Path("m.model"), class_weight={1: 2.0}, options=chosen)
+
+
+def test_classes_may_come_in_any_plan_and_are_told_apart(small, here):
+    lines = [b"%d %d:1\n" % (k * 6 // 300, 1 + k * 6 // 300) for k in range(300)]
+    for loss in ("hinge", "crammer_singer", "weston_watkins", "log_loss"):
+        learn(write(lines), Path("m.model"), loss=loss, C=10.0)
+        model = Model.load(Path("m.model"))
+        assert model.labels == [0, 1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(full_weights(model, 6).argmax(axis=1), range(6))
+
+
+# ---------------------------------------------------------------------------- settings and options
+
+FOREIGN = {
+    "tol": 0.1, "max_passes": 3, "time_limit": 3, "warm_start": "x", "calibrate": True,
+    "schedule": "pairs", "caches": 2, "weights": "x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_settings_of_training_are_refused(name, here):
+    assert refusal(write(LINES), Path("m.model"), **{name: FOREIGN[name]}) == (
+        f"{name} is of no use for a stream, which comes once; leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"class_weight": "balanced"},
+            ("class_weight balanced needs the number of rows of each class, which a stream does "
+            "not tell ahead; give numbers"),
+        ),
+        ({"rounds": "2,3"}, "rounds is 2,3; a stream takes one number"),
+        (
+            {"options": {"learner": "arow"}, "loss": "log_loss"},
+            "loss is log_loss, but arow has a loss of its own; leave it out",
+        ),
+        (
+            {"options": {"learner": "arrow"}},
+            f"unknown learner 'arrow', known are {', '.join(LEARNERS)}; did you mean 'arow'?",
+        ),
+        ({"options": {"clases": (1, 2)}}, "options: unknown key 'clases'; did you mean 'classes'?"),
+        (
+            {"options": {"on_error": "stop"}},
+            "unknown on-error 'stop', known are fail, skip; did you mean 'skip'?",
+        ),
+        (
+            {"options": {"classes": (1, 1)}},
+            "classes is 1,1; two or more different labels are expected",
+        ),
+        (
+            {"options": {"checkpoint_every": "0rows"}},
+            "checkpoint-every is '0rows'; write it as 60s or 100000rows",
+        ),
+        (
+            {"options": {"checkpoint_every": "often"}},
+            "'often' is not a time; write it as 90s, 5m or 1.5h",
+        ),
+        (
+            {"options": {"idle_timeout": "soon"}},
+            "'soon' is not a time; write it as 90s, 5m or 1.5h",
+        ),
+        (
+            {"loss": "one_class", "bias": 1.0},
+            "one_class has an offset of its own; leave out bias",
+        ),
+        (
+            {"loss": "epsilon_insensitive", "class_weight": {1: 2.0}},
+            "class_weight needs classes, and epsilon_insensitive has none; leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_refused_in_a_sentence(settings, sentence, here):
+    assert refusal(write(LINES), Path("m.model"), **settings) == sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"C": 2.0}, "C is 2.0, but the stream began with 1.0"),
+        ({"loss": "log_loss"}, "loss is log_loss, but the stream began with hinge"),
+        ({"bias": 1.0}, "bias is 1.0, but the stream began with 0.0"),
+        ({"rounds": 4}, "rounds is 4, but the stream began with 3"),
+        ({"seed": 1}, "seed is 1, but the stream began with 0"),
+        ({"cache_frac": 0.1}, "cache_frac is 0.1, but the stream began with 0.5"),
+        ({"options": {"learner": "arow"}}, "learner is arow, but the stream began with sbm"),
+        ({"options": {"dtype": "float64"}}, "dtype is float64, but the stream began with float32"),
+        (
+            {"options": {"classes": (1, -1)}},
+            "classes is [1.0, -1.0], but the stream began with None",
+        ),
+    ],
+)
+def test_a_stream_keeps_its_settings(given, sentence, here):
+    learn(write(LINES), Path("m.model"), cache_frac=0.5)
+    before = kept(Path("m.model"))
+    assert refusal(None, Path("m.model"), resume=True, **given) == (
+        f"{sentence} and keeps it; leave it out, or begin anew without --resume"
+    )
+    assert kept(Path("m.model")) == before
+
+
+def test_what_is_the_same_and_what_is_free_may_be_given_again(here):
+    learn(write(LINES), Path("m.model"), C=0.5, loss="squared_hinge", options={"learner": "bmd"})
+    report = learn(
+        None, Path("m.model"), resume=True, C=0.5, loss="squared_hinge", mem="500MB", threads=1,
+        options={"learner": "bmd", "on_error": "skip", "checkpoint_every": "5m"},
+    )  # fmt: skip
+    assert report["rows"] == 60
+
+
+def test_nothing_to_go_on_from(here):
+    assert refusal(None, Path("m.model"), resume=True) == (
+        "m.model.run is not a run with a commit (it has no run.json)"
+    )
+    sbm.split([write(LINES)], "d.sbm", blocks=2)
+    sbm.train("d.sbm", "m.model", {"mem": "400MB"})
+    assert refusal(None, Path("m.model"), resume=True) == (
+        "m.model.run is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+    )
+
+
+def test_too_little_memory_is_said_and_the_stream_goes_on_with_more(here):
+    lines = make_lines(3000)
+    wide = [
+        b"1 " + b" ".join(b"%d:1" % (10**7 + 2000 * k + j) for j in range(2000)) + b"\n"
+        for k in range(300)
+    ]
+    sentence = refusal(write([*lines, *wide]), Path("m.model"), mem="140MB")
+    assert re.fullmatch(
+        r"--mem 140 MB is too little to go on with m\.model, which needs interpreter 92 MB, .*; "
+        r"the least that works is --mem \d+MB; all rows so far are learned and kept, go on with "
+        r"--resume",
+        sentence,
+    )
+    rows = kept(Path("m.model"))["seen"]["rows"]
+    assert 3000 <= rows < 3300
+    report = learn(None, Path("m.model"), resume=True, mem="300MB")
+    assert report["rows"] == 3300
+
+
+# ------------------------------------------------------------------------------ what comes of it
+
+
+@EVERY_KIND
+def test_the_model_serves_like_any_other(kind, small, here):
+    name = write(text_of(kind))
+    model, report = sbm.stream(name, "m.model", {"mem": "400MB", **flat(kind)}, **more(kind))
+    loaded = Model.load(Path("m.model"))
+    assert loaded.W.tobytes() == model.compact().W.tobytes()
+    assert loaded.info["stream"]["blocks"] == report["blocks"] > 3
+    assert not loaded.converged
+    assert loaded.certificate == {}
+    result = sbm.predict("m.model", name)
+    assert result["rows"] == 420
+    if report["accuracy"] is not None and report["dual"] is not None and kind != "one_class":
+        assert result["accuracy"] >= report["accuracy"]  # it has seen them
+    assert sbm.info("m.model")
+    assert sbm.info("m.model.run")
+
+
+def flat(kind: str) -> dict[str, Any]:
+    return {name: value for name, value in settings_of(kind).items() if name != "options"}
+
+
+def more(kind: str) -> dict[str, Any]:
+    return {"options": KINDS[kind].get("options")}
+
+
+def test_a_finished_stream_with_nothing_new_stays_as_it_is(small, here):
+    learn(write(LINES), Path("m.model"))
+    before = kept(Path("m.model"))
+    report = learn(None, Path("m.model"), resume=True)
+    assert report["rows"] == 60
+    assert kept(Path("m.model")) == before
+
+
+def test_a_stream_begins_anew_without_resume(small, here):
+    learn(write(text_of("crammer_singer")), Path("m.model"), loss="crammer_singer")
+    learn(write(LINES), Path("m.model"))
+    learn(write(LINES), Path("one.model"))
+    same(Path("one.model"), Path("m.model"))
+
+
+def test_a_growing_file_is_followed_until_it_is_idle(small, here):
+    lines = text_of("one_vs_rest", 300)
+    learn(write(lines), Path("one.model"), **settings_of("one_vs_rest"))
+    write(lines[:50])
+
+    def append() -> None:
+        with open("d.svm", "ab", 0) as file:
+            for part in chunks(b"".join(lines[50:]), (777, 40)):
+                file.write(part)
+
+    def is_whole() -> bool:  # asked often; what was appended is there before it is idle
+        if not thread.is_alive() and not thread.ident:
+            thread.start()
+        return False
+
+    thread = threading.Thread(target=append)
+    report = learn(
+        "d.svm", Path("m.model"), stop=is_whole, **settings_of("one_vs_rest"),
+        options={"follow": True, "idle_timeout": 2},
+    )  # fmt: skip
+    thread.join(30)
+    assert not report["stopped"]
+    assert report["rows"] == 300
+    same(Path("one.model"), Path("m.model"))
