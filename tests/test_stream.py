@@ -37,7 +37,7 @@ import sbm
 from sbm.errors import DataError, SbmError
 from sbm.jobs import deal
 from sbm.jobs import stream as stream_job
-from sbm.jobs.stream import LEARNERS
+from sbm.jobs.streamoptions import LEARNERS
 from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -613,7 +613,7 @@ def test_a_label_behind_two_with_weights_of_their_own_is_refused(small, here):
     name = write([*LINES, b"3 1:1\n"])
     expected = (
         "label 3 came after two others, which had weights of their own; with --class-weight name "
-        "all labels by --classes"
+        "all labels by --classes; the 60 rows in front of it are learned and kept"
     )
     assert refusal(name, Path("m.model"), class_weight={1: 2.0}) == expected
     chosen = {"classes": (-1, 1, 3)}
@@ -750,9 +750,9 @@ def test_too_little_memory_is_said_and_the_stream_goes_on_with_more(here):
     ]
     sentence = refusal(write([*lines, *wide]), Path("m.model"), mem="140MB")
     assert re.fullmatch(
-        r"--mem 140 MB is too little to go on with m\.model, which needs interpreter 92 MB, .*; "
-        r"the least that works is --mem \d+MB; all rows so far are learned and kept, go on with "
-        r"--resume",
+        r"--mem 140 MB is too little for m\.model, which needs interpreter 92 MB, .*; "
+        r"--mem \d+MB has room for twice as many features; the [0-9,]+ rows in front of it are "
+        r"learned and kept, go on with --resume",
         sentence,
     )
     rows = kept(Path("m.model"))["seen"]["rows"]

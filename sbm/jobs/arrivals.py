@@ -296,9 +296,7 @@ class Arrivals:
             if refusal is not None:
                 raise refusal
 
-    def _encode(
-        self, text: CodedText, source: Source
-    ) -> tuple[npt.NDArray[Any], DataError | None]:
+    def _encode(self, text: CodedText, source: Source) -> tuple[npt.NDArray[Any], DataError | None]:
         """Turn labels into class codes or targets, up to the first one that is refused."""
         if self._unlabelled:
             return np.zeros(len(text.labels), np.int32), None

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,10 @@ def _opened(
         yield _Opened(run, checked, chosen, record, state)
 
 
+# Rows that are planned for, the problems of their classes, and the plan.
+_Planned: TypeAlias = tuple[Needs, list[AnyProblem], StreamPlan]
+
+
 class _Stream:
     """The loop of a stream and its bookkeeping."""
 
@@ -216,7 +220,10 @@ class _Stream:
         progress.start("stream", total if all(s.size for s in sources) else None)
         prepare("split", self.options.dtype, progress)
         if self._seen.rows:
-            self._make_student(Needs(**record["needs"]), opened.state, record["student"])
+            planned = self._plan_for(Needs(**record["needs"]))
+            if self._seen.features > planned[2].size.features:  # it goes on with less memory
+                planned = self._plan_for(self._seen)
+            self._make_student(planned, opened.state, record["student"])
         opened.state = {}  # where nothing was learned yet, the first plan is made anew
 
     def close(self) -> None:
@@ -262,7 +269,7 @@ class _Stream:
                 raise self._arrivals.error or DataError(
                     "the input holds no rows; nothing was learned and no model written"
                 )
-            self._make_student(needs)
+            self._make_student(self._plan_for(needs))
         while not self._learn_blocks():
             self._go_on_larger()
 
@@ -362,16 +369,13 @@ class _Stream:
 
     def _make_student(
         self,
-        needs: Needs,
+        planned: _Planned,
         state: Mapping[str, npt.NDArray[Any]] | None = None,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        """Plan the memory for what is known now, and make what learns, from a state if given."""
-        self._needs = needs
-        problems, self._plan = self._plan_for(needs)
-        if self._seen.features > self._plan.size.features:  # it goes on with less memory
-            self._needs, (problems, self._plan) = self._seen, self._plan_for(self._seen)
-        self._problems, self._loss = problems, problems[0].loss
+        """Make what learns, from a state if given."""
+        self._needs, self._problems, self._plan = planned
+        self._loss, problems = self._problems[0].loss, self._problems
         self.progress.note(
             f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
             f"rows; memory: {self._plan.describe()}"
@@ -386,12 +390,13 @@ class _Stream:
         if state is not None and before is not None:
             self._student.restore(state, before)
 
-    def _plan_for(self, needs: Needs) -> tuple[list[AnyProblem], StreamPlan]:
-        """Return the problems of what is known, and a plan that has room for more."""
+    def _plan_for(self, needs: Needs) -> _Planned:
+        """Return the problems of what is known now, and a plan that has room for more."""
         problems = problems_of(self.settings, self.options, self._labels(needs))
         shape, frac = shape_of_student(problems, self.options), float(self.settings.cache_frac)
         mem, dtype = self.settings.mem_bytes, self.options.dtype
-        return problems, plan_stream(mem, frac, shape, needs, dtype, self.path.name)
+        plan = plan_stream(mem, frac, shape, needs, dtype, self.path.name)
+        return needs, problems, plan
 
     def _labels(self, needs: Needs) -> list[float] | None:
         """Labels by class code, those of the rows that have these needs."""
@@ -404,7 +409,7 @@ class _Stream:
         needs = self._arrivals.wanted
         try:
             self._refuse_weighted(needs)
-            self._plan_for(needs)
+            planned = self._plan_for(needs)
         except (DataError, MemoryPlanError) as error:
             self._keep_unlearned()
             self._save()
@@ -416,7 +421,7 @@ class _Stream:
         self._commit()
         before = self._student.describe()
         self._student, self._slots = None, []
-        self._make_student(needs, self._run.read_state(_is_of_student), before)
+        self._make_student(planned, self._run.read_state(_is_of_student), before)
         self._arrivals.is_outgrown = False
 
     def _refuse_weighted(self, needs: Needs) -> None:
