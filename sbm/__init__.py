@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbm.errors import SbmError
+    from sbm.jobs.expire import expire
     from sbm.jobs.export import export
     from sbm.jobs.info import check, info
     from sbm.jobs.predict import predict
@@ -27,6 +28,7 @@ __all__ = [
     "SbmError",
     "Settings",
     "check",
+    "expire",
     "export",
     "info",
     "predict",
@@ -41,6 +43,7 @@ _HOMES = {
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "check": "sbm.jobs.info",
+    "expire": "sbm.jobs.expire",
     "export": "sbm.jobs.export",
     "info": "sbm.jobs.info",
     "predict": "sbm.jobs.predict",

@@ -196,7 +196,9 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--level", type=int, default=1, show_default=True, help="Level of zstd, 1 to 19.")
 @click.option("--threads", type=int, metavar="N", help="Default: all cores.")
 @click.option("--mem", default="1GB", show_default=True, metavar="SIZE", help="Bound of memory.")
-@click.option("--append", is_flag=True, help="Add new blocks to an existing store.")
+@click.option(
+    "--append", is_flag=True, help="Add new blocks to a store: --append STORE INPUT..., or with -o."
+)
 @click.option("--force", is_flag=True, help="Replace a store; with --append: take data twice.")
 @click.option(
     "--on-error", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
@@ -216,8 +218,10 @@ def split(
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. Rows are dealt to
     the blocks at random.
 
+    \b
     Example: sbm split day*.svm.gz -o week.sbm --blocks 24
-    """
+             sbm split --append week.sbm new.svm
+    """  # noqa: D301
     from sbm.jobs.split import split as job
 
     begin = time.perf_counter()
@@ -241,6 +245,45 @@ def split(
         _echo(f"{_count(report['skipped'], 'line')} skipped")
     if options["min_count"] > 1:
         _echo(_left_out({"min_count": options["min_count"], **report["left_out"]}))
+    return None
+
+
+@cli.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option(
+    "--before", metavar="DATE",
+    help="Drop what was added before 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for so long ago.",
+)  # fmt: skip
+@click.option(
+    "--source", "sources", multiple=True, metavar="NAME",
+    help="Or: drop a source, named as sbm info shows it or by its path; may be repeated.",
+)  # fmt: skip
+@click.option("--if-any", is_flag=True, help="That there is nothing to drop is no error.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be dropped, and leave it.")
+@_shared
+def expire(store: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Drop old sources from a store, with all of their rows.
+
+    What one run of sbm split added goes as a whole, with its files. The next sbm train --warm-start
+    goes on without it.
+
+    Example: sbm expire week.sbm --before 30d
+    """
+    from sbm.jobs.expire import expire as job
+
+    report = job(store, progress=_Terminal(quiet or as_json, verbose), **options)
+    if as_json:
+        return _echo(json.dumps(report))
+    what = "would be dropped" if report["dry_run"] else "dropped"
+    for source in report["sources"]:
+        _echo(f"{source['name']}, added {source['added']}: {_count(source['rows'], 'row')}")
+    _echo(
+        f"{report['store']}: {_count(len(report['sources']), 'source')} {what}, "
+        f"{_count(report['rows'], 'row')} in {_count(report['blocks'], 'block')}, "
+        f"{format_size(report['bytes'])}; {_count(report['rows_left'], 'row')} left"
+    )
+    for label in report["labels_without_rows"]:
+        _echo(f"label {format_number(label)} has no row left; it stays a class of the store")
     return None
 
 
@@ -364,6 +407,9 @@ _LIBLINEAR = tuple(
 )
 
 
+_LAST = ""  # --warm-start without a name
+
+
 @cli.command(cls=_LiblinearCommand)
 @click.argument("store", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
@@ -371,9 +417,9 @@ _LIBLINEAR = tuple(
 @_with(_SETTINGS)
 @_with(_LIBLINEAR)
 @click.option(
-    "--warm-start", type=click.Path(), metavar="MODEL|RUN",
+    "--warm-start", is_flag=False, flag_value=_LAST, type=click.Path(), metavar="[MODEL|RUN]",
     help="Start from the alphas of an earlier training on this store, or on what it was before "
-    "split --append.",
+    "split --append and expire; without a name, from those of the model that is to be written.",
 )  # fmt: skip
 @click.option(
     "--calibrate/--no-calibrate", default=None,
@@ -392,6 +438,8 @@ def train(
 
     Example: sbm train big.sbm -C 0.1 --mem 2GB --json
     """
+    if options["warm_start"] == _LAST:
+        options["warm_start"] = True
     settings = _settings(config, options)
     from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job
@@ -834,7 +882,7 @@ def info(path: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
     for name, value in facts.items():
         if name == "log" or (name in ("block_rows", "options") and not verbose):
             continue
-        if name in ("left_out", "calibration") and not value:
+        if name in ("left_out", "calibration", "expired") and not value:
             continue
         if name == "settings" and not verbose:
             usual = Settings().to_dict()
@@ -852,6 +900,10 @@ def _in_words(name: str, value: Any) -> str:
         return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
     if name == "left_out":
         return "; ".join(_left_out(rare).replace(" left out", "") for rare in value)
+    if name == "expired" and isinstance(value, list):
+        rows = sum(source["rows"] for source in value)
+        last = max(source["expired"] for source in value)
+        return f"{_count(len(value), 'source')} of {_count(rows, 'row')}, the last {last}"
     if name == "sources":
         return "\n".join(_source(s) for s in value).lstrip()
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Settings of a training, and the small languages they are written in (sizes, durations, TOML)."""
 
 import dataclasses
+import datetime
 import difflib
 import math
 import re
@@ -14,7 +15,7 @@ from sbm.errors import SettingsError
 
 __all__ = [
     "Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_grid",
-    "parse_size",
+    "parse_moment", "parse_size",
 ]  # fmt: skip
 
 SCHEDULES = ("sample", "pairs")
@@ -90,6 +91,37 @@ def parse_duration(text: str | float) -> float:
         return float(match[1]) * _SECONDS[match[2]]
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a time; write it as 90s, 5m or 1.5h") from None
+
+
+def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.datetime:
+    """Turn ``2026-01-31``, ``2026-01-31T06:00`` (UTC) or ``30d`` (so long ago) into a moment.
+
+    Parameters
+    ----------
+    text : str
+    now : datetime, optional
+        What a duration is counted back from; default: now.
+
+    Raises
+    ------
+    SettingsError
+        Anything else.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(str(text).strip())
+        return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    except ValueError:
+        pass
+    try:
+        if not re.search(r"[smhd]\s*$", str(text).lower()):
+            raise SettingsError(text)  # a number without a unit is more likely a mistyped date
+        ago = datetime.timedelta(seconds=parse_duration(str(text)))
+        return (now or datetime.datetime.now(datetime.UTC)) - ago
+    except (SettingsError, OverflowError):
+        raise SettingsError(
+            f"{text!r} is not a date; write it as 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for "
+            "so long ago"
+        ) from None
 
 
 def parse_grid(text: str) -> list[float]:
@@ -170,8 +202,9 @@ class Settings:
         None is no weight.
     weights : str or Path, optional
         File with a factor of C for each row, one a line, in the order of the text of the store.
-    warm_start : str or Path, optional
-        Run, or model whose run lies beside it, to take the alphas from at the start.
+    warm_start : str, Path or bool, optional
+        Run, or model whose run lies beside it, to take the alphas from at the start; True is the
+        run beside the model that is about to be written, and nothing where there is none yet.
     calibrate : bool
         Also fit probabilities, on decision values of held-out rows.
     seed : int
@@ -206,7 +239,7 @@ class Settings:
     bias: float = 0.0
     class_weight: Mapping[float, float] | str = field(default_factory=dict)
     weights: str | Path | None = None
-    warm_start: str | Path | None = None
+    warm_start: str | Path | bool | None = None
     calibrate: bool = False
     seed: int = 0
     schedule: str = "sample"
@@ -365,7 +398,7 @@ _RULES = {
     "screen": _FLAG,
     "bias": _NOT_NEGATIVE,
     "weights": replace(_NAME, besides=(None,)),
-    "warm_start": replace(_NAME, besides=(None,)),
+    "warm_start": replace(_NAME, besides=(None, True)),
     "calibrate": _FLAG,
     "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
     "schedule": _Rule(str, names=SCHEDULES),
@@ -453,7 +486,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "time_limit": lambda value: None if value is None else parse_duration(value),
     "class_weight": lambda value: _check_class_weight(_parse_class_weight(value)),
     "weights": _path_to_text,
-    "warm_start": _path_to_text,
+    "warm_start": lambda value: None if value is False else _path_to_text(value),
     "rounds": _read_rounds,
     "cache_frac": _read_frac,
 }

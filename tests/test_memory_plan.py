@@ -37,6 +37,7 @@ def store_of(
         n_rows=sum(c.rows for c in flat),
         nnz=sum(c.nnz for c in flat),
         n_blocks=blocks,
+        blocks_of_generations=[blocks],
     )
 
 
@@ -66,11 +67,12 @@ def check(store: Any, plan: MemoryPlan, mem: int, cache_frac: float) -> None:
     assert plan.total <= mem
     assert min(plan.items.values()) >= 0
     assert plan.items["interpreter"] == INTERPRETER
-    # Every chunk in exactly one part, parts of one block only.
+    # Every chunk in exactly one part; of one run of split, parts of one block only.
     seen = [c for part in plan.parts for c in part.chunks]
     assert sorted(seen, key=repr) == sorted(itertools.chain(*store.chunks), key=repr)
     for part in plan.parts:
-        assert {c.block for c in part.chunks} == {part.block}
+        assert {c.block for c in part.chunks} == {part.pieces[0].block}
+        assert sum(piece.rows for piece in part.pieces) == part.rows
         assert part.rows == sum(c.rows for c in part.chunks)
         assert part.nnz == sum(c.nnz for c in part.chunks)
     assert plan.part_rows == max(part.rows for part in plan.parts)
@@ -136,7 +138,9 @@ def test_with_memory_for_all_blocks_stay_whole_and_the_cache_has_its_share(
 ) -> None:
     store = store_of(12, 5, 1000, 50_000, "float32")
     plan = plan_training(store, 10**10, cache_frac, Shape(1000))
-    assert [part.block for part in plan.parts] == list(range(12))
+    assert [[piece.block for piece in part.pieces] for part in plan.parts] == [
+        [b] for b in range(12)
+    ]
     assert (plan.part_rows, plan.part_nnz) == (5000, 250_000)
     assert plan.cache_nnz == pytest.approx(cache_frac * (plan.cache_nnz + plan.part_nnz), abs=2)
     assert plan.cache_rows == pytest.approx(cache_frac * (plan.cache_rows + plan.part_rows), abs=2)
@@ -176,6 +180,55 @@ def test_parts_are_samples_of_their_block() -> None:
     q = len(plan.parts)
     for k, part in enumerate(plan.parts):
         assert part.chunks == store.chunks[0][k::q]
+
+
+def with_nights(store: Any, nights: list[int]) -> Any:
+    """Add a block of one chunk, of so many rows, for each night."""
+    for n in nights:
+        store.chunks.append([Chunk(len(store.chunks), 0, 1000, n, 10 * n)])
+        store.blocks_of_generations.append(1)
+    store.n_rows += sum(nights)
+    store.nnz += 10 * sum(nights)
+    return store
+
+
+def blocks_of(plan: MemoryPlan) -> list[list[int]]:
+    return [[piece.block for piece in part.pieces] for part in plan.parts]
+
+
+def test_small_blocks_that_were_appended_are_loaded_together() -> None:
+    store = with_nights(store_of(12, 1, 1000, 10_000, "ones"), [100] * 25 + [950, 40, 40, 2000])
+    plan = plan_training(store, 10**10, 0.5, Shape(1000))
+    # A twelfth of all are 1461 rows, but the largest block has 2000.
+    assert blocks_of(plan) == [
+        [0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], list(range(12, 32)),
+        [*range(32, 37), 37, 38, 39], [40],
+    ]  # fmt: skip
+    assert plan.part_rows == 2000
+
+
+def test_a_window_of_nights_has_no_more_parts_than_a_split_of_all_of_it() -> None:
+    store = with_nights(store_of(1, 1, 100, 1000, "ones"), [100] * 47)
+    plan = plan_training(store, 10**10, 0.5, Shape(1000))
+    assert blocks_of(plan) == [[4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3] for k in range(12)]
+
+
+def test_many_blocks_that_were_asked_for_stay_apart() -> None:
+    store = with_nights(store_of(60, 1, 1000, 10_000, "ones"), [500, 400, 200])
+    plan = plan_training(store, 10**10, 0.5, Shape(1000))
+    # A split of everything into 60 would give each 1019 rows.
+    assert blocks_of(plan) == [*([k] for k in range(60)), [60, 61], [62]]
+
+
+def test_with_little_memory_joined_parts_are_no_larger_than_a_block() -> None:
+    store = with_nights(store_of(1, 1, 20_000, 200_000, "ones"), [20_000] * 23 + [5_000] * 4)
+    ample = plan_training(store, 10**10, 0.5, Shape(1000))
+    assert ample.part_rows == 40_000
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, 1, 0.5, Shape(1000))
+    tight = plan_training(store, caught.value.least_bytes, 0.5, Shape(1000))
+    assert blocks_of(tight) == [*([k] for k in range(24)), [24, 25, 26, 27]]
+    assert tight.part_rows == 20_000
 
 
 def test_lists_have_room_for_all_classes_where_that_costs_no_block() -> None:

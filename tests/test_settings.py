@@ -1,6 +1,8 @@
 """Settings and the small languages they are written in."""
 
 import dataclasses
+import datetime
+import json
 import math
 import re
 from pathlib import Path
@@ -11,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import SbmError, SettingsError
-from sbm.settings import Settings, format_size, nearest, parse_duration, parse_size
+from sbm.settings import (
+    Settings,
+    format_size,
+    nearest,
+    parse_duration,
+    parse_moment,
+    parse_size,
+)
 
 # ---------------------------------------------------------------------------------------- sizes
 
@@ -247,6 +256,51 @@ def test_a_value_of_a_wrong_type_is_refused_in_a_sentence(name, value):
 @pytest.mark.parametrize("name", ["weights", "warm_start"])
 def test_paths_are_kept_as_text(name):
     assert getattr(Settings(**{name: Path("a", "b")}), name) == "a/b"
+
+
+def test_a_warm_start_from_the_last_run_is_a_flag(tmp_path):
+    (tmp_path / "a.toml").write_text("warm-start = true\n")
+    made = Settings.from_dict(Settings.read_toml(tmp_path / "a.toml"))
+    assert made == Settings(warm_start=True)
+    assert made.warm_start is True
+    assert Settings.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert Settings(warm_start=False) == Settings()
+    for value in (1, 0, 2.0):
+        with pytest.raises(SettingsError, match=f"^warm_start is {value}; a name is expected$"):
+            Settings(warm_start=value)
+
+
+NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-31", "2026-01-31T00:00:00+00:00"),
+        (" 2026-01-31T06:00 ", "2026-01-31T06:00:00+00:00"),
+        ("2026-01-31 06:00:07", "2026-01-31T06:00:07+00:00"),
+        ("2026-01-31T06:00Z", "2026-01-31T06:00:00+00:00"),
+        ("2026-01-31T06:00+01:30", "2026-01-31T06:00:00+01:30"),
+        ("1d", "2026-02-28T12:00:00+00:00"),
+        ("36h", "2026-02-28T00:00:00+00:00"),
+        (" 0.5 D", "2026-03-01T00:00:00+00:00"),
+        ("30d", "2026-01-30T12:00:00+00:00"),
+    ],
+)
+def test_moments_are_dates_or_so_long_ago(text, expected):
+    assert parse_moment(text, NOW).isoformat() == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "yesterday", "2026-13-01", "-1d", "d", "1e9d", "9" * 20 + "d"]
+)
+def test_what_is_no_moment_is_refused(text):
+    with pytest.raises(SettingsError) as error:
+        parse_moment(text, NOW)
+    assert str(error.value) == (
+        f"{text!r} is not a date; write it as 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for so "
+        "long ago"
+    )
 
 
 def test_settings_may_come_as_a_dictionary():

@@ -600,6 +600,54 @@ def test_appending_to_what_is_no_store_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none.sbm").exists()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_the_store_to_append_to_may_stand_among_the_inputs(tmp_path: Path, first: bool) -> None:
+    store = tmp_path / "a.sbm"
+    texts = [written(tmp_path, f"{k}.svm", random_text(k, 20)) for k in range(2)]
+    split([texts[0]], store)
+    report = split([store, texts[1]] if first else [texts[1], store], append=True)
+    assert (report["store"], report["rows"]) == (str(store), 20)
+    assert [p.name for p in tmp_path.glob("*.sbm")] == ["a.sbm"]
+    assert len(read_manifest(store)["generations"]) == 2
+
+
+def test_what_cannot_be_appended_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "a.svm", b"1 1:1\n")
+    split(["a.svm"])
+    split(["a.svm"], "b.sbm")
+    new = written(tmp_path, "new.svm", b"1 1:1\n2 1:1\n")
+    for inputs, kind, sentence in (
+        (["a.sbm"], DataError,
+         "no input to append to a.sbm; give LIBSVM text files, globs, or -"),
+        (["a.sbm", "b.sbm", new], SettingsError,
+         "a.sbm, b.sbm are stores; append to one at a time, from its text"),
+        (["none.sbm", new], StoreError,
+         ("none.sbm does not exist, and --append adds to a store; make it with sbm split, the text "
+         "and -o none.sbm")),
+    ):  # fmt: skip
+        with pytest.raises(kind) as caught:
+            split(inputs, append=True)
+        assert str(caught.value) == sentence
+    with pytest.raises(DataError, match=r"^b\.sbm is a folder; give the LIBSVM text files in it$"):
+        split(["b.sbm", new], "a.sbm", append=True)
+    split([new], "a.sbm", append=True)
+    assert BlockStore("a.sbm").n_rows == 3
+    assert BlockStore("b.sbm").n_rows == 1
+
+
+def test_appended_blocks_are_about_as_large_as_those_there_are(tmp_path: Path) -> None:
+    def text(k: int, n: int) -> Path:
+        return written(tmp_path, f"{k}.svm", random_text(k, n, "ones"))
+
+    store = tmp_path / "a.sbm"
+    assert split([text(0, 24_000)], store)["blocks"] == 12
+    assert split([text(1, 500)], store, append=True)["blocks"] == 1
+    assert split([text(2, 6_000)], store, append=True)["blocks"] == 3
+    assert split([text(3, 96_000)], store, append=True)["blocks"] == 12  # as of a split
+    assert split([text(4, 600)], store, append=True, blocks=5)["blocks"] == 5
+
+
 def test_appending_values_of_another_type_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "a.sbm"
     split([written(tmp_path, "a.svm", b"1 1:0.5\n")], store, dtype="float64")

@@ -463,7 +463,7 @@ def test_with_many_models_blocks_are_cut(tmp_path, tunings):
     mem = caught.value.least_bytes + 20_000_000
     _, report = tune(tmp_path / "d.sbm", tmp_path, GRID, folds=5, mem=mem, max_passes=1)
     plan = tunings[0].engine.plan
-    assert plan.cuts > 1
+    assert len(plan.parts) > 1
     assert plan.total <= mem
     assert report["settings"][0]["passes"] == 1
 

@@ -6,11 +6,15 @@ import shutil
 import numpy as np
 import pytest
 from families import CASES, LABELS, N_FEATURES, Case, assert_same_optimum, make_store
-from helpers import fit, write_rows
+from helpers import fit, full_weights, store_rows, write_rows
 
 import sbm
+from sbm.alphas import Dense
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.jobs.progress import Progress
 from sbm.store import blocks
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 OPTIONS = {"C": 0.1, "tol": 1e-5, "max_passes": 5000, "rounds": 5}
@@ -144,6 +148,196 @@ def test_appended_classes(tmp_path, case):
     assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
 
 
+# ------------------------------------------------------------------------------- rows that left
+
+
+def generations(folder, case, sizes, name="g", **options):
+    """A store of several sources, 0.svm and so on, and the rows of each."""
+    store, rows = folder / f"{name}.sbm", []
+    for k, n in enumerate(sizes):
+        rows.append(case.rows(k, n=n))
+        text = write_rows(folder / f"{k}.svm", *rows[-1])
+        sbm.split([text], store, append=k > 0, blocks=2, seed=k, **options)
+    return store, rows
+
+
+def split_anew(folder, rows, name="anew"):
+    X, y = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    return make_store(folder, X, y, name, blocks=3)
+
+
+def biased(case):
+    return {"bias": 0.0 if case.loss == "one_class" else 0.5}
+
+
+@EVERY
+@pytest.mark.parametrize("gone", [0, 1])
+def test_expired_rows_leave_nothing_behind(tmp_path, case, gone):
+    store, rows = generations(tmp_path, case, [60, 40, 30])
+    fit(store, "a.model", **options_of(case), **biased(case))
+    sbm.expire(store, sources=f"{gone}.svm")
+    model, report, _ = warm(store, case, **biased(case))
+    assert report["passes"] > 0
+    cold = fit(store, "c.model", **options_of(case), **biased(case))
+    assert_same_optimum((model, report), cold[:2])
+    other = split_anew(tmp_path, rows[:gone] + rows[gone + 1 :])
+    assert_same_optimum(
+        (model, report), fit(other, "d.model", **options_of(case), **biased(case))[:2]
+    )
+    X, y = (np.concatenate(p) for p in zip(*rows[:gone], *rows[gone + 1 :], strict=True))
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+
+
+@EVERY
+def test_a_start_after_expiring_is_certified_at_the_weights_of_what_is_left(tmp_path, case):
+    """With a tolerance that anything meets, the start is what is shipped."""
+    store, rows = generations(tmp_path, case, [60, 40, 30])
+    first, _, _ = fit(store, "a.model", **options_of(case), **biased(case))
+    sbm.expire(store, sources="1.svm")
+    model, report, _ = warm(store, case, tol=1e6, **biased(case))
+    assert report["passes"] == 0
+    assert report["drift"] <= 1e-15
+    assert np.abs(model.W - first.W).max() > 1e-3
+    X, y = (np.concatenate(p) for p in zip(rows[0], rows[2], strict=True))
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+    # And once more, from the run of that: nothing has changed.
+    again, report, _ = warm(store, case, "c.model", "b.model", tol=1e6, **biased(case))
+    np.testing.assert_allclose(again.W, model.W, rtol=1e-12, atol=1e-15)
+
+
+def test_the_weights_after_expiring_are_the_sum_over_the_rows_that_are_left(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = generations(tmp_path, case, [60, 40, 40])
+    fit(store, "a.model", **options_of(case))
+    run = tmp_path / "a.model.run"
+    sizes = [sum(c.rows for c in chunks) for chunks in BlockStore(store).chunks]
+    kept, state = Run.reopen(run, sizes)
+    total = np.zeros(N_FEATURES)
+    for block in (0, 1, 4, 5):  # those of 1.svm are 2 and 3
+        alpha = kept.load(block)
+        mine = state["home"] == block
+        alpha.put(state["row"][mine], Dense(state["alpha"][mine]))
+        for value, (label, features) in zip(alpha.values, store_rows(store)[block], strict=True):
+            for number, x in features:
+                total[number - 1] += value * np.sign(label) * x
+    assert sorted({np.sign(label) for block in store_rows(store) for label, _ in block}) == [-1, 1]
+    sbm.expire(store, sources="1.svm")
+    model, _, _ = warm(store, case, tol=1e6)
+    np.testing.assert_allclose(full_weights(model, N_FEATURES)[:, 0], total, atol=1e-12)
+
+
+@EVERY
+def test_night_after_night(tmp_path, case, monkeypatch):
+    """Appended, expired, trained; blocks cut in parts or joined; from the last run each time."""
+    monkeypatch.setattr(blocks, "CHUNK_NNZ", 60)
+    store, rows = generations(tmp_path, case, [60, 20])
+    with pytest.raises(sbm.errors.MemoryPlanError) as error:
+        fit(store, "a.model", **options_of(case), mem="1MB")
+    least = error.value.least_bytes
+    left = dict(enumerate(rows))
+    options = {**options_of(case), **biased(case), "warm_start": True}
+    nights = [(None, None), (10, 0), (5, None), (None, 2), (30, 1), (6, None), (7, 3)]
+    for night, (n, gone) in enumerate(nights):
+        if n is not None:
+            k = max(left) + 1
+            left[k] = case.rows(k, n=n)
+            text = write_rows(tmp_path / f"{k}.svm", *left[k])
+            sbm.split([text], store, append=True, blocks=1 + night % 2)
+        if gone is not None:
+            sbm.expire(store, sources=f"{gone}.svm")
+            del left[gone]
+        mem = "400MB" if night % 3 else least + 100_000
+        model, report, _ = fit(store, "a.model", **options, mem=mem, cache_frac=0.3 + 0.1 * night)
+        assert report["converged"]
+        assert report["drift"] <= 1e-9
+        X, y = (np.concatenate(p) for p in zip(*left.values(), strict=True))
+        assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+    cold = fit(split_anew(tmp_path, left.values()), "c.model", **options_of(case), **biased(case))
+    assert_same_optimum((model, report), cold[:2])
+    assert warm(store, case, "b.model", **biased(case))[1]["passes"] == 0
+
+
+def test_a_class_that_lost_its_rows_is_still_one(tmp_path):
+    case = Case("crammer_singer", 3)
+    X, y = case.rows()
+    rare = y == LABELS[2]
+    store = make_store(tmp_path, X[~rare], y[~rare], blocks=2)
+    sbm.split([write_rows(tmp_path / "rare.svm", X[rare], y[rare])], store, append=True)
+    fit(store, "a.model", **options_of(case))
+    assert sbm.expire(store, sources="rare.svm")["labels_without_rows"] == [LABELS[2]]
+    model, report, _ = warm(store, case)
+    assert model.labels == sorted(LABELS)
+    assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
+
+
+def test_a_run_of_before_blocks_had_names_still_fits(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    path = tmp_path / "a.model.run" / "run.json"
+    record = json.loads(path.read_text())
+    del record["shape"]["files"], record["shape"]["parts"]
+    record["shape"]["cuts"] = 1
+    path.write_text(json.dumps(record))
+    assert warm(store, case)[1]["passes"] == 0
+    X, y = case.rows(1, n=40)
+    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
+    model, report, _ = warm(store, case)
+    assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
+    sbm.expire(store, sources="d.svm")
+    with pytest.raises(StoreError, match="was trained on other data than"):
+        warm(store, case)
+
+
+# ----------------------------------------------------------------------- from the run beside it
+
+
+def test_without_a_name_it_goes_on_from_the_last_run(tmp_path):
+    case = Case("hinge", 2)
+    store, (first, before, _) = trained(tmp_path, case)
+    model, report, _ = fit(store, "a.model", warm_start=True, **options_of(case))
+    assert report["passes"] == 0
+    np.testing.assert_allclose(model.W, first.W, atol=1e-9)
+    other = fit(store, "b.model", warm_start=True, **options_of(case))[1]  # has no run yet
+    assert other["updates"] == before["updates"]
+    assert fit(store, "b.model", warm_start=True, **options_of(case))[1]["passes"] == 0
+    with pytest.raises(SettingsError, match="leave out --warm-start to change it"):
+        fit(store, "b.model", warm_start=True, **options_of(Case("squared_hinge", 2)))
+
+
+def test_the_first_night_is_told(tmp_path):
+    case = Case("hinge", 2)
+    store = make_store(tmp_path, *case.rows(), blocks=2)
+
+    class Told(Progress):
+        lines: list[str] = []  # noqa: RUF012
+
+        def stage(self, text):
+            self.lines.append(text)
+
+    path = tmp_path / "a.model"
+    settings = {"warm_start": True, "mem": "400MB"}
+    for _ in range(2):
+        sbm.train(store, path, settings, progress=Told())
+    assert Told.lines == [f"{path} was not trained yet: starting from nothing"]
+
+
+def test_a_first_night_that_was_killed_is_a_first_night(tmp_path):
+    case = Case("hinge", 2)
+    store, (_, before, _) = trained(tmp_path, case)
+    (tmp_path / "a.model.run" / "run.json").unlink()
+    report = fit(store, "a.model", warm_start=True, **options_of(case))[1]
+    assert report["updates"] == before["updates"]
+
+
+def test_a_second_night_that_was_killed_starts_from_the_first_one(tmp_path):
+    case = Case("hinge", 2)
+    store, _ = trained(tmp_path, case)
+    (tmp_path / "a.model.run").rename(tmp_path / "a.model.run.before")
+    (tmp_path / "a.model.run").mkdir()
+    assert fit(store, "a.model", warm_start=True, **options_of(case))[1]["passes"] == 0
+    assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
+
+
 # ------------------------------------------------------------------------------------- refusals
 
 
@@ -174,7 +368,7 @@ def test_other_data_is_refused_and_the_run_is_still_there(tmp_path):
         fit(other, "a.model", warm_start=str(tmp_path / "a.model"), **OPTIONS)
     assert str(error.value) == (
         f"{tmp_path / 'a.model.run'} was trained on other data than {other}: only blocks that were "
-        "appended since may be new; leave out --warm-start"
+        "appended or expired since may differ; leave out --warm-start"
     )
     assert files(tmp_path / "a.model.run") == before
 
@@ -215,7 +409,13 @@ def test_nothing_there_is_refused(tmp_path):
     with pytest.raises(StoreError) as error:
         fit(store, "b.model", warm_start=str(store), **case.options)
     assert str(error.value) == (
-        f"{store} is no run: a warm start takes the alphas of an earlier training, which are in "
+        f"{store} is a store, but a warm start takes a model or a run; name the store in front of "
+        "--warm-start"
+    )
+    with pytest.raises(StoreError) as error:
+        fit(store, "b.model", warm_start=str(tmp_path), **case.options)
+    assert str(error.value) == (
+        f"{tmp_path} is no run: a warm start takes the alphas of an earlier training, which are in "
         f"MODEL.run{ends}"
     )
     assert not (tmp_path / "b.model.run").exists()

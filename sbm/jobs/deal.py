@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.memory import INTERPRETER
+from sbm.jobs.memory import AUTO_BLOCKS, INTERPRETER
 from sbm.rows import Rows
 from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
@@ -24,7 +24,6 @@ __all__ = ["CodedText", "Deal", "Dealer", "Labels", "SplitOptions", "check_ids",
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
-AUTO_BLOCKS = 12
 SMALL_BLOCK = 50_000
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
 MOST_LABELS = 65536  # more distinct labels than this are real numbers, not classes
@@ -279,7 +278,20 @@ class Deal:
 
 
 class Dealer:
-    """Gathers parsed text in batches and deals each batch to the blocks."""
+    """Gathers parsed text in batches and deals each batch to the blocks.
+
+    Parameters
+    ----------
+    folder : Path
+    first_block : int
+    options : SplitOptions
+    ids : IdTable
+    labels : Labels
+    pool : ThreadPoolExecutor
+    largest : tuple of int, optional
+        Rows and nonzeros of the largest block that the store has; new ones are about as large,
+        where nothing else is asked for.
+    """
 
     def __init__(
         self,
@@ -289,8 +301,10 @@ class Dealer:
         ids: IdTable,
         labels: Labels,
         pool: ThreadPoolExecutor,
+        largest: tuple[int, int] | None = None,
     ) -> None:
         self._folder, self._first, self._options = folder, first_block, options
+        self._largest = largest
         self.ids, self.labels = ids, labels
         self._pool = pool
         width = 4 + np.dtype(options.dtype).itemsize
@@ -343,7 +357,11 @@ class Dealer:
     def _open(self, text_share: float) -> None:
         """Decide the number of blocks, from what the first piece says about the whole."""
         width = 4 + (np.dtype(self._dtype).itemsize if self.has_values else 0)
-        so_far = self.nnz * width + self.n_rows * 40
+
+        def size(rows: int, nnz: int) -> int:
+            return nnz * width + rows * 40
+
+        so_far = size(self.n_rows, self.nnz)
         options = self._options
         estimate = so_far / text_share if text_share > 0 else None
         if options.blocks is not None:
@@ -359,6 +377,8 @@ class Dealer:
         else:
             most = max(1, round(estimate / SMALL_BLOCK))
             n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
+            if self._largest is not None:
+                n = min(n, round(estimate / size(*self._largest)))
         self._writer = BlockWriter(self._folder, self._first, max(1, n), options.level, self._pool)
         self._deals = Deal(options.seed, self._first, max(1, n), options.shuffle)
 

@@ -44,13 +44,15 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
-__all__ = ["Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
+__all__ = ["MOST_DRIFT", "Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
 
 Result = TypeVar("Result")
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
+# Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
+MOST_DRIFT = 1e-9
 JUDGED = 1 << 16  # decision values that are judged at a time
 
 

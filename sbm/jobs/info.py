@@ -12,7 +12,7 @@ from sbm.jobs.arrivals import sources_of
 from sbm.jobs.models import load_model
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena, Rows
-from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore
+from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
 from sbm.store.run import Run
 
 __all__ = ["check", "info"]
@@ -55,6 +55,7 @@ def _store(path: Path) -> dict[str, Any]:
     store = BlockStore(path)
     size = sum(b["bytes"] for b in store.manifest["blocks"])
     labels = store.manifest["labels"]
+    kept = kept_generations(store.manifest)
     return {
         "kind": "store",
         "path": str(path),
@@ -73,13 +74,19 @@ def _store(path: Path) -> dict[str, Any]:
         "labels": labels,
         "sources": [
             {**source, "added": generation["added"]}
-            for generation in store.manifest["generations"]
+            for generation in kept
             for source in generation["sources"]
         ],
-        "options": [g["options"] for g in store.manifest["generations"]],
+        "expired": [
+            {**source, "added": generation["added"], "expired": generation["expired"]["at"]}
+            for generation in store.manifest["generations"]
+            if "expired" in generation
+            for source in generation["sources"]
+        ],
+        "options": [g["options"] for g in kept],
         "left_out": [
             {"min_count": g["options"]["min_count"], **g["left_out"]}
-            for g in store.manifest["generations"]
+            for g in kept
             if "left_out" in g
         ],
     }

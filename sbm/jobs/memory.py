@@ -1,7 +1,6 @@
 """The memory plan: what `--mem` is spent on, decided before any work starts."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sbm.errors import MemoryPlanError
@@ -11,12 +10,14 @@ from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
 
 __all__ = [
-    "BUFFER_ROW", "INTERPRETER", "OVERHEAD", "MemoryPlan", "Part", "Shape", "cut_block",
-    "plan_training", "row_bytes",
+    "AUTO_BLOCKS", "BUFFER_ROW", "INTERPRETER", "OVERHEAD", "MemoryPlan", "Part", "Piece",
+    "Shape", "cut_block", "join_parts", "plan_training", "row_bytes",
 ]  # fmt: skip
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
 INTERPRETER = 92_000_000
+# Of a store, where nothing else is asked for.
+AUTO_BLOCKS = 12
 # Buffers of files, progress and the like.
 OVERHEAD = 12_000_000
 # Alphas on their way to the disk: of rows that left the cache, and encoded.
@@ -85,21 +86,45 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is loaded at a time: a block, or a share of one that is too large for the memory.
+class Piece:
+    """A block, or a sample of one that is too large for the memory.
 
     Attributes
     ----------
-    block : int
-    chunks : list of Chunk
-        Every q-th chunk where the block is cut in q, so that each part is a sample of the block.
-    rows, nnz : int
+    block, first, step : int
+        Of the chunks of the block every `step`-th, from the `first` on.
+    rows : int
     """
 
     block: int
+    first: int
+    step: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is loaded at a time: a block, a piece of one, or several small ones.
+
+    Attributes
+    ----------
+    pieces : list of Piece
+    chunks : list of Chunk
+        Of all pieces, one behind the other.
+    rows, nnz : int
+    """
+
+    pieces: list[Piece]
     chunks: list[Chunk]
     rows: int
     nnz: int
+
+    def with_more(self, other: "Part") -> "Part":
+        """Return this part with another one behind it."""
+        return Part(
+            [*self.pieces, *other.pieces], [*self.chunks, *other.chunks],
+            self.rows + other.rows, self.nnz + other.nnz,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,8 +135,6 @@ class MemoryPlan:
     ----------
     parts : list of Part
         The blocks of the training.
-    cuts : int
-        In how many parts a block is cut, at most.
     cache_rows, cache_nnz : int
         Capacity of the cache.
     part_rows, part_nnz : int
@@ -123,7 +146,6 @@ class MemoryPlan:
     """
 
     parts: list[Part]
-    cuts: int
     cache_rows: int
     cache_nnz: int
     part_rows: int
@@ -149,7 +171,8 @@ class MemoryPlan:
 def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
     """Turn a memory bound into block and cache sizes.
 
-    Blocks are loaded whole where they fit, else in a few equal parts that do. The cache has
+    Blocks are loaded whole where they fit, else in a few equal parts that do; small ones that were
+    appended are loaded together. The cache has
     ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of what is loaded at a time: it is
     `cache_frac` of the working set, as in the experiments of the SBM paper.
 
@@ -192,7 +215,6 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     return MemoryPlan(
         parts=parts,
-        cuts=max(Counter(part.block for part in parts).values()),
         cache_rows=rows,
         cache_nnz=nnz,
         part_rows=max(p.rows for p in parts),
@@ -230,13 +252,31 @@ class _Facts:
         most_cuts = max(len(chunks) for chunks in self.store.chunks)
         cuts = 1
         while True:
-            parts = [part for chunks in self.store.chunks for part in cut_block(chunks, cuts)]
-            blocks = self.block_bytes(parts)
-            _, _, wanted = self.cache(parts, cache_frac)
-            fits = blocks + wanted <= room
-            if fits or cuts == most_cuts:
+            cut = [part for chunks in self.store.chunks for part in cut_block(chunks, cuts)]
+            for parts in self.joined(cut):
+                blocks = self.block_bytes(parts)
+                _, _, wanted = self.cache(parts, cache_frac)
+                fits = blocks + wanted <= room
+                if fits:
+                    return parts, blocks, fits
+            if cuts == most_cuts:
                 return parts, blocks, fits
             cuts = min(most_cuts, max(cuts + 1, cuts * 9 // 8))
+
+    def joined(self, parts: list[Part]) -> Iterator[list[Part]]:
+        """Yield ways to load small parts together, those that need most memory first.
+
+        Every night that is appended brings a block, however small, and every step visits the whole
+        cache. So there are no more parts than a split of the whole store would make; where that
+        does not fit the memory, parts are at most as large as the largest block.
+        """
+        made = self.store.blocks_of_generations
+        if len(made) > 1:
+            most = max(AUTO_BLOCKS, *made)
+            yield join_parts(parts, -(-self.store.n_rows // most), -(-self.store.nnz // most))
+            yield join_parts(parts)
+        else:
+            yield parts
 
     def block_bytes(self, parts: list[Part]) -> int:
         """Two buffers, the rows of one in the working set, and their spill."""
@@ -292,12 +332,22 @@ def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> Memo
 
 def cut_block(chunks: Sequence[Chunk], cuts: int) -> list[Part]:
     """Cut a block into at most `cuts` parts, each with every cuts-th chunk."""
-    return [
-        Part(
-            chunks[0].block,
-            list(chunks[k::cuts]),
-            sum(c.rows for c in chunks[k::cuts]),
-            sum(c.nnz for c in chunks[k::cuts]),
-        )
-        for k in range(min(cuts, len(chunks)))
-    ]
+    parts = []
+    for k in range(min(cuts, len(chunks))):
+        mine = list(chunks[k::cuts])
+        rows, nnz = sum(c.rows for c in mine), sum(c.nnz for c in mine)
+        parts.append(Part([Piece(chunks[0].block, k, cuts, rows)], mine, rows, nnz))
+    return parts
+
+
+def join_parts(parts: Sequence[Part], rows: int = 0, nnz: int = 0) -> list[Part]:
+    """Join neighbours up to so many rows and nonzeros, or those of the largest part."""
+    rows, nnz = max(rows, *(p.rows for p in parts)), max(nnz, *(p.nnz for p in parts))
+    joined = [parts[0]]
+    for part in parts[1:]:
+        both = joined[-1].with_more(part)
+        if both.rows <= rows and both.nnz <= nnz:
+            joined[-1] = both
+        else:
+            joined.append(part)
+    return joined

@@ -11,7 +11,7 @@ from sbm.settings import Settings, format_number, nearest
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import Loss, find_loss
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import BlockStore, kept_generations
 from sbm.store.model import Model
 
 __all__ = [
@@ -230,7 +230,7 @@ def make_model(
         "passes": report["passes"],
         "updates": report["updates"],
         "rows": store.n_rows,
-        "sources": [s for g in store.manifest["generations"] for s in g["sources"]],
+        "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
     labels = model_labels(problems[0], store)
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)

@@ -75,7 +75,7 @@ def split(
     ----------
     inputs : str, Path or sequence of these
         Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
-        with `min_count`.
+        with `min_count`. With `append` and without `store` one of them may be the store.
     store : str or Path, optional
         Default: the first input's name with ``.sbm``.
     blocks : int, optional
@@ -122,7 +122,10 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    sources = expand_inputs([inputs] if isinstance(inputs, str | Path) else inputs)
+    names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    if append and store is None:
+        names, store = _find_store(names)
+    sources = expand_inputs(names)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
     if store is None and sources[0].name == "-":
@@ -140,6 +143,24 @@ def split(
     prepare("split", options.dtype, progress)
     with _destination(target, append, force) as (folder, manifest):
         return _fill_store(folder, target, manifest, sources, options, force, progress)
+
+
+def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None]:
+    """Return the inputs without the store among them, which is to be appended to, and that."""
+    stores = [name for name in inputs if (Path(name) / store_files.MANIFEST).is_file()]
+    missing = [n for n in inputs if Path(n).suffix == ".sbm" and not Path(n).exists()]
+    if len(stores) > 1:
+        names = ", ".join(map(str, stores))
+        raise SettingsError(f"{names} are stores; append to one at a time, from its text")
+    if missing and not stores:
+        raise StoreError(
+            f"{missing[0]} does not exist, and --append adds to a store; make it with sbm split, "
+            f"the text and -o {missing[0]}"
+        )
+    texts = [name for name in inputs if name not in stores]
+    if stores and not texts:
+        raise DataError(f"no input to append to {stores[0]}; give LIBSVM text files, globs, or -")
+    return texts, Path(stores[0]) if stores else None
 
 
 def _check_options(
@@ -284,7 +305,7 @@ def _fill_store(
     table = Labels(
         None if labels is None else labels["values"], [] if labels is None else labels["counts"]
     )
-    first = 1 + max((_number(b["file"]) for b in manifest["blocks"]), default=-1)
+    first = store_files.next_block(manifest)
     # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and the
     # main thread for them.
     with (
@@ -294,7 +315,9 @@ def _fill_store(
         counted = None
         if options.min_count > 1:
             counted = _count(sources, ids, options, pool, progress)
-        dealer = Dealer(folder, first, options, ids, table, writers)
+        blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
+        largest = max(blocks, key=lambda block: block[1], default=None)
+        dealer = Dealer(folder, first, options, ids, table, writers, largest)
         _read("split", sources, dealer, options, pool, progress, only_known=counted is not None)
         if counted is not None:
             _refuse_changed_sources(sources, counted)
@@ -343,10 +366,6 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
     return store_files.BlockStore(folder).read_feature_ids()
-
-
-def _number(file: str) -> int:
-    return int(file.removeprefix("block-").removesuffix(".sbb"))
 
 
 @dataclass(frozen=True)
@@ -437,7 +456,8 @@ def _refuse_known_sources(
     sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
 ) -> None:
     """Notice data that would be counted twice."""
-    known = {s["sha256"]: s["name"] for g in manifest["generations"] for s in g["sources"]}
+    kept = store_files.kept_generations(manifest)
+    known = {s["sha256"]: s["name"] for g in kept for s in g["sources"]}
     for source in sources:
         if source.rows == 0:
             continue

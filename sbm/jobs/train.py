@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
-from sbm.jobs.engine import Engine, Group, Learner
+from sbm.jobs.engine import MOST_DRIFT, Engine, Group, Learner
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
@@ -36,7 +36,7 @@ from sbm.jobs.setup import (
     time_left,
 )  # fmt: skip
 from sbm.jobs.warm import kernels_of, prepare
-from sbm.jobs.warmstart import Earlier, find_run, shape_record
+from sbm.jobs.warmstart import Earlier, find_run, last_run, shape_record
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
@@ -116,9 +116,7 @@ def train(
     _say_plan(plan, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
     # All that can be refused comes before the run of an earlier training is replaced.
-    earlier = None
-    if settings.warm_start is not None:
-        earlier = Earlier(find_run(settings.warm_start), blocks, settings, problems)
+    earlier = _find_earlier(settings, path, blocks, problems, progress)
     weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
     counts = class_counts(settings, blocks, weights)
     if counts is not None:
@@ -144,6 +142,27 @@ def train(
     if earlier is not None:
         earlier.remove()
     return result, report
+
+
+def _find_earlier(
+    settings: Settings,
+    path: Path,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    progress: Progress,
+) -> Earlier | None:
+    """Return the run of an earlier training to start from, if one is asked for and there."""
+    if settings.warm_start is None:
+        return None
+    if settings.warm_start is not True:
+        folder = find_run(str(settings.warm_start))
+    else:
+        last = last_run(path)
+        if last is None:
+            progress.stage(f"{path} was not trained yet: starting from nothing")
+            return None
+        folder = last
+    return Earlier(folder, store, settings, problems)
 
 
 def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
@@ -316,7 +335,7 @@ class _Training:
         found = self.engine.certify()
         self._set_active(self.spare_learners, True)
         certificate = Certificate.total([one for one, _ in found.values()])
-        if certificate.drift > 1e-9:
+        if certificate.drift > MOST_DRIFT:
             raise StoreError(
                 f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"

@@ -1,32 +1,34 @@
 """Warm starts: the alphas of an earlier training as the first ones of another.
 
 Any alphas inside their bounds are a legal start, if W is the one that belongs to them. So a run of
-the same loss on the same store, or on what the store was before rows were appended, can be gone on
-with: with another C all alphas are multiplied by C' / C, which leaves those at a bound there; new
-rows start at 0.
+the same loss on the same store, or on what the store was before rows were appended or expired, can
+be gone on with: with another C all alphas are multiplied by C' / C, which leaves those at a bound
+there; new rows start at 0; alphas of rows that are gone are dropped, and W is made anew without.
 """
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, Dense, Lists, no_alphas
+from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.engine import Engine, Learner, Visit, ray
-from sbm.jobs.memory import MemoryPlan, Part, cut_block
+from sbm.jobs.engine import MOST_DRIFT, Engine, Learner, Visit, ray
+from sbm.jobs.memory import MemoryPlan, Piece, cut_block
+from sbm.jobs.setup import run_folder
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
-from sbm.store.blocks import BlockStore, Chunk
+from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.files import lock, write_error
 from sbm.store.run import Run
 
-__all__ = ["Earlier", "find_run", "shape_record"]
+__all__ = ["Earlier", "find_run", "last_run", "shape_record"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,18 +37,24 @@ def shape_record(
     store: BlockStore, plan: MemoryPlan, problems: Sequence[AnyProblem]
 ) -> dict[str, Any]:
     """Return what a run must say of itself so that another training can start from it."""
+    blocks = store.manifest["blocks"]
     return {
-        "blocks": _signature(store),
-        "cuts": plan.cuts,
+        "blocks": [_sizes(entry) for entry in blocks],
+        "files": [entry["file"] for entry in blocks],
+        "parts": [[astuple(piece) for piece in part.pieces] for part in plan.parts],
         "outputs": [problem.n_outputs for problem in problems],
         "listed": problems[0].listed,
     }
 
 
-def _signature(store: BlockStore) -> list[list[int]]:
-    """Return what tells blocks of other rows from these, as far as sizes can."""
-    blocks = store.manifest["blocks"]
-    return [[entry[name] for name in ("rows", "nnz", "bytes")] for entry in blocks]
+def _sizes(entry: dict[str, Any]) -> list[int]:
+    """Return what tells a block of other rows from this one, as far as sizes can."""
+    return [entry[name] for name in ("rows", "nnz", "bytes")]
+
+
+def last_run(model: Path) -> Path | None:
+    """Return the run of the last training of a model, or None where there is no commit of one."""
+    return _with_commit(run_folder(model), _aside(run_folder(model)))
 
 
 def find_run(path: str | Path) -> Path:
@@ -58,10 +66,15 @@ def find_run(path: str | Path) -> Path:
         There is none with a commit.
     """
     path = Path(path)
-    beside = path.with_name(path.name + ".run")
-    for folder in (path, beside, _aside(path), _aside(beside)):
-        if (folder / "run.json").is_file():
-            return folder
+    beside = run_folder(path)
+    found = _with_commit(path, beside, _aside(path), _aside(beside))
+    if found is not None:
+        return found
+    if (path / MANIFEST).is_file():
+        raise StoreError(
+            f"{path} is a store, but a warm start takes a model or a run; name the store in front "
+            "of --warm-start"
+        )
     what, where = "is not there", beside.name
     if path.is_dir():
         what, where = "is no run", "MODEL.run"
@@ -71,6 +84,11 @@ def find_run(path: str | Path) -> Path:
         f"{path} {what}: a warm start takes the alphas of an earlier training, which are in "
         f"{where}; leave out --warm-start to start from nothing"
     )
+
+
+def _with_commit(*folders: Path) -> Path | None:
+    """Return the first of the folders that holds a run with a commit."""
+    return next((folder for folder in folders if (folder / "run.json").is_file()), None)
 
 
 def _aside(folder: Path) -> Path:
@@ -104,8 +122,8 @@ class Earlier:
         record = Run.read(folder)
         try:
             shape, was = record["shape"], record["settings"]
-            self._was_blocks, self._cuts = list(shape["blocks"]), int(shape["cuts"])
-            self._block_rows = [int(rows) for rows, _, _ in self._was_blocks]
+            blocks, files = list(shape["blocks"]), shape.get("files")
+            pieces, cuts = shape.get("parts"), shape.get("cuts")
             outputs, listed = list(shape["outputs"]), bool(shape["listed"])
             factor = settings.C / float(was["C"]) if was["loss"] != "one_class" else 1.0
         except (KeyError, TypeError, ValueError) as error:
@@ -113,11 +131,17 @@ class Earlier:
                 f"{folder} cannot be started from ({error}); an older version wrote it"
             ) from error
         self._refuse_others(was, outputs, listed, settings, problems)
-        old_parts = self._parts(store.chunks[: len(self._block_rows)], self._cuts)
-        self._n_old = len(old_parts)
-        rows = [part.rows for part in old_parts] * len(outputs)
-        self._run, self._state = Run.reopen(folder, rows, max(outputs) if listed else None)
-        self._old_parts, self._outputs = old_parts, outputs
+        self._was = self._find_blocks(blocks, files)
+        if pieces is None:  # of an older version
+            parts = [cut_block(chunks, cuts) for chunks in store.chunks[: len(blocks)]]
+            self._parts = [part.pieces for part in itertools.chain(*parts)]
+        else:
+            self._parts = [[Piece(*piece) for piece in part] for part in pieces]
+        rows = [sum(piece.rows for piece in part) for part in self._parts]
+        self._run, self._state = Run.reopen(
+            folder, rows * len(outputs), max(outputs) if listed else None
+        )
+        self._outputs = outputs
         self._factors = [
             factor * ray(float(self._of("dual_sum", k)[0]), self._of("W", k), factor)
             for k in range(len(outputs))
@@ -131,7 +155,7 @@ class Earlier:
         settings: Settings,
         problems: Sequence[AnyProblem],
     ) -> None:
-        """Notice another problem, or other data."""
+        """Notice another problem."""
         for name in ("loss", "task", "schedule", "bias"):
             now = getattr(settings, name)
             if was.get(name) != now:
@@ -139,11 +163,6 @@ class Earlier:
                     f"{self.folder} was trained with {name} {was.get(name)}, now it is {now}; "
                     "a warm start keeps it, leave out --warm-start to change it"
                 )
-        if _signature(self._store)[: len(self._was_blocks)] != self._was_blocks:
-            raise StoreError(
-                f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
-                "that were appended since may be new; leave out --warm-start"
-            )
         grown = [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if listed != problems[0].listed or not as_before:
@@ -152,9 +171,27 @@ class Earlier:
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
 
-    @staticmethod
-    def _parts(blocks: Sequence[Sequence[Chunk]], cuts: int) -> list[Part]:
-        return [part for chunks in blocks for part in cut_block(chunks, cuts)]
+    def _find_blocks(self, sizes: list[list[int]], files: list[str] | None) -> dict[int, int]:
+        """Return the number that each block of the store had, if the earlier training had it."""
+        now = self._store.manifest["blocks"]
+        if files is None:  # an older version wrote no names; nothing was expired then
+            files = [entry["file"] for entry in now[: len(sizes)]]
+        ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
+        if [ever.get(file) for file in files] != sizes:
+            raise StoreError(
+                f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
+                "that were appended or expired since may differ; leave out --warm-start"
+            )
+        was = {file: number for number, file in enumerate(files)}
+        return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
+
+    def new_parts(self, plan: MemoryPlan) -> list[int]:
+        """Return the parts of a plan that hold rows the earlier training had not."""
+        return [
+            number
+            for number, part in enumerate(plan.parts)
+            if any(piece.block not in self._was for piece in part.pieces)
+        ]
 
     def step_aside(self, folder: Path) -> None:
         """Move out of the way if a new run is about to take this one's place.
@@ -180,26 +217,45 @@ class Earlier:
         self.folder = self._run.folder = aside
 
     def hand_over(self, run: Run, plan: MemoryPlan) -> None:
-        """Put the alphas where a new run expects them, whatever parts the blocks were cut in."""
-        for k in range(len(self._outputs)):
-            for block, alpha in self._blocks(k):
-                for number, part in enumerate(plan.parts):
-                    if part.block == block:
-                        places = _places(self._store.chunks[block], part.chunks)
-                        home = k * len(plan.parts) + number
-                        run.store(home, alpha.take(places).times(self._factors[k]))
+        """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
 
-    def _blocks(self, k: int) -> Iterator[tuple[int, Alphas]]:
-        """Yield the alphas of each block, of the k-th problem."""
-        numbered = enumerate(self._old_parts)
-        for block, parts in itertools.groupby(numbered, key=lambda pair: pair[1].block):
-            whole = no_alphas(self._block_rows[block], self._run_lists)
-            for number, part in parts:
-                alpha = self._run.load(k * self._n_old + number)
-                rows, cached = self._cached(k, number)
-                alpha.put(rows, cached)
-                whole.put(_places(self._store.chunks[block], part.chunks), alpha)
-            yield block, whole
+        Those of blocks that were expired are left behind.
+        """
+        for k in range(len(self._outputs)):
+            whole, block = no_alphas(0, self._run_lists), -1
+            for number, part in enumerate(plan.parts):
+                if all(piece.block not in self._was for piece in part.pieces):
+                    continue  # nothing is known of them: all are 0
+                found = []
+                for piece in part.pieces:
+                    if piece.block != block:
+                        whole, block = self._of_block(k, piece.block), piece.block
+                    found.append(whole.take(self._places(piece)))
+                run.store(k * len(plan.parts) + number, join(found).times(self._factors[k]))
+
+    def _of_block(self, k: int, block: int) -> Alphas:
+        """Alphas of the rows of a block of the store, of the k-th problem."""
+        whole = no_alphas(sum(c.rows for c in self._store.chunks[block]), self._run_lists)
+        for number, part in enumerate(self._parts):
+            begins = itertools.accumulate((piece.rows for piece in part), initial=0)
+            for piece, begin in zip(part, begins, strict=False):
+                if piece.block == self._was.get(block):
+                    alpha = self._of_part(k, number).part(begin, piece.rows)
+                    whole.put(self._places(replace(piece, block=block)), alpha)
+        return whole
+
+    def _of_part(self, k: int, part: int) -> Alphas:
+        """Alphas of a part of the earlier training, those of its cached rows included."""
+        alpha = self._run.load(k * len(self._parts) + part)
+        alpha.put(*self._cached(k, part))
+        return alpha
+
+    def _places(self, piece: Piece) -> npt.NDArray[np.int64]:
+        """Return the numbers, in their block, of the rows of a piece."""
+        chunks = self._store.chunks[piece.block]
+        begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
+        rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
+        return np.concatenate(rows[piece.first :: piece.step])
 
     @property
     def _run_lists(self) -> bool:
@@ -218,7 +274,12 @@ class Earlier:
         return self._of("row", k)[mine], alpha.take(mine)
 
     def start(self, engine: Engine) -> Certificate:
-        """Give the learners W and alphas to start with; return the certificate of that start."""
+        """Give the learners W and alphas to start with; return the certificate of that start.
+
+        The earlier W is the one of the alphas, but where some of these are gone or had to move into
+        new bounds. There the first look makes the W that belongs to those that are left, exactly,
+        and a second one certifies it.
+        """
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
 
@@ -229,8 +290,12 @@ class Earlier:
             engine.keep(visit.block, learner, alpha)
 
         found = engine.certify(change=change)
-        certificate = Certificate.total([one for one, _ in found.values()])
         engine.replace_weights(found)
+        certificate = Certificate.total([one for one, _ in found.values()])
+        if certificate.drift > MOST_DRIFT:
+            found = engine.certify()
+            engine.replace_weights(found)
+            certificate = Certificate.total([one for one, _ in found.values()])
         self._state = {}  # its memory
         return certificate
 
@@ -251,15 +316,3 @@ class Earlier:
         """Remove the run that the one that is finished now has replaced."""
         if self._replaced is not None:
             shutil.rmtree(self._replaced, ignore_errors=True)
-
-
-def _places(block: Sequence[Chunk], chunks: Sequence[Chunk]) -> npt.NDArray[np.int64]:
-    """Return the numbers, in their block, of the rows of some of its chunks."""
-    first = dict(zip((c.offset for c in block), _begins(block), strict=True))
-    rows = [np.arange(first[c.offset], first[c.offset] + c.rows) for c in chunks]
-    return np.concatenate(rows)
-
-
-def _begins(block: Sequence[Chunk]) -> list[int]:
-    """Return the number of each chunk's first row."""
-    return [0, *itertools.accumulate(chunk.rows for chunk in block)][:-1]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.jobs.deal import Deal
 from sbm.settings import format_number
-from sbm.store.blocks import BlockStore, Chunk
+from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
 from sbm.store.libsvm import TextError
 from sbm.store.text import expand_inputs, parse_sources
@@ -46,8 +46,8 @@ class RowWeights:
     ----------
     store : BlockStore
     source : str or Path
-        Text with a weight a line, for each row of the text of the store, in its order; plain, .gz,
-        .bz2, .xz or .zst.
+        Text with a weight a line, for each row of the text of the store, in its order, without
+        sources that were expired; plain, .gz, .bz2, .xz or .zst.
     folder : Path
         Where there is room for a file without a name, 8 bytes a row; it is gone with the process.
 
@@ -92,7 +92,7 @@ class RowWeights:
         weights = _Stream(source)
         blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
         ends = list(begins)
-        for generation in store.manifest["generations"]:
+        for generation in kept_generations(store.manifest):
             if "deal" not in generation:
                 raise StoreError(
                     f"{store.folder} was split by an older version, which did not note where each "

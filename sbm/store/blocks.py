@@ -8,7 +8,9 @@ A store ``NAME.sbm/`` holds
 * ``features-0000.sba``: the feature ids in the order in which their indices were given out.
 
 Each run of ``split`` or ``split --append`` adds a generation: new blocks, one index file and one
-file with the ids that were new.
+file with the ids that were new. ``expire`` removes the block files of whole generations; their
+entries stay, marked, and so do index and ids: no index of a feature and no name of a block is ever
+given to another one.
 """
 
 import contextlib
@@ -35,7 +37,10 @@ from sbm.store.buffers import Buffers
 from sbm.store.codec import RAW, decode_rows, encode_rows
 from sbm.store.files import lock, sync_folder, write_atomically, write_error
 
-__all__ = ["BlockStore", "BlockWriter", "Chunk", "read_manifest", "write_manifest"]
+__all__ = [
+    "BlockStore", "BlockWriter", "Chunk", "kept_generations", "next_block", "read_manifest",
+    "write_manifest",
+]  # fmt: skip
 
 FORMAT = "sbm-store"
 VERSION = 2  # written; 1 kept rows as planes of bytes, and is read for ever
@@ -132,10 +137,30 @@ def _is_sound(manifest: dict[str, Any]) -> bool:
             and manifest["nnz"] == sum(b["nnz"] for b in blocks)
             and all("file" in b for b in blocks)
             and all("features" in g and "index" in g for g in manifest["generations"])
+            and all(
+                {"at", "blocks"} <= set(g.get("expired", {"at": "", "blocks": []}))
+                for g in manifest["generations"]
+            )
             and (labels is None or len(labels["values"]) == len(labels["counts"]))
         )
     except (KeyError, TypeError):
         return False
+
+
+def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Entries of the generations whose blocks were not expired."""
+    return [g for g in manifest["generations"] if "expired" not in g]
+
+
+def next_block(manifest: dict[str, Any]) -> int:
+    """Number of the next block to be written, above those of all there ever were."""
+    names = {b["file"] for b in manifest["blocks"]}
+    names.update(*(g.get("blocks", []) for g in manifest["generations"]))
+    return 1 + max((_block_number(name) for name in names), default=-1)
+
+
+def _block_number(file: str) -> int:
+    return int(file.removeprefix("block-").removesuffix(".sbb"))
 
 
 # ---------------------------------------------------------------------------------- writing
@@ -341,7 +366,7 @@ class BlockStore:
                 raise StoreError(f"{self.folder / name} is no index; split the data again")
             for file_number, *rest in table.tolist():
                 block = number.get(block_name(file_number))
-                if block is not None:  # blocks can be dropped without touching the index
+                if block is not None:  # those of expired blocks stay in the index
                     chunks[block].append(Chunk(block, *rest))
         for block, entry in enumerate(blocks):
             total = [sum(getattr(c, k) for c in chunks[block]) for k in ("rows", "nnz", "size")]
@@ -371,6 +396,17 @@ class BlockStore:
     def n_blocks(self) -> int:
         """Blocks with rows."""
         return len(self.manifest["blocks"])
+
+    @property
+    def expired_blocks(self) -> list[dict[str, Any]]:
+        """Entries of blocks that the store once had."""
+        gone = [g["expired"] for g in self.manifest["generations"] if "expired" in g]
+        return [entry for expired in gone for entry in expired["blocks"]]
+
+    @property
+    def blocks_of_generations(self) -> list[int]:
+        """How many blocks each run of split brought, but for those that were expired."""
+        return [len(g.get("blocks", [])) for g in kept_generations(self.manifest)]
 
     @property
     def value_type(self) -> str:
