@@ -61,7 +61,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 TEXT_OF = ("classes", "targets", "values")
 
 
-def text_of(kind: str, n: int = 420, **more: Any) -> list[bytes]:
+def rows_of(kind: str, n: int = 420, **more: Any) -> list[bytes]:
     chosen = {name: KINDS[kind][name] for name in TEXT_OF if name in KINDS[kind]}
     return make_lines(n, **{**chosen, **more})
 
@@ -109,7 +109,7 @@ class Questions:
 @EVERY_KIND
 def test_a_stream_that_stops_and_goes_on_is_as_one_that_never_stopped(kind, small, tmp_path):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(text_of(kind)))
+    path.write_bytes(b"".join(rows_of(kind)))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     asked = Questions()
     learn(path, one, stop=asked, **settings_of(kind))
@@ -122,7 +122,7 @@ def test_a_stream_that_stops_and_goes_on_is_as_one_that_never_stopped(kind, smal
 
 def test_wherever_it_stops_the_result_is_the_same(small, tmp_path):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(text_of("one_vs_rest", 300)))
+    path.write_bytes(b"".join(rows_of("one_vs_rest", 300)))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     asked = Questions()
     learn(path, one, stop=asked, **settings_of("one_vs_rest"))
@@ -136,7 +136,7 @@ def test_wherever_it_stops_the_result_is_the_same(small, tmp_path):
 @EVERY_KIND
 def test_a_stream_that_dies_goes_on_from_its_last_commit(kind, small, tmp_path, monkeypatch):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(text_of(kind)))
+    path.write_bytes(b"".join(rows_of(kind)))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     chosen = settings_of(kind)
     often = {**chosen.pop("options", {}), "checkpoint_every": "50rows"}
@@ -160,7 +160,7 @@ def test_a_stream_that_dies_goes_on_from_its_last_commit(kind, small, tmp_path, 
 
 def test_a_stream_that_dies_while_it_makes_room_goes_on(small, tmp_path, monkeypatch):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(text_of("one_vs_rest")))
+    path.write_bytes(b"".join(rows_of("one_vs_rest")))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     learn(path, one, **settings_of("one_vs_rest"))
     make = stream_job._Stream._make_student
@@ -183,7 +183,7 @@ def test_a_stream_that_dies_while_it_makes_room_goes_on(small, tmp_path, monkeyp
 @pytest.mark.parametrize("kind", ["hinge", "crammer_singer", "log_loss", "one_class", "arow"])
 def test_threads_and_the_size_of_pieces_do_not_matter(kind, small, tmp_path, monkeypatch):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(text_of(kind)))
+    path.write_bytes(b"".join(rows_of(kind)))
     names = []
     for threads, piece in ((1, 700), (2, 90), (3, 1 << 20)):
         small_pieces(monkeypatch, piece)
@@ -211,7 +211,7 @@ def chunks(data: bytes, sizes: Sequence[int]) -> list[bytes]:
 def test_a_pipe_that_is_read_on_after_a_stop_gives_the_same_bytes(
     kind, small, tmp_path, monkeypatch
 ):
-    data = b"".join(text_of(kind, 300))
+    data = b"".join(rows_of(kind, 300))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     read, write = os.pipe()
     with writer(write, [data]), stdin_of(monkeypatch, read):
@@ -226,7 +226,7 @@ def test_a_pipe_that_is_read_on_after_a_stop_gives_the_same_bytes(
 
 
 def test_a_pipe_that_begins_again_is_known_again(small, tmp_path, monkeypatch):
-    data = b"".join(text_of("one_vs_rest", 300))
+    data = b"".join(rows_of("one_vs_rest", 300))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
 
     def learn_pipe(model, stop=None, resume=False, **settings):
@@ -511,7 +511,7 @@ def test_another_text_is_refused(here):
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
 def test_compressed_text_goes_on_where_it_was(ending, small, here):
     pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}[ending]
-    name = write([pack(b"".join(text_of("one_vs_rest")))], f"d.svm{ending}")
+    name = write([pack(b"".join(rows_of("one_vs_rest")))], f"d.svm{ending}")
     learn(name, Path("one.model"), **settings_of("one_vs_rest"))
     for stops in ((12, 9), (20, 5, 7)):
         go_on(name, Path("m.model"), stops, **settings_of("one_vs_rest"))
@@ -565,7 +565,7 @@ def test_many_labels_are_refused_where_classes_are_learned(here, monkeypatch):
 
 @EVERY_KIND
 def test_values_may_come_late(kind, small, here):
-    lines = [*text_of(kind, 200, values=False), *text_of(kind, 200, seed=1)]
+    lines = [*rows_of(kind, 200, values=False), *rows_of(kind, 200, seed=1)]
     report = learn(write(lines), Path("one.model"), **settings_of(kind))
     assert report["rows"] == 400
     assert next(plan.value_type for plan in small) == "ones"
@@ -599,7 +599,7 @@ def test_ids_of_63_bits_are_features_like_others(small, here):
         split = [pair.split(b":") for pair in pairs]
         return label + b"".join(b" %d:%b" % (2**63 - 400 + int(i), v) for i, v in split) + b"\n"
 
-    lines = [*LINES, *map(moved, text_of("hinge", 200)[60:])]
+    lines = [*LINES, *map(moved, rows_of("hinge", 200)[60:])]
     learn(write(lines), Path("one.model"))
     go_on("d.svm", Path("m.model"), (9, 8, 7))
     same(Path("one.model"), Path("m.model"))
@@ -766,7 +766,7 @@ def test_too_little_memory_is_said_and_the_stream_goes_on_with_more(here):
 
 @EVERY_KIND
 def test_the_model_serves_like_any_other(kind, small, here):
-    name = write(text_of(kind))
+    name = write(rows_of(kind))
     model, report = sbm.stream(name, "m.model", {"mem": "400MB", **flat(kind)}, **more(kind))
     loaded = Model.load(Path("m.model"))
     assert loaded.W.tobytes() == model.compact().W.tobytes()
@@ -798,14 +798,14 @@ def test_a_finished_stream_with_nothing_new_stays_as_it_is(small, here):
 
 
 def test_a_stream_begins_anew_without_resume(small, here):
-    learn(write(text_of("crammer_singer")), Path("m.model"), loss="crammer_singer")
+    learn(write(rows_of("crammer_singer")), Path("m.model"), loss="crammer_singer")
     learn(write(LINES), Path("m.model"))
     learn(write(LINES), Path("one.model"))
     same(Path("one.model"), Path("m.model"))
 
 
 def test_a_growing_file_is_followed_until_it_is_idle(small, here):
-    lines = text_of("one_vs_rest", 300)
+    lines = rows_of("one_vs_rest", 300)
     learn(write(lines), Path("one.model"), **settings_of("one_vs_rest"))
     write(lines[:50])
 
@@ -828,3 +828,168 @@ def test_a_growing_file_is_followed_until_it_is_idle(small, here):
     assert not report["stopped"]
     assert report["rows"] == 300
     same(Path("one.model"), Path("m.model"))
+
+
+# ------------------------------------------------------------------------------- how good it is
+
+
+def test_the_dual_value_bounds_the_optimum_and_costs_count(small, here):
+    name = write(rows_of("hinge"))
+    sbm.split([name], "d.sbm", blocks=2)
+    duals = {}
+    for weight in (1.0, 4.0):
+        chosen = {"mem": "400MB", "C": 0.2, "class_weight": {1: weight}}
+        _, trained = sbm.train("d.sbm", "t.model", {**chosen, "tol": 1e-6, "max_passes": 5000})
+        model, report = sbm.stream(name, "m.model", chosen)
+        assert 0.5 * trained["primal"] < report["dual"] <= trained["primal"] * (1 + 1e-9)
+        duals[weight] = report["dual"]
+        w = full_weights(model, 200)[:, 0]
+        primal = 0.5 * w @ w
+        for line in rows_of("hinge"):
+            label, *pairs = line.split()
+            z = sum(w[int(i) - 1] * float(v) for i, v in (p.split(b":") for p in pairs))
+            primal += 0.2 * (weight if label == b"1" else 1) * max(0, 1 - int(label) * z)
+        assert primal >= trained["dual"] * (1 - 1e-9)
+    assert duals[4.0] > duals[1.0] * 1.1
+
+
+def test_one_pass_over_real_text_comes_near_the_optimum(text_of, reference, here):
+    [optimum] = [r for r in reference["prep_small_binary"]["hinge"] if r["C"] == 0.1]
+    model, report = sbm.stream(
+        str(text_of("prep_small_binary")), "m.model", {"C": 0.1, "mem": "200MB"}
+    )
+    assert optimum["primal"] * 0.98 < report["dual"] <= optimum["primal"]
+    quality = sbm.predict(model, text_of("prep_small.t_binary"))
+    assert 100 * quality["accuracy"] > optimum["test_accuracy"] - 0.1
+    assert 0.9 < report["accuracy"] < optimum["train_accuracy"] / 100
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+CHUNK_ROWS = 4000
+
+
+def write_long(path: Path, chunks: int, nonzeros: int, classes: int) -> int:
+    """Write text whose every part has features of its own, and perhaps a class; its bytes."""
+    random = np.random.default_rng(0)
+    size = 0
+    with open(path, "wb") as file:
+        rows = []
+        for _ in range(CHUNK_ROWS):
+            ids = np.unique((20_000 * random.random(nonzeros) ** 3).astype(int))
+            rows.append(b"%d" % (ids[0] % 2) + b"".join(b" 1%05d:1.5" % k for k in ids) + b"\n")
+        part = b"".join(rows)
+        for k in range(chunks):
+            mine = part.replace(b" 1", b" %d" % (k + 1))
+            if classes > 2:
+                mine = mine.replace(b"\n0 ", b"\n%d " % (k % classes))
+            size += file.write(mine)
+    return size
+
+
+@pytest.mark.parametrize(
+    ("options", "classes"),
+    [("--learner arow", 2), ("--loss crammer_singer", 7), ("--loss hinge --bias 1", 2)],
+)
+def test_memory_stays_within_bounds_however_long_the_text_is(options, classes, here, monkeypatch):
+    monkeypatch.delenv("SBM_COMPILE_HERE")
+    size = write_long(Path("d.svm"), 9, 800, classes)
+    assert size > 190_000_000
+    for line in ("stream tiny.svm -o tiny.model", "stream d.svm -o m.model --mem 190MB"):
+        write([b"0 1:0.5\n", b"1 2:1\n", *([b"2 1:1\n"] if classes > 2 else [])], "tiny.svm")
+        code, out, err = shell(f"{line} {options} --json", here)  # the first one compiles
+        assert code == 0, err
+    report = json.loads(out)
+    assert report["rows"] == 9 * CHUNK_ROWS
+    assert report["features"] > 100_000
+    assert report["text_bytes"] == size
+    assert report["peak_rss_bytes"] <= 190_000_000
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
+    folder = tmp_path_factory.mktemp("said")
+    (folder / "d.svm").write_bytes(b"".join(make_lines(3000)).rstrip())
+    (folder / "m.toml").write_text("C = 0.5\nclass-weight = { 1 = 2.0 }\n")
+    line = "stream d.svm -o m.model --config m.toml --classes=-1,1 --test d.svm --json"
+    code, out, err = shell(line, folder)
+    assert code == 0, err
+    assert err == ""
+    return folder, json.loads(out), out
+
+
+def test_json_has_the_keys_that_are_promised(said):
+    folder, report, out = said
+    assert set(report) == {
+        "rows", "blocks", "features", "labels", "loss", "accuracy", "dual", "visits", "updates",
+        "text_bytes", "skipped", "problems", "open", "learner", "stopped", "pending", "seconds",
+        "peak_rss_bytes", "model", "test",
+    }  # fmt: skip
+    assert set(report["seconds"]) == {"total", "load", "wait", "predict", "learn", "write"}
+    assert out.count("\n") == 1
+    assert (report["rows"], report["labels"], report["learner"]) == (3000, [-1, 1], "sbm")
+    assert report["open"] == ["d.svm"]
+    assert report["text_bytes"] == (folder / "d.svm").stat().st_size
+    assert report["test"]["rows"] == 3000
+    settings = Model.load(folder / "m.model").info["settings"]
+    assert (settings["C"], settings["class_weight"]) == (0.5, {"1": 2.0})
+
+
+def test_words_on_the_terminal(said):
+    folder, report, _ = said
+    code, out, err = shell("stream d.svm -o n.model --config m.toml --classes=-1,1", folder)
+    assert code == 0
+    assert out.startswith(
+        f"n.model: 3,000 rows in {report['blocks']} blocks, {report['features']:,} features, "
+        f"progressive loss {report['loss']:.6f}, accuracy {100 * report['accuracy']:.4f} %\n"
+        f"optimum of all rows at least {report['dual']:.8g}, {report['updates']:,} updates, peak "
+    )
+    lines = err.splitlines()
+    assert lines[0].split()[:4] == ["rows", "loss", "since", "last"]
+    assert [line.split()[0] for line in lines[1:4]] == ["1,024", "2,048", "3,000"]
+    assert lines[4:] == ["sbm: the last line of d.svm has no line end; it was taken as it stands"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "sentence"),
+    [
+        ("stream d.svm", 2, "name the model with -o"),
+        (
+            "stream -o n.model", 1,
+            "the input holds no rows; nothing was learned and no model written",
+        ),
+        (
+            "stream nix.svm -o n.model", 1,
+            "nix.svm: no such file; give LIBSVM text files, globs, or - for a pipe",
+        ),
+        (
+            "stream --resume m.model -o n.model", 2,
+            "--resume m.model goes on in that model; leave out -o",
+        ),
+        (
+            "stream d.svm -o n.model --classes a,b", 2,
+            "'a,b' is no list of numbers; write it as 0.01:100:x10 (from, to, factor) or 0.1,1",
+        ),
+    ],
+)  # fmt: skip
+def test_lines_that_cannot_be_followed(line, code, sentence, said):
+    assert shell(line, said[0]) == (code, "", f"sbm: {sentence}\n")
+
+
+def test_a_skipped_line_is_named(said):
+    folder, _, _ = said
+    (folder / "bad.svm").write_bytes(b"1 1:1\n-1 2:1\nx 1:1\n")
+    code, out, err = shell("stream bad.svm -o bad.model --on-error skip --quiet", folder)
+    assert code == 0
+    assert out.endswith("\n1 line skipped\n")
+    assert err == "skipped bad.svm:3: found 'x' where a numeric label is expected\n"
+
+
+def test_the_model_can_be_exported(said):
+    folder, _, _ = said
+    code, _, err = shell("export m.model -o m.liblinear", folder)
+    assert code == 0, err
+    assert (folder / "m.liblinear").read_text().startswith("solver_type ")
