@@ -241,7 +241,7 @@ class _Piece:
     size: int
     read: int  # bytes on disk read when the piece was complete
     tail: bytes  # the last bytes of the text up to its end
-    is_open: bool = False
+    open_line: int = 0  # number of its last line if that has no line end
 
 
 def _read_pieces(
@@ -355,7 +355,8 @@ def _cut(
         if n == 0 and (patience is None or not patience.gave_up):
             if size:
                 last = piece(size)
-                last.is_open = patience is not None and text[size - 1] != ord("\n")
+                if patience is not None and text[size - 1] != ord("\n"):
+                    last.open_line = 1 + int(np.count_nonzero(text[:size] == ord("\n")))
                 yield last
             return
         if n and size < capacity:
@@ -507,7 +508,7 @@ def _take(
     source, (parsed, converted) = piece.source, task.result()
     refused = [
         f"{source.name}:{source.lines + error.line}: {explain(error)}"
-        + (_TORN if piece.is_open and error.line == parsed.n_lines else "")
+        + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]
     source.before = source.place
@@ -520,7 +521,7 @@ def _take(
     source.skipped += parsed.n_errors
     source.text += piece.size
     source.parsed = piece.read
-    source.is_open = piece.is_open
+    source.is_open = piece.open_line > 0
     tail = piece.tail[-source.text :] if source.text < TAIL else piece.tail
     source.place = Place(source.text, source.lines, source.rows, source.skipped, tail)
     yield source, converted
