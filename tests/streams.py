@@ -1,6 +1,7 @@
 """What the tests of `sbm stream` share: text that grows in every way, and pipes to read it from."""
 
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -81,6 +82,17 @@ def same(model: Path, other: Path) -> None:
     assert sorted(one) == sorted(two), sorted({*one} ^ {*two})
     different = {name: (one[name], two[name]) for name in one if one[name] != two[name]}
     assert not different, {name: str(pair)[:300] for name, pair in different.items()}
+
+
+def chunks(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Cut bytes in parts of these sizes, over and over."""
+    parts, begin = [], 0
+    for size in itertools.cycle(sizes):
+        if begin >= len(data):
+            return parts
+        parts.append(data[begin : begin + size])
+        begin += size
+    raise AssertionError
 
 
 @contextlib.contextmanager

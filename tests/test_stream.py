@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from helpers import full_weights
 from streams import (
+    chunks,
     kept,
     learn,
     make_lines,
@@ -194,17 +195,6 @@ def test_threads_and_the_size_of_pieces_do_not_matter(kind, small, tmp_path, mon
 
 
 # ------------------------------------------------------------------------------------------ pipes
-
-
-def chunks(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Cut bytes in parts of these sizes, over and over."""
-    parts, begin = [], 0
-    for size in itertools.cycle(sizes):
-        if begin >= len(data):
-            return parts
-        parts.append(data[begin : begin + size])
-        begin += size
-    raise AssertionError
 
 
 @pytest.mark.parametrize("kind", ["hinge", "one_vs_rest", "arow"])
