@@ -187,6 +187,7 @@ def test_a_pipe_in_odd_parts_gives_the_same_blocks(monkeypatch: pytest.MonkeyPat
 
 USUAL = "".join(f"{(-1) ** k} {k % 4 + 1}:1 {k % 3 + 7}:1\n" for k in range(11))
 UNPLANNED = [  # a row, and what it needs that the others do not
+    ("1 5:1", {"features": 8}),  # as large as others, but one too many
     ("1 50:1", {"features": 8}),
     ("1 1:1 2000:1", {"largest_id": 2000, "features": 8}),
     (f"1 {BIG}:1", {"hashed": True, "features": 8}),
@@ -317,6 +318,23 @@ def test_what_a_pipe_brought_is_not_lost_when_the_plan_is_full_at_a_stop(
             before = reader.kept(position, [*mine, *pending], needs)
             reader.close()
     assert got == slow_parse(text)[0]
+
+
+def test_another_pipe_is_read_from_its_first_row_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = None
+    for text in (USUAL, "1 3:1\n" + USUAL):  # the second one begins otherwise
+        read, write_end = os.pipe()
+        with writer(write_end, [text.encode()]), stdin_of(monkeypatch, read):
+            reader = Reader(["-"], before=before)
+            if before is None:  # it dies in the middle of a piece
+                block = reader.gather()
+                assert [record["skip"] for record in block.position] == [5]
+                before = reader.kept(block.position, block.pending, block.needs)
+            else:
+                assert [r for b in reader.blocks() for r in b] == slow_parse(text.encode())[0]
+                position, _ = reader.arrivals.remaining()
+                assert sources_of(position) == [{"name": "-", "rows": 17, "skipped": 0}]
+            reader.close()
 
 
 def test_a_block_may_end_early_only_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
