@@ -121,15 +121,16 @@ def test_a_stream_that_stops_and_goes_on_is_as_one_that_never_stopped(kind, smal
         same(one, other)
 
 
-def test_wherever_it_stops_the_result_is_the_same(small, tmp_path):
+@pytest.mark.parametrize(("kind", "n"), [("one_vs_rest", 300), ("hinge", 200)])
+def test_wherever_it_stops_the_result_is_the_same(kind, n, small, tmp_path):
     path = tmp_path / "d.svm"
-    path.write_bytes(b"".join(rows_of("one_vs_rest", 300)))
+    path.write_bytes(b"".join(rows_of(kind, n)))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     asked = Questions()
-    learn(path, one, stop=asked, **settings_of("one_vs_rest"))
+    learn(path, one, stop=asked, **settings_of(kind))
     stopped = 0
     for call in range(1, asked.n + 1):
-        stopped += go_on(path, other, (call,), **settings_of("one_vs_rest"))
+        stopped += go_on(path, other, (call,), **settings_of(kind))
         same(one, other)
     assert stopped > asked.n / 2
 
