@@ -949,8 +949,7 @@ def test_words_on_the_terminal(said):
     [
         ("stream d.svm", 2, "name the model with -o"),
         (
-            "stream -o n.model", 1,
-            "the input holds no rows; nothing was learned and no model written",
+            "stream -o n.model", 2, "no input; give LIBSVM text files, globs, or - for a pipe",
         ),
         (
             "stream nix.svm -o n.model", 1,
