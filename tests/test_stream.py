@@ -35,7 +35,7 @@ from streams import (
 )  # fmt: skip
 
 import sbm
-from sbm.errors import DataError, SbmError
+from sbm.errors import DataError, SbmError, StoreError
 from sbm.jobs import deal
 from sbm.jobs import stream as stream_job
 from sbm.jobs.streamoptions import LEARNERS
@@ -730,6 +730,13 @@ def test_nothing_to_go_on_from(here):
     sbm.train("d.sbm", "m.model", {"mem": "400MB"})
     assert refusal(None, Path("m.model"), resume=True) == (
         "m.model.run is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+    )
+    learn(write(LINES), Path("s.model"))
+    with pytest.raises(StoreError) as refused:
+        sbm.train("d.sbm", "s.model", {"mem": "400MB", "warm_start": "s.model"})
+    assert str(refused.value) == (
+        "s.model.run is of sbm stream, which forgets the alphas of its rows; leave out "
+        "--warm-start, or give the model another name with -o"
     )
 
 

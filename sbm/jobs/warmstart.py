@@ -120,6 +120,11 @@ class Earlier:
         self.folder, self._store = folder, store
         self._replaced: Path | None = None
         record = Run.read(folder)
+        if record.get("kind") == "stream":
+            raise StoreError(
+                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
+                "--warm-start, or give the model another name with -o"
+            )
         try:
             shape, was = record["shape"], record["settings"]
             blocks, files = list(shape["blocks"]), shape.get("files")
