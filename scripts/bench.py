@@ -21,6 +21,7 @@
 `threads`      what do two threads give, and what would eight?
 `family`       other losses: how long from text to a model, and solving alone, against LIBLINEAR?
 `tune`         what does cross-validation on one stream cost, in trainings and against models alone?
+`nightly`      how much of the work does a warm start save when rows are appended and expired?
 
 Of several classes:
 
@@ -59,6 +60,7 @@ from scripts.bench_family import bench_family
 from scripts.bench_kernel import bench_kernel
 from scripts.bench_models import bench_text_to_gap
 from scripts.bench_multiclass import bench_multiclass, bench_ovr_cache, bench_pairs
+from scripts.bench_nightly import bench_nightly
 from scripts.bench_options import (
     bmd_options,
     cache_option,
@@ -72,6 +74,7 @@ from scripts.bench_options import (
     liblinear_option,
     limit_options,
     multiclass_options,
+    nightly_options,
     one_pass_options,
     overlap_options,
     ovr_cache_options,
@@ -243,6 +246,13 @@ BENCHMARKS: dict[str, Benchmark] = {
         {"mem": "2GB", "max_passes": 50},
         {**QUICK_TRAINING, "grid": "0.01,1", "folds": 2, "alone": True},
         needs_test=True,
+    ),
+    "nightly": Benchmark(
+        bench_nightly,
+        "warm starts when rows are appended and expired",
+        (training_options, rounds_option, cache_option, nightly_options),
+        {"runs": 1, "max_passes": 50, "mem": None},
+        {**QUICK_TRAINING, "nights": 2},
     ),
     "multiclass": Benchmark(
         bench_multiclass,

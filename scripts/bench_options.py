@@ -25,6 +25,7 @@ __all__ = [
     "liblinear_option",
     "limit_options",
     "multiclass_options",
+    "nightly_options",
     "one_pass_options",
     "overlap_options",
     "ovr_cache_options",
@@ -260,6 +261,19 @@ def tune_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", action="store_true", help="also train each model of each fold by itself"
     )
+
+
+def nightly_options(parser: argparse.ArgumentParser) -> None:
+    """Of `nightly`."""
+    parser.add_argument(
+        "--mems", type=_list_of(str), default=["400MB"], metavar="SIZE,SIZE,...",
+        help="of sbm train; nights have the first one; default: 400MB",
+    )  # fmt: skip
+    parser.add_argument(
+        "--costs", type=_list_of(float), default=[], metavar="C,C,...", help="other values of C"
+    )
+    parser.add_argument("--nights", type=int, default=10, metavar="N")
+    also_option(parser)
 
 
 # ---------------------------------------------------------------------------------- several classes

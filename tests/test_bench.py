@@ -110,6 +110,11 @@ RATIOS = {
         "CPU time: tune_of_alone",
         "bytes read: folds_of_alone",
     },
+    "nightly": {
+        "updates, data.svm, C 0.1, mem 400MB: warm_of_scratch",
+        "updates of all nights that append: warm_of_scratch",
+        "updates of all nights that expire as much: warm_of_scratch",
+    },
     "multiclass": {
         f"{loss}: {what}_of_liblinear, {which}"
         for loss in ("crammer_singer", "weston_watkins", "hinge")
@@ -275,6 +280,15 @@ def test_benchmark_runs_at_toy_size(
         assert together["MB_read"] == pytest.approx(folds["MB_read"] + final["MB_read"])
         assert alone["what"] == "4 models alone"
         assert 0.75 < report["rows"][-2]["test_accuracy"] < 1
+    if name == "nightly":
+        assert report["rows"][0]["ratio"] <= 0.35
+        tables = report["tables"].values()
+        assert [len(rows) for rows in tables] == [2, 2]
+        for row in [*report["rows"], *(row for rows in tables for row in rows)]:
+            assert row["difference"] <= row["relative_gap"] + row["gap_from_scratch"], row
+        assert [row["rows"] for row in report["tables"]["2 nights that expire as much"]] == [
+            10_000
+        ] * 2
     if name == "multiclass":
         for row in report["rows"]:
             assert row["reached"], row

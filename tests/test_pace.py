@@ -2,7 +2,13 @@
 
 import pytest
 
-from sbm.jobs.pace import LEAST_BYTES, MOST_ROUNDS, choose_cache_rows, choose_rounds
+from sbm.jobs.pace import (
+    LEAST_BYTES,
+    MOST_ROUNDS,
+    choose_blocks,
+    choose_cache_rows,
+    choose_rounds,
+)
 
 MUCH = 10 * LEAST_BYTES
 
@@ -13,6 +19,31 @@ MUCH = 10 * LEAST_BYTES
 def test_cached_rows_are_visited_about_as_often_whatever_the_number_of_blocks(blocks, rounds):
     assert choose_rounds("auto", blocks) == min(rounds + 1, MOST_ROUNDS)
     assert choose_rounds("auto", blocks, [rounds], MUCH, 0.0, 9.0, 1.0) == rounds
+
+
+@pytest.mark.parametrize(("blocks", "rounds"), [(1, 6), (2, 3), (4, 2), (6, 1), (12, 1), (100, 1)])
+def test_after_a_warm_start_cached_rows_are_visited_less_often(blocks, rounds):
+    assert choose_rounds("auto", blocks, warm=True) == rounds
+    assert choose_rounds("auto", blocks, [rounds] * 9, warm=True) == rounds
+    assert choose_rounds("auto", blocks, [1], MUCH, 5.0, 5.0, 1.0, warm=True) == max(rounds, 5)
+    assert choose_rounds(7, blocks, warm=True) == 7
+
+
+@pytest.mark.parametrize(
+    ("gap", "shrink", "blocks"),
+    [
+        (1.01e-3, 0.05, 10),  # a quarter at least
+        (2e-3, 0.1, 16),  # 40 log(2.4) / log(10)
+        (2e-3, 0.4, 39),
+        (3e-3, 0.4, 40),  # a whole pass will not do
+        (1.2e-3, 0.0, 40),
+        (1.2e-3, 1.0, 40),
+        (1.2e-3, 3.0, 40),
+    ],
+)
+def test_a_certificate_that_fell_short_tells_how_much_of_a_pass_is_missing(gap, shrink, blocks):
+    assert choose_blocks(40, gap, 1e-3, shrink) == blocks
+    assert 1 <= choose_blocks(3, gap, 1e-3, shrink) <= 3
 
 
 def test_lists_are_visited_in_more_rounds_where_there_is_one_block():

@@ -11,6 +11,7 @@ from helpers import fit, full_weights, store_rows, write_rows
 import sbm
 from sbm.alphas import Dense
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.jobs.engine import FULL_PASS, Engine
 from sbm.jobs.progress import Progress
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
@@ -146,6 +147,103 @@ def test_appended_classes(tmp_path, case):
     model, report, _ = warm(store, case)
     assert model.labels == [-5, -3, 2, 7, 9]
     assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
+
+
+def sparse(seed, n, n_features=300, wide=8):
+    """Rows of a few ones each, features of all frequencies, two noisy labels."""
+    random = np.random.default_rng(seed)
+    weights = np.random.default_rng(99).normal(size=n_features)
+    X = np.zeros((n, n_features))
+    for row in X:
+        row[np.unique((n_features * random.random(wide) ** 3).astype(int))] = 1
+    return X, np.where(X @ weights + random.normal(size=n) > 0, 1, -1)
+
+
+def counted(tmp_path, loss, **options):
+    """What a warm start makes where a tenth of the rows is new, and a training from nothing."""
+    X, y = sparse(0, 4000)
+    store = make_store(tmp_path, X[:3600], y[:3600], blocks=12)
+    options = {"loss": loss, "C": 0.1, **options}
+    fit(store, "a.model", **options)
+    sbm.split([write_rows(tmp_path / "new.svm", X[3600:], y[3600:])], store, append=True)
+    assert BlockStore(store).n_blocks == 13
+    warm_one = fit(store, "a.model", warm_start=True, **options)
+    return warm_one, fit(store, "b.model", **options)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
+def test_where_a_tenth_is_new_a_third_of_the_updates_will_do(tmp_path, loss):
+    (model, report, _), (other, cold, _) = counted(tmp_path, loss)
+    assert_same_optimum((model, report), (other, cold))
+    assert report["updates"] <= 0.35 * cold["updates"]
+    assert report["visits"] <= 0.35 * cold["visits"]
+
+
+def test_of_a_reference_set_a_fifth_will_do(tmp_path, text_of):
+    lines = text_of("a9a").read_text().splitlines(True)
+    for name, part in (("old", lines[:29_305]), ("new", lines[29_305:])):
+        (tmp_path / f"{name}.svm").write_text("".join(part))
+    store = tmp_path / "a.sbm"
+    sbm.split([tmp_path / "old.svm"], store)
+    fit(store, "a.model", C=0.1)
+    sbm.split([tmp_path / "new.svm"], store, append=True)
+    warm_one = fit(store, "a.model", warm_start=True, C=0.1)
+    cold = fit(store, "b.model", C=0.1)
+    assert_same_optimum(warm_one[:2], cold[:2])
+    assert warm_one[1]["updates"] <= 0.2 * cold[1]["updates"]
+
+
+def test_rows_that_are_new_come_first(tmp_path):
+    (_, _, passes), _ = counted(tmp_path, "hinge")
+    assert passes[0]["visits"] <= 400
+    assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
+    assert passes[1]["visits"] > 400
+    # But not where one pass is all there is.
+    _, report, (only,) = fit(
+        tmp_path / "d.sbm", "a.model", warm_start=True, C=0.1, tol=1e-9, max_passes=1
+    )
+    assert only["estimated_gap"] is not None
+    assert report["passes"] == 1
+
+
+def test_a_certificate_that_fell_short_is_followed_by_part_of_a_pass(tmp_path, monkeypatch):
+    parts = []
+    real = Engine.run_pass
+
+    def told(self, number, groups=None, what="pass", only=None):
+        parts.append(only)
+        return real(self, number, groups, what, only)
+
+    monkeypatch.setattr(Engine, "run_pass", told)
+    found = False
+    for tol in np.geomspace(1e-2, 1e-4, 8):
+        folder = tmp_path / f"{tol:.0e}"
+        folder.mkdir()
+        parts.clear()
+        (model, report, passes), cold = counted(folder, "hinge", tol=tol)
+        assert report["relative_gap"] <= tol
+        assert_same_optimum((model, report), cold[:2])
+        mine = parts[-len(passes) - len(cold[2]) : -len(cold[2])]
+        assert mine[0] == [12]
+        assert parts[-len(cold[2]) :] == [None] * len(cold[2])  # never from nothing
+        for before, only, this in zip(passes[1:], mine[2:], passes[2:], strict=False):
+            if only is not None:
+                found = True
+                assert before["certificate"]["relative_gap"] > tol
+                assert 4 <= len(set(only)) == len(only) < 13
+                assert this["certificate"] is not None
+                assert this["pass"] % FULL_PASS
+    assert found
+
+
+@EVERY
+def test_the_same_start_gives_the_same_bytes(tmp_path, case):
+    store, _ = trained(tmp_path, case)
+    X, y = case.rows(1, n=40)
+    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True, blocks=2)
+    first = warm(store, case, "b.model", threads=1)[0]
+    second = warm(store, case, "c.model", threads=2)[0]
+    assert first.W.tobytes() == second.W.tobytes()
 
 
 # ------------------------------------------------------------------------------- rows that left

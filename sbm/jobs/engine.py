@@ -44,7 +44,7 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
-__all__ = ["MOST_DRIFT", "Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
+__all__ = ["FULL_PASS", "MOST_DRIFT", "Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
 
 Result = TypeVar("Result")
 Weights: TypeAlias = npt.NDArray[np.float64]
@@ -370,6 +370,7 @@ class Engine:
         number: int,
         groups: Sequence[Group] | None = None,
         what: str = "pass",
+        only: Sequence[int] | None = None,
     ) -> tuple[dict[int, Totals], dict[int, int]]:
         """Outer iteration t of Algorithm 1, for all active learners.
 
@@ -381,6 +382,8 @@ class Engine:
             All active learners; default: each alone.
         what : str
             For progress, before the number.
+        only : sequence of int, optional
+            The blocks to load, in their order. Default: all, in a random one.
 
         Returns
         -------
@@ -392,12 +395,14 @@ class Engine:
         active = self._active
         groups = groups or [Group([learner]) for learner in active]
         totals = {learner.number: Totals() for learner in active}
-        n_blocks = len(self.plan.parts)
+        n_blocks = len(self.plan.parts if only is None else only)
         every_row = number % FULL_PASS == 0 or not self._screens
         self._progress.start(f"{what} {number}", n_blocks, "blocks")
+        if only is not None:
+            self._stop_reading()
         if self._blocks is None:
             self._evicted = {}
-            order = self._order(number)
+            order = self._order(number) if only is None else iter(only)
             self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
         kept = []
         for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
@@ -416,7 +421,7 @@ class Engine:
             if self.is_late():
                 break
         self._progress.finish()
-        if n_blocks == 1:
+        if n_blocks == 1 or only is not None:
             self._stop_reading()
         free = Counter({learner.number: learner.solver.count_free() for learner in active})
         for task in kept:
@@ -433,11 +438,16 @@ class Engine:
         last = self.last_pass if n_blocks > 1 else number
         before = self._last_block
         for t in range(number, last + 1):
-            order = np.random.default_rng([self.settings.seed, 3, t]).permutation(n_blocks)
+            order = self.shuffled(t, range(n_blocks))
             if order[0] == before:
-                order = np.roll(order, 1)
+                order = order[-1:] + order[:-1]
             before = order[-1]
-            yield from map(int, order)
+            yield from order
+
+    def shuffled(self, number: int, blocks: Sequence[int]) -> list[int]:
+        """Return blocks in a random order, another one for each number of a pass."""
+        random = np.random.default_rng([self.settings.seed, 3, number])
+        return [blocks[k] for k in random.permutation(len(blocks))]
 
     def _step(
         self,

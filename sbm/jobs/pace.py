@@ -6,7 +6,13 @@ next block undoes. The first pass does one more: there every row is new, and a r
 rest is not visited again. Where the disk does not keep up, a pass does as many rounds as took the
 time of loading in the pass before it, so that the solver need not wait (the aim of the dual cached
 loops of StreamSVM, Matsushima et al. 2012, in whole rounds). Only there the clock has a say; the
-choice is in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly.
+choice is in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly. After a warm
+start at the same cost, cached rows are near their optimum already: about `WARM_VISITS` times a pass
+will do, in the first one, too.
+
+Blocks. After such a start there are few passes, and a whole one too many costs a good part of the
+work. Where a certificate fell short, the next pass goes over as many blocks, chosen at random, as
+are needed if the gap keeps shrinking as it did; then it is certified again.
 
 Cache. Rows whose alpha lies inside its bounds are visited again and again until the end; the others
 come to rest. So with `auto` the cache of the next pass holds `ROOM` times as many rows as alphas
@@ -14,11 +20,15 @@ were free in the last one, no more than `MOST_FRAC` of the working set and no mo
 memory. This uses counts only.
 """
 
+import math
 from collections.abc import Sequence
 
-__all__ = ["BASE_FRAC", "MOST_FRAC", "choose_cache_rows", "choose_rounds"]
+__all__ = ["BASE_FRAC", "MOST_FRAC", "choose_blocks", "choose_cache_rows", "choose_rounds"]
 
 VISITS = 24
+WARM_VISITS = 6
+MARGIN = 1.2  # of the gap to be reached in part of a pass
+LEAST_PASS = 0.25  # a certificate costs reading everything
 MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # of rows with lists: later rounds leave out more of them, and cost less
 LEAST_BYTES = 10_000_000  # of a pass for the clock to have a say; less lies in memory anyway
@@ -37,6 +47,7 @@ def choose_rounds(
     load: float = 0.0,
     solve: float = 0.0,
     listed: bool = False,
+    warm: bool = False,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -54,14 +65,34 @@ def choose_rounds(
         Seconds of the last pass: waiting for the disk, loading in all, solving.
     listed : bool
         Whether rows have lists of variables.
+    warm : bool
+        Whether alphas are those of an earlier training at the same cost.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
-    rounds = max(1, round(VISITS / blocks)) + (not before)
+    rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
     if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
         rounds = max(rounds, int(load / (solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
+
+
+def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:
+    """Return how many blocks a pass goes over that follows a certificate which fell short.
+
+    Parameters
+    ----------
+    blocks : int
+        Steps of a whole pass.
+    gap, tol : float
+        The certified relative gap, and the one to reach.
+    shrink : float
+        Share of the gap that the last whole pass left, by its estimate.
+    """
+    if not 0 < shrink < 1:
+        return blocks
+    passes = math.log(MARGIN * gap / tol) / -math.log(shrink)
+    return min(blocks, math.ceil(blocks * max(LEAST_PASS, passes)))
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

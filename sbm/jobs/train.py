@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
-from sbm.jobs.engine import MOST_DRIFT, Engine, Group, Learner
+from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
 from sbm.jobs.memory import MemoryPlan
-from sbm.jobs.pace import choose_cache_rows, choose_rounds
+from sbm.jobs.pace import choose_blocks, choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
@@ -207,6 +207,8 @@ class _Training:
         self.seconds = self.engine.seconds
         self._cut_short = 0
         self.rounds: list[int] = []
+        self._is_warm = False
+        self._gaps: list[float] = []  # estimates of the whole passes
         self._pass_bytes = sum(c.size for part in self.plan.parts for c in part.chunks)
         self._free_rows: int | None = None
         self._committed, self._commit_after = self.begin, COMMIT_SECONDS
@@ -222,12 +224,13 @@ class _Training:
         with self.engine.at_work():
             certificate = self._start_from(earlier) if earlier is not None else None
             if certificate is None or certificate.relative_gap > self.settings.tol:
-                certificate = self._run_passes()
+                certificate = self._run_passes(self._new_blocks(earlier) if earlier else None)
             converged = certificate.relative_gap <= self.settings.tol
             return certificate, converged, self._calibrate() if self.spare else None
 
     def _start_from(self, earlier: Earlier) -> Certificate:
         """Take over W and alphas; all of it is looked at once, so it has a certificate."""
+        self._is_warm = not earlier.is_rescaled
         self._set_active(self.spare_learners, False)
         earlier.hand_over(self.run_files, self.plan)
         certificate = earlier.start(self.engine)
@@ -237,31 +240,62 @@ class _Training:
             self._commit(certificate)
         return certificate
 
-    def _run_passes(self) -> Certificate:
-        """Pass after pass until the certified gap is small enough or a budget is used up."""
-        watch = GapWatch(self.settings.tol)
+    def _run_passes(self, first: list[int] | None = None) -> Certificate:
+        """Pass after pass until the certified gap is small enough or a budget is used up.
+
+        The first pass goes over some blocks only, where they are given.
+        """
+        watch, only = GapWatch(self.settings.tol), first
         while True:
-            done, in_time = self._pass()
+            done, in_time = self._pass(only)
             last = not in_time or self.passes == self.settings.max_passes
             certificate = None
-            if last or watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit)):
+            if only is None:
+                self._gaps.append(done.gap)
+                due = watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
+            else:  # of part of a pass there is no estimate
+                due = only is not first
+            if last or due:
                 certificate = self._certify()
-                watch.learn(certificate.relative_gap)
+                if only is None:
+                    watch.learn(certificate.relative_gap)
                 last = last or certificate.relative_gap <= self.settings.tol
-            self._report_pass(done, certificate, in_time)
+            self._report_pass(done, certificate, in_time and only is None)
             if last or time.perf_counter() - self._committed > self._commit_after:
                 self._commit(certificate)
             if last:
                 assert certificate is not None
                 return certificate
+            only = self._part_of_pass(certificate)
 
-    def _pass(self) -> tuple[Totals, bool]:
-        """One pass; also tells whether it ended within the time limit."""
+    def _new_blocks(self, earlier: Earlier) -> list[int] | None:
+        """Return the blocks with rows that the earlier training had not, where others had them.
+
+        They come first: before they have moved W there is nothing to do for the others.
+        """
+        new = earlier.new_parts(self.plan)
+        some = 0 < len(new) < len(self.plan.parts) and self.settings.max_passes > 1
+        return self.engine.shuffled(1, new) if some else None
+
+    def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the blocks of the next pass, where a certificate says that some will do."""
+        number, blocks = self.passes + 1, range(len(self.plan.parts))
+        if certificate is None or not self._is_warm or number % FULL_PASS == 0:
+            return None
+        if len(self._gaps) < 2 or self._gaps[-2] == 0:
+            return None
+        shrink = self._gaps[-1] / self._gaps[-2]
+        n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
+        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
+
+    def _pass(self, only: Sequence[int] | None = None) -> tuple[Totals, bool]:
+        """One pass, over some blocks or all; also tells whether it ended within the time limit."""
         self._choose()
         self.passes += 1
         self._mark = asdict(self.seconds)
-        totals, free = self.engine.run_pass(self.passes)
-        self._free_rows = sum(free[learner.number] for learner in self.learners)
+        totals, free = self.engine.run_pass(self.passes, only=only)
+        if only is None:  # of the other blocks it is not known
+            self._free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
             done.add(totals[learner.number])
@@ -316,7 +350,7 @@ class _Training:
         spent = self._spent()
         return choose_rounds(
             self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed,
+            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, self._is_warm,
         )  # fmt: skip
 
     def _spent(self) -> dict[str, float]:

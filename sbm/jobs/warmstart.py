@@ -106,6 +106,11 @@ class Earlier:
         Of the training to come.
     problems : sequence of Problem, MultiProblem or OneClass
 
+    Attributes
+    ----------
+    is_rescaled : bool
+        Whether it had another C.
+
     Raises
     ------
     SettingsError
@@ -147,6 +152,7 @@ class Earlier:
             folder, rows * len(outputs), max(outputs) if listed else None
         )
         self._outputs = outputs
+        self.is_rescaled = factor != 1.0
         self._factors = [
             factor * ray(float(self._of("dual_sum", k)[0]), self._of("W", k), factor)
             for k in range(len(outputs))
