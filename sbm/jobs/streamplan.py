@@ -78,7 +78,11 @@ def parsers_of(mem: int, threads: int) -> int:
 
 def _pieces(mem: int) -> int:
     """Pieces of text that there is room for."""
-    return min(10, 3 + (mem - INTERPRETER) // 200_000_000)
+    return min(10, 3 + max(0, mem - INTERPRETER) // 200_000_000)
+
+
+def _text_bytes(mem: int) -> int:
+    return _pieces(mem) * PIECE * PIECE_FACTOR
 
 
 def plan_stream(
@@ -115,7 +119,7 @@ def plan_stream(
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
     fixed = {
         "interpreter": INTERPRETER,
-        "text": _pieces(mem) * PIECE * PIECE_FACTOR,
+        "text": _text_bytes(mem),
         "overhead": OVERHEAD,
     }
     room = mem - sum(fixed.values())
@@ -151,11 +155,21 @@ def _too_little(
     mem: int, fixed: dict[str, int], features: int, least: int, needs: Needs, what: str
 ) -> MemoryPlanError:
     items = {**fixed, f"{needs.features:,} features": features, "blocks and cache": least}
+    rest = sum(items.values()) - items["text"]
+    total = _with_text(mem, rest)
+    enough = _with_text(mem, rest + max(features, 8 * least))
+    items["text"] = total - rest
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
-    total = sum(items.values())
-    enough = total + max(features, 8 * least)
     return MemoryPlanError(
         f"--mem {format_size(mem)} is too little for {what}, which needs {needed}; "
         f"--mem {-(-enough // 1_000_000)}MB has room for twice as many features",
         total,
     )
+
+
+def _with_text(mem: int, rest: int) -> int:
+    """Return what is enough for the text, too, above a bound that is not: more memory, more text."""
+    total = rest + _text_bytes(mem)
+    while total < rest + _text_bytes(total):
+        total = rest + _text_bytes(total)
+    return total
