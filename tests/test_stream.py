@@ -820,7 +820,7 @@ def test_a_growing_file_is_followed_until_it_is_idle(small, here):
     thread = threading.Thread(target=append)
     report = learn(
         "d.svm", Path("m.model"), stop=is_whole, **settings_of("one_vs_rest"),
-        options={"follow": True, "idle_timeout": 2},
+        options={"follow": True, "idle_timeout": 1},
     )  # fmt: skip
     thread.join(30)
     assert not report["stopped"]
@@ -887,7 +887,7 @@ def write_long(path: Path, chunks: int, nonzeros: int, classes: int) -> int:
 
 @pytest.mark.parametrize(
     ("options", "classes"),
-    [("--learner arow", 2), ("--loss crammer_singer", 7), ("--loss hinge --bias 1", 2)],
+    [("--learner arow", 2), ("--loss crammer_singer --bias 1", 7)],
 )
 def test_memory_stays_within_bounds_however_long_the_text_is(options, classes, here, monkeypatch):
     monkeypatch.delenv("SBM_COMPILE_HERE")
