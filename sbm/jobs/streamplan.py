@@ -168,7 +168,7 @@ def _too_little(
 
 
 def _with_text(mem: int, rest: int) -> int:
-    """Return what is enough for the text, too, above a bound that is not: more memory, more text."""
+    """Return what is enough for text, too: with more memory more of it is read ahead."""
     total = rest + _text_bytes(mem)
     while total < rest + _text_bytes(total):
         total = rest + _text_bytes(total)
