@@ -645,6 +645,10 @@ def test_settings_of_training_are_refused(name, here):
         ),
         ({"rounds": "2,3"}, "rounds is 2,3; a stream takes one number"),
         (
+            {"class_weight": {7: 2.0}, "options": {"classes": (-1, 1)}},
+            "class_weight names label 7, which --classes does not name",
+        ),
+        (
             {"options": {"learner": "arow"}, "loss": "log_loss"},
             "loss is log_loss, but arow has a loss of its own; leave it out",
         ),

@@ -152,6 +152,11 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
             "class_weight balanced needs the number of rows of each class, which a stream does not "
             "tell ahead; give numbers"
         )
+    for label in settings.class_weight:
+        if options.classes is not None and label not in options.classes:
+            raise SettingsError(
+                f"class_weight names label {format_number(label)}, which --classes does not name"
+            )
     if isinstance(settings.rounds, str) and settings.rounds != "auto":
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
     if options.learner in ONLINE and settings.loss != usual.loss:
