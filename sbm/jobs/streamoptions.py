@@ -89,8 +89,11 @@ class StreamOptions:
         return cls(**values)
 
     def kept(self) -> dict[str, Any]:
-        """Those that a stream keeps when it goes on, as JSON holds them."""
-        values = {name: getattr(self, name) for name in KEPT}
+        """Those that a stream keeps when it goes on, as JSON holds them, and its checkpoints.
+
+        Blocks end where rows are counted, so other checkpoints would give another model.
+        """
+        values = {name: getattr(self, name) for name in (*KEPT, "checkpoint_every")}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
 
