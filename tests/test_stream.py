@@ -994,3 +994,17 @@ def test_the_model_can_be_exported(said):
     code, _, err = shell("export m.model -o m.liblinear", folder)
     assert code == 0, err
     assert (folder / "m.liblinear").read_text().startswith("solver_type ")
+
+
+def test_what_cannot_be_kept_ends_a_stream_that_waits_for_text(here, monkeypatch):
+    read, write_end = os.pipe()
+    with open(write_end, "wb", 0) as pipe, stdin_of(monkeypatch, read):
+        pipe.write(b"".join(LINES))
+        monkeypatch.setattr(stream_job, "FIRST_BLOCK", 20)
+        monkeypatch.setattr(sbm.store.run.Run, "commit", no_room)
+        with pytest.raises(SbmError, match=r"^no room$"):
+            learn("-", Path("m.model"), options={"checkpoint_every": "20rows"})
+
+
+def no_room(*arguments: Any) -> None:
+    raise SbmError("no room")

@@ -227,11 +227,12 @@ class _Stream:
         opened.state = {}  # where nothing was learned yet, the first plan is made anew
 
     def close(self) -> None:
-        """End the threads."""
-        self._arrivals.close()
-        self._team.shutdown()
+        """End the threads, also one that waits for text that may never come."""
+        self._arrivals.patience.gave_up = True
         if isinstance(self._loader, ThreadPoolExecutor):
             self._loader.shutdown()
+        self._arrivals.close()
+        self._team.shutdown()
 
     def _make_arrivals(self, opened: _Opened, sources: list[Source]) -> Arrivals:
         record, state, options = opened.record, opened.state, self.options
