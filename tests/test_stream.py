@@ -1008,3 +1008,14 @@ def test_what_cannot_be_kept_ends_a_stream_that_waits_for_text(here, monkeypatch
 
 def no_room(*arguments: Any) -> None:
     raise SbmError("no room")
+
+
+def test_a_stream_that_never_began_leaves_the_earlier_one(here):
+    learn(write(LINES), Path("m.model"))
+    before = kept(Path("m.model"))
+    for text in ([], [b"1 5:"]):
+        refusal(write(text, "e.svm"), Path("m.model"))
+    refusal("missing.svm", Path("m.model"))
+    refusal("d.svm", Path("m.model"), mem="100MB")
+    assert kept(Path("m.model")) == before
+    assert learn(None, Path("m.model"), resume=True)["rows"] == 60

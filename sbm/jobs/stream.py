@@ -126,9 +126,11 @@ def stream(
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
         raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
+    sources = None if names is None else expand_inputs(names)
     with _opened(path, settings, options, resume) as opened:
-        names = opened.record["inputs"] if names is None else names
-        one = _Stream(path, opened, expand_inputs(names), progress, is_stopped, begin)
+        if sources is None:
+            sources = expand_inputs(opened.record["inputs"])
+        one = _Stream(path, opened, sources, progress, is_stopped, begin)
         try:
             one.run()
             return one.finish()
@@ -159,7 +161,7 @@ def _opened(
     if not resume:
         chosen = StreamOptions.of(options)
         checked = check_settings(Settings.of(settings), chosen)
-        with Run.create(folder, []) as run:
+        with Run.create(folder, [], clear=False) as run:
             yield _Opened(run, checked, chosen)
         return
     record = Run.read(folder)
@@ -199,6 +201,7 @@ class _Stream:
         self._run, self.settings, self.options = opened.run, opened.settings, opened.options
         self.is_stopped = is_stopped
         record = opened.record
+        self._is_new = not record
         self.seconds = Seconds()
         self._predict_seconds = 0.0
         self.totals = Totals(**record.get("totals", {}))
@@ -271,6 +274,8 @@ class _Stream:
                     "the input holds no rows; nothing was learned and no model written"
                 )
             self._make_student(self._plan_for(needs))
+            if self._is_new:  # not before there is something in its place
+                self._run.clear()
         while not self._learn_blocks():
             self._go_on_larger()
 

@@ -82,8 +82,12 @@ class Run:
 
     @classmethod
     @contextlib.contextmanager
-    def create(cls, folder: Path, *arguments: Any, **options: Any) -> Iterator["Run"]:
+    def create(
+        cls, folder: Path, *arguments: Any, clear: bool = True, **options: Any
+    ) -> Iterator["Run"]:
         """Start a run from nothing, replacing what an earlier one left, under a lock.
+
+        With `clear` False what it left stays until `clear` is called, before anything is written.
 
         Raises
         ------
@@ -96,7 +100,8 @@ class Run:
             raise write_error(folder, error) from error
         with lock(folder / "lock", f"the run {folder}"):
             run = cls(folder, *arguments, **options)
-            run._remove_all()
+            if clear:
+                run.clear()
             yield run
 
     @classmethod
@@ -140,7 +145,8 @@ class Run:
             raise StoreError(f"{folder / 'run.json'} is damaged ({error}); train again") from error
         return run, state
 
-    def _remove_all(self) -> None:
+    def clear(self) -> None:
+        """Remove what an earlier run left."""
         # run.json first: without it the rest is nothing.
         names = ["run.json", *(p.name for p in self.folder.glob("*.sb[at]")), "log.jsonl"]
         for name in names:
