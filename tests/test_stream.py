@@ -1019,3 +1019,17 @@ def test_a_stream_that_never_began_leaves_the_earlier_one(here):
     refusal("d.svm", Path("m.model"), mem="100MB")
     assert kept(Path("m.model")) == before
     assert learn(None, Path("m.model"), resume=True)["rows"] == 60
+
+
+def test_a_line_that_a_pipe_began_is_kept_where_no_rows_came_before_it(here, monkeypatch):
+    def learn_pipe(parts: Sequence[bytes], **more: Any) -> dict[str, Any]:
+        read, write_end = os.pipe()
+        with open(write_end, "wb", 0) as pipe, stdin_of(monkeypatch, read):
+            for part in parts:
+                pipe.write(part)
+            return learn("-", Path("m.model"), options={"idle_timeout": 0.6}, **more)
+
+    monkeypatch.setattr(stream_job, "FIRST_BLOCK", 60)  # all rows are in full blocks
+    assert learn_pipe([*LINES, b"1 3:1 5"])["rows"] == 60
+    assert learn_pipe([b"7:1\n", LINES[0]], resume=True)["rows"] == 62
+    assert 57 in Model.load(Path("m.model")).ids

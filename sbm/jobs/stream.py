@@ -290,6 +290,8 @@ class _Stream:
                 self._stopped = True
                 self._keep_unlearned(block.rows)
                 return True
+            # Where it has no rows there may be the begin of a line behind those before it.
+            self._seen, self._position, self._pending = block.needs, block.position, block.pending
             if len(block.rows):
                 self._learn(block)
             if block.is_last:
@@ -325,7 +327,6 @@ class _Stream:
 
     def _learn(self, block: Block) -> None:
         assert self._student is not None
-        self._seen, self._position, self._pending = block.needs, block.position, block.pending
         self._student.grow(block.needs.features)
         begin = time.perf_counter()
         moving = self._predict(block.rows)
