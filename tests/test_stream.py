@@ -1033,3 +1033,16 @@ def test_a_line_that_a_pipe_began_is_kept_where_no_rows_came_before_it(here, mon
     assert learn_pipe([*LINES, b"1 3:1 5"])["rows"] == 60
     assert learn_pipe([b"7:1\n", LINES[0]], resume=True)["rows"] == 62
     assert 57 in Model.load(Path("m.model")).ids
+
+
+def test_a_checkpoint_is_due_before_the_first_block_is_full(here, monkeypatch):
+    read, write_end = os.pipe()
+
+    def is_saved() -> bool:
+        return Path("m.model").exists()
+
+    with open(write_end, "wb", 0) as pipe, stdin_of(monkeypatch, read):
+        pipe.write(b"".join(LINES))  # and no end
+        report = learn("-", Path("m.model"), stop=is_saved, options={"checkpoint_every": 0.1})
+    assert report["stopped"]
+    assert report["rows"] == 60

@@ -327,12 +327,24 @@ class Arrivals:
         self.is_over = piece is None
         return piece
 
-    def peek(self, n_rows: int) -> Needs | None:
-        """Wait for so many rows, or the end; return what they need, None if there are none."""
+    def peek(self, n_rows: int, may_end: Callable[[], bool] = lambda: False) -> Needs | None:
+        """Wait for so many rows, or the end; return what they need, None if there are none.
+
+        Parameters
+        ----------
+        n_rows : int
+        may_end : callable
+            Whether fewer rows are enough where nothing comes for a while.
+        """
         needs = self.needs
         coming: list[_Piece] = []
         left = n_rows
         while left and (piece := self._next()) is not None:
+            if piece.end == piece.begin:  # nothing came
+                self._give_back(piece)
+                if left < n_rows and may_end():
+                    break
+                continue
             coming.append(piece)
             last = min(len(piece.y), piece.done + left)
             left -= last - piece.done
@@ -436,9 +448,12 @@ class Arrivals:
 
     def _put_away(self, piece: _Piece) -> None:
         self._note(piece)
+        self._give_back(piece)
+        self._piece = None
+
+    def _give_back(self, piece: _Piece) -> None:
         if piece.text is not None:
             piece.text.give_back(self._buffers)
-        self._piece = None
 
     def remaining(self) -> tuple[list[Record], list[Arrays]]:
         """End reading; return the rows that were read and not gathered, and the position behind."""

@@ -265,7 +265,7 @@ class _Stream:
 
     def run(self) -> None:
         """Learn until there are no more rows."""
-        needs = self._arrivals.peek(FIRST_BLOCK)
+        needs = self._arrivals.peek(FIRST_BLOCK, lambda: self._is_due(0))
         if self._student is None:
             if needs is None and self.is_stopped():
                 raise KeyboardInterrupt  # there is nothing to keep
