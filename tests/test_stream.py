@@ -1046,3 +1046,13 @@ def test_a_checkpoint_is_due_before_the_first_block_is_full(here, monkeypatch):
         report = learn("-", Path("m.model"), stop=is_saved, options={"checkpoint_every": 0.1})
     assert report["stopped"]
     assert report["rows"] == 60
+
+
+def test_a_file_that_is_given_twice_goes_on_in_the_right_place(small, here):
+    name = write(make_lines(200))
+    asked = Questions()
+    learn([name, name], Path("one.model"), stop=asked)
+    for share in (0.3, 0.5, 0.7):
+        assert go_on([name, name], Path("m.model"), (int(share * asked.n),)) == 1
+        same(Path("one.model"), Path("m.model"))
+    assert [source["rows"] for source in kept(Path("m.model"))["sources"]] == [200, 200]

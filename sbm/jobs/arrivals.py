@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -212,8 +212,7 @@ class Arrivals:
         self._unlabelled, self._options = unlabelled, options
         self._records = [dict(record) for record in position]
         self._numbers: dict[int, int] = {}  # of a source's record, by its identity
-        for source in sources:
-            self._remember(source)
+        self._remember(sources)
         self._buffers = Buffers(PIECE)
         self.needs = self.wanted = needs or Needs(labels=self._n_fixed or 0)
         self.error: DataError | None = None
@@ -231,15 +230,28 @@ class Arrivals:
 
     # ------------------------------------------------------------------------------ positions
 
-    def _remember(self, source: Source) -> None:
-        """Let a source go on where one of the same name ended."""
-        known = [k for k, record in enumerate(self._records) if record["name"] == source.name]
-        if not known:
-            self._numbers[id(source)] = len(self._records)
-            self._records.append(_record(source, source.place, 0))
-            return
-        record = self._records[known[-1]]
-        self._numbers[id(source)] = known[-1]
+    def _remember(self, sources: list[Source]) -> None:
+        """Let sources go on where those of the same name ended.
+
+        A name may be given more than once, and may have stood for files that were replaced: the
+        last ones count, in their order.
+        """
+        known: dict[str, list[int]] = {}
+        for k, record in enumerate(self._records):
+            known.setdefault(record["name"], []).append(k)
+        given = Counter(source.name for source in sources)
+        known = {name: numbers[-given[name] :] for name, numbers in known.items() if given[name]}
+        for source in sources:
+            if numbers := known.get(source.name):
+                self._go_on(source, numbers.pop(0))
+            else:
+                self._numbers[id(source)] = len(self._records)
+                self._records.append(_record(source, source.place, 0))
+
+    def _go_on(self, source: Source, number: int) -> None:
+        """Let a source go on where that of a record ended."""
+        record = self._records[number]
+        self._numbers[id(source)] = number
         source.skip = record["skip"]
         text, lines, rows, skipped = (
             int(record[name]) for name in ("text", "lines", "rows", "skipped")
