@@ -1056,3 +1056,14 @@ def test_a_file_that_is_given_twice_goes_on_in_the_right_place(small, here):
         assert go_on([name, name], Path("m.model"), (int(share * asked.n),)) == 1
         same(Path("one.model"), Path("m.model"))
     assert [source["rows"] for source in kept(Path("m.model"))["sources"]] == [200, 200]
+
+
+def test_what_is_in_front_of_the_place_where_compressed_text_breaks_off_is_learned(here):
+    lines = make_lines(3000)
+    learn(write([gzip.compress(b"".join(lines))], "d.svm.gz"), Path("one.model"))
+    whole = Path("d.svm.gz").read_bytes()
+    sentence = refusal(write([whole[: len(whole) // 2]], "d.svm.gz"), Path("m.model"))
+    assert "it ends in the middle of a frame" in sentence
+    assert 1000 < kept(Path("m.model"))["seen"]["rows"] < 2000
+    write([whole], "d.svm.gz")
+    assert learn(None, Path("m.model"), resume=True)["rows"] == 3000

@@ -350,7 +350,12 @@ def _cut(
         return _Piece(source, text, end, source.read, tail)
 
     while True:
-        n = _fill(source, stream, memoryview(text)[size:capacity])
+        try:
+            n = _fill(source, stream, memoryview(text)[size:capacity])
+        except DataError:
+            if patience is not None and (end := _last_newline(text, size)):
+                yield piece(end)  # a file that breaks off still has what is in front of that
+            raise
         size += n or 0
         if n == 0 and (patience is None or not patience.gave_up):
             if size:
@@ -488,12 +493,21 @@ def convert_sources(
         if patience is not None or os.path.isfile(source.name):
             # A pipe that cannot be interrupted would keep the thread when we want to end.
             pieces = _one_ahead(pieces)
-        for piece in pieces:
+        broken = None
+        while True:
+            try:
+                piece = next(pieces, None)
+            except DataError as error:  # what is in front of that comes first
+                piece, broken = None, error
+            if piece is None:
+                break
             flight.append((piece, pool.submit(parse, piece)))
             while len(flight) > (ahead if piece.size else 0):
                 yield from _take(*flight.popleft(), skip, explain)
         while flight:  # a source's counters are complete before the next one begins
             yield from _take(*flight.popleft(), skip, explain)
+        if broken is not None:
+            raise broken
         if source.was_replaced:
             coming.append(Source(source.name))
 
