@@ -569,11 +569,21 @@ def stream(
         options["classes"] = parse_grid(classes)
     settings = _given(config, {k: v for k, v in given.items() if k not in names})
     progress = _Terminal(quiet or as_json, verbose)
-    with _stop_signals() as is_stopped:
-        result, report = job(
-            inputs or None, resume or model, settings, options=options,
-            resume=resume is not None, is_stopped=is_stopped, progress=progress,
-        )  # fmt: skip
+    try:
+        with _stop_signals() as is_stopped:
+            result, report = job(
+                inputs or None, resume or model, settings, options=options,
+                resume=resume is not None, is_stopped=is_stopped, progress=progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        name = resume or model
+        if not Path(f"{name}.run", "run.json").exists():
+            raise
+        _complain(
+            f"sbm: stopped at once; what {name} last saved is kept, go on from there with "
+            f"sbm stream --resume {name}"
+        )
+        sys.exit(EXIT_INTERRUPTED)
     for problem in report["problems"]:
         _complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:

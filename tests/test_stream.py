@@ -444,7 +444,8 @@ def test_a_torn_line_that_is_the_first_leaves_nothing(here):
     )
     assert not Path("m.model").exists()
     assert refusal(write(LINES), Path("m.model"), resume=True) == (
-        "m.model.run is not a run with a commit (it has no run.json)"
+        "m.model is no stream to go on with (there is no m.model.run/run.json); name the model of "
+        "one, or begin without --resume"
     )
 
 
@@ -728,7 +729,8 @@ def test_what_is_the_same_and_what_is_free_may_be_given_again(here):
 
 def test_nothing_to_go_on_from(here):
     assert refusal(None, Path("m.model"), resume=True) == (
-        "m.model.run is not a run with a commit (it has no run.json)"
+        "m.model is no stream to go on with (there is no m.model.run/run.json); name the model of "
+        "one, or begin without --resume"
     )
     sbm.split([write(LINES)], "d.sbm", blocks=2)
     sbm.train("d.sbm", "m.model", {"mem": "400MB"})
@@ -1067,3 +1069,23 @@ def test_what_is_in_front_of_the_place_where_compressed_text_breaks_off_is_learn
     assert 1000 < kept(Path("m.model"))["seen"]["rows"] < 2000
     write([whole], "d.svm.gz")
     assert learn(None, Path("m.model"), resume=True)["rows"] == 3000
+
+
+def test_a_torn_line_that_is_skipped_is_not_said_to_be_taken(here):
+    report = learn(write([LINES[0], b"1 5:"]), Path("m.model"), options={"on_error": "skip"})
+    assert report["skipped"] == 1
+    assert report["open"] == []
+
+
+def test_one_row_in_front_of_a_refused_line_is_one(here):
+    assert refusal(write([LINES[0], b"1 5:x\n"]), Path("m.model")).endswith(
+        "; the row in front of it is learned and kept in m.model, mend the text and go on with "
+        "--resume"
+    )
+
+
+def test_closed_standard_input_is_refused(here, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert refusal("-", Path("m.model")) == (
+        "-: standard input is closed; give files, or text through a pipe"
+    )

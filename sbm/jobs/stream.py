@@ -164,6 +164,11 @@ def _opened(
         with Run.create(folder, [], clear=False) as run:
             yield _Opened(run, checked, chosen)
         return
+    if not (folder / "run.json").is_file():
+        raise StoreError(
+            f"{path} is no stream to go on with (there is no {folder / 'run.json'}); name the "
+            "model of one, or begin without --resume"
+        )
     record = Run.read(folder)
     if record.get("kind") != "stream":
         raise StoreError(
@@ -420,7 +425,7 @@ class _Stream:
         except (DataError, MemoryPlanError) as error:
             self._keep_unlearned()
             self._save()
-            advice = f"the {self._seen.rows:,} rows in front of it are learned and kept"
+            advice = f"{_rows_in_front(self._seen.rows)} learned and kept"
             if isinstance(error, DataError):
                 raise DataError(f"{error}; {advice}") from None
             advice += ", go on with --resume"
@@ -531,8 +536,8 @@ class _Stream:
             self._model().save(self.path)
         if self._arrivals.error is not None:
             raise DataError(
-                f"{self._arrivals.error}; the {self._seen.rows:,} rows in front of it are learned "
-                f"and kept in {self.path}, mend the text and go on with --resume"
+                f"{self._arrivals.error}; {_rows_in_front(self._seen.rows)} learned and kept in "
+                f"{self.path}, mend the text and go on with --resume"
             )
         if self._lacks_classes:
             raise DataError(
@@ -567,6 +572,10 @@ class _Stream:
         }  # fmt: skip
         self._run.log({"event": "end", **report})
         return model, report
+
+
+def _rows_in_front(n: int) -> str:
+    return "the row in front of it is" if n == 1 else f"the {n:,} rows in front of it are"
 
 
 def _is_of_student(name: str) -> bool:

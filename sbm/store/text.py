@@ -252,6 +252,8 @@ def _read_pieces(
     is_last: bool,
 ) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
+    if source.name == "-" and sys.stdin is None:
+        raise DataError("-: standard input is closed; give files, or text through a pipe")
     raw: Any = sys.stdin.buffer if source.name == "-" else _open(source.name, patience)
     try:
         opener = _OPENERS.get(Path(source.name).suffix.lower())
@@ -535,7 +537,8 @@ def _take(
     source.skipped += parsed.n_errors
     source.text += piece.size
     source.parsed = piece.read
-    source.is_open = piece.open_line > 0
+    refused_lines = [error.line for error in parsed.errors]
+    source.is_open = piece.open_line > 0 and piece.open_line not in refused_lines
     tail = piece.tail[-source.text :] if source.text < TAIL else piece.tail
     source.place = Place(source.text, source.lines, source.rows, source.skipped, tail)
     yield source, converted
