@@ -1089,3 +1089,15 @@ def test_closed_standard_input_is_refused(here, monkeypatch):
     assert refusal("-", Path("m.model")) == (
         "-: standard input is closed; give files, or text through a pipe"
     )
+
+
+def test_checkpoints_are_as_before_where_a_stream_goes_on(small, here):
+    name = write(make_lines(200))
+    asked = Questions()
+    learn(name, Path("one.model"), stop=asked, options={"checkpoint_every": "21rows"})
+    learn(name, Path("other.model"))
+    assert kept(Path("one.model"))["blocks"] > kept(Path("other.model"))["blocks"]
+    options = {"checkpoint_every": "21rows"}
+    learn(name, Path("m.model"), stop=stop_at(asked.n // 2), options=options)
+    learn(None, Path("m.model"), resume=True)
+    same(Path("one.model"), Path("m.model"))

@@ -89,11 +89,8 @@ class StreamOptions:
         return cls(**values)
 
     def kept(self) -> dict[str, Any]:
-        """Those that a stream keeps when it goes on, as JSON holds them, and its checkpoints.
-
-        Blocks end where rows are counted, so other checkpoints would give another model.
-        """
-        values = {name: getattr(self, name) for name in (*KEPT, "checkpoint_every")}
+        """Those that a stream has when it goes on, as JSON holds them."""
+        values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
 
@@ -122,9 +119,11 @@ _FOREIGN = (
     "tol", "max_passes", "time_limit", "weights", "warm_start", "calibrate", "schedule",
     "caches",
 )  # fmt: skip
-# A stream that goes on keeps all its settings but these, and these of its options.
+# A stream that goes on keeps all its settings but these, and these of its options; the last ones
+# are as before unless they are given again.
 FREE = ("mem", "threads")
 KEPT = ("learner", "decay", "classes", "dtype")
+_USUAL = ("checkpoint_every", "on_error")
 
 
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
@@ -137,8 +136,9 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
     """
     for name in kept:
         if name in now and now[name] != before[name]:
+            word = "lambda" if name == "decay" else name
             raise SettingsError(
-                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
+                f"{word} is {now[name]}, but the stream began with {before[name]} and keeps it; "
                 "leave it out, or begin anew without --resume"
             )
     return {**before, **now}
@@ -169,6 +169,8 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     few = BMD_ROUNDS if options.learner == "bmd" else ROUNDS
     rounds = few if settings.rounds == "auto" else settings.rounds
     frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
+    if options.learner != "pegasos" and options.decay != StreamOptions.decay:
+        raise SettingsError(f"lambda is of pegasos, {options.learner} has none; leave it out")
     bare = options.learner != "sbm" or settings.policy == "none"
     policy = "none" if options.learner == "bmd" else settings.policy
     return replace(settings, rounds=rounds, cache_frac=0.0 if bare else frac, policy=policy)
