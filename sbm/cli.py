@@ -531,7 +531,9 @@ def _name_of(option: Callable[..., Any]) -> str:
     "--checkpoint-every", metavar="T|N",
     help="Save after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, default=None, help="Wait for more at the end of a file.")
+@click.option(
+    "--follow", is_flag=True, default=None, help="Wait for more at the end of the last file."
+)
 @click.option("--idle-timeout", metavar="T", help="End when nothing came for so long.")
 @click.option(
     "--resume", type=click.Path(path_type=Path), metavar="MODEL",
