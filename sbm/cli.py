@@ -497,7 +497,7 @@ def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
 
 # Settings of a stream; those of training that are of no use to it are left out.
 _OF_TRAINING = {
-    "tol", "max_passes", "time_limit", "weights", "schedule", "caches", "liblinear_w"
+    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w"
 }  # fmt: skip
 
 

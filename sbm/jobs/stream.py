@@ -339,10 +339,10 @@ class _Stream:
         assert self._student is not None
         self._student.grow(block.needs.features)
         begin = time.perf_counter()
-        moving = self._predict(block.rows)
+        self._predict(block.rows)
         self._predict_seconds += time.perf_counter() - begin
         with self.seconds.measure("solve"):
-            done = self._student.learn(block.rows, moving)
+            done = self._student.learn(block.rows)
         self.totals.add(done)
         self.n_blocks += 1
         source = sum(source.parsed for source in self._arrivals.sources)
@@ -354,24 +354,15 @@ class _Stream:
             "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
-    def _predict(self, rows: Rows) -> npt.NDArray[np.bool_] | None:
-        """Predict rows that were not learned yet; tell those that are not at rest.
-
-        A new row that costs nothing has the variables 0 that it should have.
-        """
+    def _predict(self, rows: Rows) -> None:
+        """Predict rows that were not learned yet."""
         assert self._student is not None
         weights, bias = self._student.weights, self.settings.bias
-        rests = self.settings.screen and self._loss.rests
-        moving = np.empty(len(rows), np.bool_) if rests and self._task != "none" else None
         step = max(1, JUDGED // sum(W.shape[1] for W in weights))
         for first in range(0, len(rows), step):
             some = rows.part(first, min(step, len(rows) - first))
             table = np.hstack([decide(some, W, bias) for W in weights])
-            correct, losses = row_losses(self._loss, self._problems, some.y, table)
-            self._progressive.add(correct, losses)
-            if moving is not None:
-                np.greater(losses, 0.0, out=moving[first : first + len(losses)])
-        return moving
+            self._progressive.add(*row_losses(self._loss, self._problems, some.y, table))
 
     def _tell(self, record: dict[str, Any]) -> None:
         assert self._student is not None

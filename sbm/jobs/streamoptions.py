@@ -116,7 +116,7 @@ class StreamOptions:
 
 # Settings of trainings that have no meaning for a stream.
 _FOREIGN = (
-    "tol", "max_passes", "time_limit", "weights", "warm_start", "calibrate", "schedule",
+    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate", "schedule",
     "caches",
 )  # fmt: skip
 # A stream that goes on keeps all its settings but these, and these of its options; the last ones

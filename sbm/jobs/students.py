@@ -47,8 +47,8 @@ class Student(Protocol):
     def grow(self, n_features: int) -> None:
         """Give weights to features that are new."""
 
-    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
-        """Learn from a block; rows that are not moving may be left out."""
+    def learn(self, rows: Rows) -> Totals:
+        """Learn from a block."""
 
     def polish(self, rounds: int) -> Totals:
         """Solve once more for the rows it keeps."""

@@ -176,30 +176,31 @@ class OnePass:
         for solver, weights in zip(self._solvers, self._weights, strict=True):
             solver.W = weights.grow(n_features)
 
-    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
+    def learn(self, rows: Rows) -> Totals:
         """Merge a block with the cache, solve, select the next cache, forget the others.
+
+        All rows are visited: one that is at rest now, and left out, could not move any more when
+        the others of its block have moved W, as it is forgotten then.
 
         Parameters
         ----------
         rows : Rows
             In the arena, behind the caches; at most `Size.block_rows`.
-        moving : ndarray, shape (n_rows,), bool, optional
-            Rows to visit, changed in place; the others must be at rest at W. Default: all.
         """
         self.n_rows += len(rows)
         totals = Totals()
-        for one in self._spread(lambda solver: self._learn(solver, rows, moving), self._solvers):
+        for one in self._spread(lambda solver: self._learn(solver, rows), self._solvers):
             totals.add(one)
         return totals
 
     @staticmethod
-    def _learn(solver: Solver, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
+    def _learn(solver: Solver, rows: Rows) -> Totals:
         problem = solver.problem
         if isinstance(problem, OneClass):
             alpha: Alphas = problem.welcome(rows, solver.W)
         else:
             alpha = no_alphas(len(rows), problem.listed)
-        totals = solver.step(_BLOCK, rows, alpha, moving).totals
+        totals = solver.step(_BLOCK, rows, alpha).totals
         if isinstance(problem, OneClass) and len(rows):
             problem.level_with(rows, solver.W)
         _settle(solver.working)

@@ -172,8 +172,8 @@ class OnlinePass:
         for array in self._arrays:
             array.grow(n_features)
 
-    def learn(self, rows: Rows, moving: npt.NDArray[np.bool_] | None = None) -> Totals:
-        """Learn from rows in their order, from all of them."""
+    def learn(self, rows: Rows) -> Totals:
+        """Learn from rows in their order."""
         self.n_rows += len(rows)
         arrays = [array.values for array in self._arrays]
         visits, updates = self._online.learn(rows, arrays, self._positive)
