@@ -438,8 +438,10 @@ def train(
 
     Example: sbm train big.sbm -C 0.1 --mem 2GB --json
     """
-    if options["warm_start"] == _LAST:
-        options["warm_start"] = True
+    start = options["warm_start"]
+    if store is None and start and (Path(start) / "manifest.json").is_file():
+        store, start = Path(start), _LAST  # --warm-start STORE: nobody meant another thing
+    options["warm_start"] = True if start == _LAST else start
     settings = _settings(config, options)
     from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job

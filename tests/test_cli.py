@@ -316,6 +316,70 @@ def test_every_line_of_the_log_is_json(here):
         _strict(line + "\n")
 
 
+# -------------------------------------------------------------------------- night after night
+
+
+def test_append_names_its_store_and_expire_drops_a_source(run, here):
+    Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
+    code, out, err = run("split --append big.sbm new.svm")
+    assert (code, err) == (0, "")
+    assert out.startswith("big.sbm: 3 rows, ")
+    added = _strict(run("info big.sbm --json")[1])["sources"][1]["added"]
+    line = f"new.svm, added {added}: 3 rows\nbig.sbm: 1 source {{}}, 3 rows in 1 block, "
+    for option, word in (("--dry-run", "would be dropped"), ("", "dropped")):
+        code, out, err = run(f"expire big.sbm --source new.svm {option}")
+        assert (code, err) == (0, "")
+        assert out.startswith(line.format(word))
+        assert out.endswith(
+            "; 40 rows left\nlabel 5 has no row left; it stays a class of the store\n"
+        )
+    assert run("check big.sbm -q")[0] == 0
+    facts = run("info big.sbm")[1]
+    assert re.search(r"^ +expired: 1 source of 3 rows, the last \S+$", facts, re.M)
+    assert facts.count("added ") == 1
+    report = _strict(run("expire big.sbm --before 30d --if-any --json")[1])
+    assert (report["sources"], report["rows_left"]) == ([], 40)
+    code, out, err = run("expire big.sbm --before 30d")
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "sbm: big.sbm has no source that was added before 30d; the oldest, big.svm,"
+    )
+    code, out, err = run("expire big.sbm")
+    assert (code, out) == (2, "")
+    assert err == "sbm: give either --before DATE or --source NAME, to say what is to go\n"
+
+
+def test_a_warm_start_needs_no_name(run, here):
+    code, out, err = run("train big.sbm -o x.model --warm-start")
+    assert code == 0
+    assert err.startswith("x.model was not trained yet: starting from nothing\n")
+    for line in (
+        "train big.sbm -o x.model --warm-start",
+        "train -o x.model --warm-start",
+        "train -o x.model --warm-start big.sbm",
+        "train --warm-start -o x.model",
+        "train --warm-start --loss hinge -o x.model big.sbm",
+        "train -o x.model --config warm.toml",
+        "train -o x.model --config cold.toml --warm-start",
+    ):
+        Path("warm.toml").write_text("warm-start = true\n")
+        Path("cold.toml").write_text("warm-start = false\n")
+        code, out, err = run(line)
+        assert (code, err) == (0, ""), line
+        assert " after 0 passes\n" in out, line
+    code, _, err = run("train big.sbm -o y.model --warm-start none.model")
+    assert code == 1
+    assert err.startswith(
+        "sbm: none.model is not there: a warm start takes the alphas of an earlier"
+    )
+    code, _, err = run("train big.sbm -o x.model --warm-start big.sbm")
+    assert (code, err) == (1, (
+        "sbm: big.sbm is a store, but a warm start takes a model or a run; name the store in front "
+        "of --warm-start\n"
+    ))  # fmt: skip
+    assert run("train big.sbm -o x.model --warm-start --loss squared_hinge")[0] == 2
+
+
 # --------------------------------------------------------------------------------- exit codes
 
 

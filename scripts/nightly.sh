@@ -1,0 +1,99 @@
+#!/bin/sh
+# Every night: appends what is new to a store, drops what is old, and trains on from last night.
+#
+#   sh scripts/nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
+#
+#   -k DAYS    drop sources that were added more than so many days ago
+#   -t TEST    predict this text with the new model; -o FILE gets a label a line
+#   -c CONFIG  settings of sbm train; default: configs/nightly.toml beside this script
+#
+# Of a FOLDER are taken the files *.svm, plain, .gz, .bz2, .xz or .zst. Each file becomes a source of
+# its own; a file that is in the store, or was expired from it, is passed over, whatever its name.
+# Files must be complete: write them elsewhere and move them here. The first night makes the store.
+#
+# Exit codes: 0 done; 1 error, told in a sentence on stderr; 2 wrong use; 3 a budget was used up
+# before the tolerance (the model is written and certified, the next night goes on); 130 stopped.
+# After any of them, and after a crash, the same line may be run again.
+#
+# SBM names the program; default: .venv/bin/sbm of this checkout if there is one, else sbm on PATH.
+set -eu
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+config=$here/configs/nightly.toml
+keep='' test='' predictions=''
+
+usage() {
+    echo "usage: nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER..." >&2
+    exit 2
+}
+
+while getopts k:t:o:c: option; do
+    case $option in
+    k) keep=$OPTARG ;;
+    t) test=$OPTARG ;;
+    o) predictions=$OPTARG ;;
+    c) config=$OPTARG ;;
+    *) usage ;;
+    esac
+done
+shift $((OPTIND - 1))
+[ $# -ge 3 ] || usage
+case $keep in *[!0-9]*) usage ;; esac
+store=$1 model=$2
+shift 2
+
+if [ -z "${SBM:-}" ]; then
+    SBM=sbm
+    [ ! -x "$here/.venv/bin/sbm" ] || SBM=$here/.venv/bin/sbm
+fi
+
+sum_of() {
+    if command -v sha256sum >/dev/null; then
+        sha256sum <"$1"
+    else
+        shasum -a 256 <"$1"
+    fi | cut -d ' ' -f 1
+}
+
+# Append a file, unless the store has or had it; the first one makes the store.
+add() {
+    [ -s "$1" ] || return 0 # nothing happened that day
+    sum=$(sum_of "$1")
+    [ -n "$sum" ] || exit 1
+    case $known in *"$sum"*) return 0 ;; esac
+    if [ -d "$store" ]; then
+        "$SBM" split -q --append "$store" "$1"
+    else
+        "$SBM" split -q "$1" -o "$store"
+    fi
+    known="$known $sum"
+}
+
+known=''
+[ ! -d "$store" ] || known=$("$SBM" info --json "$store")
+for input in "$@"; do
+    if [ -d "$input" ]; then
+        for file in "$input"/*.svm "$input"/*.svm.gz "$input"/*.svm.bz2 "$input"/*.svm.xz \
+            "$input"/*.svm.zst; do
+            [ ! -f "$file" ] || add "$file"
+        done
+    elif [ -f "$input" ]; then
+        add "$input"
+    else
+        echo "nightly.sh: $input is neither a file nor a folder" >&2
+        exit 1
+    fi
+done
+
+if [ -n "$keep" ]; then
+    "$SBM" expire -q "$store" --before "${keep}d" --if-any
+fi
+
+code=0
+"$SBM" train -q "$store" -o "$model" --config "$config" --warm-start || code=$?
+case $code in 0 | 3) ;; *) exit "$code" ;; esac
+
+if [ -n "$test" ]; then
+    "$SBM" predict -q "$model" "$test" ${predictions:+-o "$predictions"}
+fi
+exit "$code"
