@@ -286,6 +286,27 @@ def test_expired_rows_leave_nothing_behind(tmp_path, case, gone):
     assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss", "crammer_singer"])
+def test_at_a_small_tolerance_objectives_agree_to_many_digits(tmp_path, loss):
+    case = Case(loss, 3 if loss == "crammer_singer" else 2)
+    store, rows = generations(tmp_path, case, [60, 40])
+    options = {**options_of(case), "tol": 1e-8, "max_passes": 20_000}
+    fit(store, "a.model", **options)
+    rows.append(case.rows(7, n=30))
+    sbm.split([write_rows(tmp_path / "new.svm", *rows[-1])], store, append=True)
+    for left, anew in ((rows, "all"), (rows[1:], "some")):
+        if anew == "some":
+            sbm.expire(store, sources="0.svm")
+        model, report, _ = fit(store, "a.model", warm_start=True, **options)
+        other, cold, _ = fit(split_anew(tmp_path, left, anew), f"{anew}.model", **options)
+        assert report["converged"]
+        assert cold["converged"]
+        assert report["primal"] == pytest.approx(cold["primal"], rel=1e-7)
+        np.testing.assert_allclose(
+            full_weights(model, N_FEATURES), full_weights(other, N_FEATURES), atol=1e-3
+        )
+
+
 @EVERY
 def test_a_start_after_expiring_is_certified_at_the_weights_of_what_is_left(tmp_path, case):
     """With a tolerance that anything meets, the start is what is shipped."""
