@@ -727,6 +727,35 @@ def test_what_is_the_same_and_what_is_free_may_be_given_again(here):
     assert report["rows"] == 60
 
 
+def test_a_file_is_known_by_its_path_wherever_we_are(here, monkeypatch):
+    name = write(LINES)
+    learn(name, Path("one.model"))
+    learn(name, Path("m.model"))
+    Path("other").mkdir()
+    monkeypatch.chdir("other")
+    for again in (None, "../d.svm", str(here / "d.svm")):
+        assert learn(again, Path("../m.model"), resume=True)["rows"] == 60
+        assert Path("../m.model").read_bytes() == Path("../one.model").read_bytes()
+
+
+def test_a_compressed_file_is_not_followed(here):
+    Path("d.svm.gz").write_bytes(gzip.compress(b"".join(LINES)))
+    assert refusal("d.svm.gz", Path("m.model"), options={"follow": True}) == (
+        "d.svm.gz is compressed, and such a file cannot be followed; leave out --follow, or "
+        "decompress it on its way (zcat, zstdcat) and give - for the pipe"
+    )
+
+
+def test_a_record_that_lacks_something_is_refused(here):
+    learn(write(LINES), Path("m.model"))
+    record = json.loads(Path("m.model.run/run.json").read_text())
+    del record["progressive"], record["seen"]
+    Path("m.model.run/run.json").write_text(json.dumps(record))
+    assert refusal(None, Path("m.model"), resume=True) == (
+        "m.model.run cannot be gone on with ('seen'); begin anew without --resume"
+    )
+
+
 def test_nothing_to_go_on_from(here):
     assert refusal(None, Path("m.model"), resume=True) == (
         "m.model is no stream to go on with (there is no m.model.run/run.json); name the model of "

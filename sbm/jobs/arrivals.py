@@ -231,18 +231,18 @@ class Arrivals:
     # ------------------------------------------------------------------------------ positions
 
     def _remember(self, sources: list[Source]) -> None:
-        """Let sources go on where those of the same name ended.
+        """Let sources go on where those of the same path ended.
 
-        A name may be given more than once, and may have stood for files that were replaced: the
-        last ones count, in their order.
+        A file may be given more than once, and others may have been in its place: the last ones
+        count, in their order.
         """
         known: dict[str, list[int]] = {}
         for k, record in enumerate(self._records):
-            known.setdefault(record["name"], []).append(k)
-        given = Counter(source.name for source in sources)
-        known = {name: numbers[-given[name] :] for name, numbers in known.items() if given[name]}
+            known.setdefault(record["path"], []).append(k)
+        given = Counter(source.path for source in sources)
+        known = {path: numbers[-given[path] :] for path, numbers in known.items() if given[path]}
         for source in sources:
-            if numbers := known.get(source.name):
+            if numbers := known.get(source.path):
                 self._go_on(source, numbers.pop(0))
             else:
                 self._numbers[id(source)] = len(self._records)
@@ -271,7 +271,8 @@ class Arrivals:
         place, skip = piece.begin, piece.done
         if piece.done == len(piece.y) and piece.end is not None:
             place, skip = piece.end, 0
-        self._records[number] = _record(source, place, skip)
+        name = self._records[number]["name"]  # as it was given first
+        self._records[number] = {**_record(source, place, skip), "name": name}
 
     # -------------------------------------------------------------------------------- pieces
 
@@ -516,8 +517,8 @@ def _take(piece: _Piece, into: Rows, n: int, offset: int, rows: int, nnz: int) -
 def _record(source: Source, place: Place, skip: int) -> Record:
     """Return what to keep of a source to go on from a place, behind some rows, as JSON holds it."""
     return {
-        "name": source.name, "text": place.text, "lines": place.lines, "rows": place.rows,
-        "skip": skip, "tail": _text(place.tail), "head": _text(source.head),
+        "name": source.name, "path": source.path, "text": place.text, "lines": place.lines,
+        "rows": place.rows, "skip": skip, "tail": _text(place.tail), "head": _text(source.head),
         "rest": _text(source.rest), "carried": _text(source.carried), "skipped": place.skipped,
         "earlier": source.earlier,
     }  # fmt: skip

@@ -56,7 +56,7 @@ from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
 from sbm.store.model import Model, check_output
 from sbm.store.run import Run
-from sbm.store.text import PIECE, Source, expand_inputs
+from sbm.store.text import PIECE, Source, expand_inputs, is_packed
 
 __all__ = ["stream"]
 
@@ -135,12 +135,29 @@ def stream(
     with _opened(path, settings, options, resume) as opened:
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
-        one = _Stream(path, opened, sources, progress, is_stopped, begin)
+        _refuse_packed(sources, opened.options)
+        try:
+            one = _Stream(path, opened, sources, progress, is_stopped, begin)
+        except (KeyError, TypeError) as error:
+            if not opened.record:
+                raise
+            raise StoreError(
+                f"{run_folder(path)} cannot be gone on with ({error}); begin anew without --resume"
+            ) from error
         try:
             one.run()
             return one.finish()
         finally:
             one.close()
+
+
+def _refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
+    """Notice a file that cannot be followed."""
+    if options.follow and sources and is_packed(sources[-1].name):
+        raise SettingsError(
+            f"{sources[-1].name} is compressed, and such a file cannot be followed; leave out "
+            "--follow, or decompress it on its way (zcat, zstdcat) and give - for the pipe"
+        )
 
 
 @dataclass
@@ -216,7 +233,7 @@ class _Stream:
         self._predict_seconds = 0.0
         self.totals = Totals(**record.get("totals", {}))
         self.n_blocks = int(record.get("blocks", 0))
-        self._inputs = [source.name for source in sources]
+        self._inputs = [source.path for source in sources]
         self._progressive = Progressive(self._tell, record.get("progressive"))
         threads = self.settings.threads or len(os.sched_getaffinity(0))
         self._threads = threads

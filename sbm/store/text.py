@@ -36,7 +36,7 @@ from sbm.store.live import (
     put_back,
 )  # fmt: skip
 
-__all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "parse_sources"]
+__all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "parse_sources"]
 
 PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
 
@@ -98,6 +98,11 @@ class Source:
     carried: bytes = b""
     is_open: bool = False
     was_replaced: bool = False
+
+    @property
+    def path(self) -> str:
+        """By which it is known again, wherever we are: its real path, ``-`` of standard input."""
+        return "-" if self.name == "-" else os.path.realpath(self.name)
 
     def describe(self) -> dict[str, Any]:
         """What a manifest keeps."""
@@ -232,6 +237,11 @@ _OPENERS: dict[str, Callable[[Any], Readable]] = {
     ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
     ".zst": lambda file: _Frames(file, zstandard.ZstdDecompressor().decompressobj, 1 << 14),
 }
+
+
+def is_packed(name: str) -> bool:
+    """Whether a file's name says that it is compressed."""
+    return Path(name).suffix.lower() in _OPENERS
 
 
 @dataclass
