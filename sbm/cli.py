@@ -497,9 +497,10 @@ def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     return merged | read_options(given, typed) | typed
 
 
-# Settings of a stream; those of training that are of no use to it are left out.
+# Settings that are of no use to a stream, or mean less than to a training.
 _OF_TRAINING = {
-    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w"
+    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
+    "rounds", "class_weight",
 }  # fmt: skip
 
 
@@ -516,6 +517,10 @@ def _name_of(option: Callable[..., Any]) -> str:
 @click.argument("inputs", nargs=-1, metavar="[INPUT...]")
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
 @click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
+@click.option("--rounds", metavar="N", help="Most sweeps over a working set.  [default: 3]")
+@click.option(
+    "--class-weight", multiple=True, metavar="L=W", help="Multiply C for label L; may be repeated."
+)
 @_with(option for option in _SETTINGS if _name_of(option) not in _OF_TRAINING)
 @click.option(
     "--learner", metavar="NAME",
