@@ -958,7 +958,7 @@ def test_json_has_the_keys_that_are_promised(said):
     folder, report, out = said
     assert set(report) == {
         "rows", "blocks", "features", "labels", "loss", "accuracy", "dual", "visits", "updates",
-        "text_bytes", "skipped", "problems", "open", "learner", "stopped", "pending", "seconds",
+        "visits_cut_short", "text_bytes", "skipped", "problems", "open", "learner", "stopped", "pending", "seconds",
         "peak_rss_bytes", "model", "test",
     }  # fmt: skip
     assert set(report["seconds"]) == {"total", "load", "wait", "predict", "learn", "write"}

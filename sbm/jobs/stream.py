@@ -103,9 +103,9 @@ def stream(
     report : dict
         ``rows``, ``blocks``, ``features``, ``labels``, ``learner``, ``loss`` and ``accuracy``
         (progressive), ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
-        ``updates``, ``seconds``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (inputs whose
-        last line had no line end), ``stopped``, ``pending`` (rows read and not learned),
-        ``peak_rss_bytes``, ``model``.
+        ``updates``, ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``,
+        ``skipped``, ``problems``, ``open`` (inputs whose last line had no line end), ``stopped``,
+        ``pending`` (rows read and not learned), ``peak_rss_bytes``, ``model``.
 
     Raises
     ------
@@ -568,6 +568,7 @@ class _Stream:
             "dual": self._student.dual,
             "visits": self.totals.visits,
             "updates": self.totals.updates,
+            "visits_cut_short": self.totals.starved,
             "text_bytes": sum(max(0, source.text) for source in sources),
             "skipped": sum(source.skipped for source in sources),
             "problems": [problem for source in sources for problem in source.problems],

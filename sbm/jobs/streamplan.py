@@ -29,7 +29,7 @@ _SPARE_NNZ = 1.25  # times the nonzeros of average rows
 # An id in its table, which doubles as it grows; ids too large for a plain array are hashed.
 _ID_BYTES, _HASHED_BYTES = 16, 96
 # Variables a row that lists have room for: most rows of many classes need few.
-_ROW_VARIABLES = 16
+_ROW_VARIABLES = 4
 
 
 @dataclass(frozen=True)
