@@ -958,8 +958,8 @@ def test_json_has_the_keys_that_are_promised(said):
     folder, report, out = said
     assert set(report) == {
         "rows", "blocks", "features", "labels", "loss", "accuracy", "dual", "visits", "updates",
-        "visits_cut_short", "text_bytes", "skipped", "problems", "open", "learner", "stopped", "pending", "seconds",
-        "peak_rss_bytes", "model", "test",
+        "visits_cut_short", "text_bytes", "skipped", "problems", "open", "learner", "stopped",
+        "pending", "seconds", "peak_rss_bytes", "model", "test",
     }  # fmt: skip
     assert set(report["seconds"]) == {"total", "load", "wait", "predict", "learn", "write"}
     assert out.count("\n") == 1
