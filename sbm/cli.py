@@ -568,8 +568,6 @@ def stream(
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")
-    if not inputs and resume is None:
-        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     if test is not None:
         check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}

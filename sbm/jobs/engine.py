@@ -13,7 +13,6 @@ keeps Theorem 1 and its linear rate to the letter.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -29,6 +28,7 @@ from sbm.alphas import Alphas, no_alphas
 from sbm.compiled import load
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, loading_thread
+from sbm.jobs.process import usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
 from sbm.rows import SPARE, Arena, Rows
@@ -307,7 +307,7 @@ class Engine:
         self._arena = Arena.of(caches + 2 * plan.part_nnz + SPARE, store.value_type)
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
-        threads = settings.threads or len(os.sched_getaffinity(0))
+        threads = usable_threads(settings.threads)
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         self.learners = [
             Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)

@@ -22,7 +22,7 @@ from sbm.jobs.metrics import (
 )
 from sbm.jobs.models import load_model
 from sbm.jobs.probability import check_probabilities, probabilities
-from sbm.jobs.process import return_freed_memory
+from sbm.jobs.process import return_freed_memory, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import prepare
 from sbm.rows import Arena
@@ -132,7 +132,7 @@ def predict(
     batches = (
         _store_batches(Path(data), table, progress)
         if _is_store(data)
-        else _text_batches(str(data), table, threads or len(os.sched_getaffinity(0)), progress)
+        else _text_batches(str(data), table, usable_threads(threads), progress)
     )
     with _Output(output) as out:
         out.write(answers.title())

@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 
-__all__ = ["peak_bytes", "resident_bytes", "return_freed_memory"]
+__all__ = ["peak_bytes", "resident_bytes", "return_freed_memory", "usable_threads"]
 
 
 def peak_bytes() -> int:
@@ -27,6 +27,11 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return peak_bytes()
+
+
+def usable_threads(asked: int | None) -> int:
+    """Return the threads asked for; None means as many as the cores this process may use."""
+    return asked or len(os.sched_getaffinity(0))
 
 
 def return_freed_memory() -> None:

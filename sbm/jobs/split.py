@@ -26,7 +26,7 @@ from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.count import FeatureCounter
 from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, limit_threads
 from sbm.jobs.memory import INTERPRETER
-from sbm.jobs.process import return_freed_memory
+from sbm.jobs.process import return_freed_memory, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import prepare
 from sbm.settings import parse_size
@@ -201,7 +201,7 @@ def _check_options(
         seed=seed,
         shuffle=shuffle,
         level=level,
-        threads=limit_threads(bound, threads or len(os.sched_getaffinity(0))),
+        threads=limit_threads(bound, usable_threads(threads)),
         mem=bound,
         skip=on_error == "skip",
         min_count=min_count,

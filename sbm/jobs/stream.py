@@ -12,7 +12,6 @@ goes on from the commit, as it does in another process.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,12 @@ from sbm.jobs.engine import JUDGED, Seconds
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.prefetch import loading_thread, prefetched
 from sbm.jobs.problem import assemble_model, choose_task, model_labels
-from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
+from sbm.jobs.process import (
+    peak_bytes,
+    resident_bytes,
+    return_freed_memory,
+    usable_threads,
+)  # fmt: skip
 from sbm.jobs.progress import Progress
 from sbm.jobs.progressive import Progressive, row_losses
 from sbm.jobs.setup import run_folder
@@ -124,13 +128,13 @@ def stream(
     begin = time.perf_counter()
     return_freed_memory()
     progress = progress or Progress()
+    names = [inputs] if isinstance(inputs, str | Path) else inputs
+    if names is None and not resume:
+        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     if model is None:
         raise SettingsError("name the model with -o")
     path = Path(model)
     check_output(path)
-    names = [inputs] if isinstance(inputs, str | Path) else inputs
-    if names is None and not resume:
-        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     sources = None if names is None else expand_inputs(names)
     with _opened(path, settings, options, resume) as opened:
         if sources is None:
@@ -235,7 +239,7 @@ class _Stream:
         self.n_blocks = int(record.get("blocks", 0))
         self._inputs = [source.path for source in sources]
         self._progressive = Progressive(self._tell, record.get("progressive"))
-        threads = self.settings.threads or len(os.sched_getaffinity(0))
+        threads = usable_threads(self.settings.threads)
         self._threads = threads
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._loader = loading_thread(threads)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import SettingsError
 from sbm.settings import format_number
-from sbm.solver.onepass import GrowingWeights
+from sbm.solver.onepass import GrowingWeights, two_codes
 from sbm.solver.step import Totals
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class OnlinePass:
         is_weights: bool,
     ) -> None:
         """Give both of two classes, codes 0 and 1, a column: the difference stays what it was."""
-        own, other = (positive, 1 - positive) if positive >= 0 else (1, 0)
+        own, other = two_codes(positive)
         values[:, own] = 0.5 * old if is_weights else old
         values[:, other] = -0.5 * old if is_weights else old
         if is_weights and self._online.learner.name == "pegasos":

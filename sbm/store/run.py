@@ -116,11 +116,10 @@ class Run:
         StoreError
             There is none, a file of it is missing or damaged, or another process is at work.
         """
-        if not (folder / "run.json").is_file():
-            raise StoreError(f"{folder} is not a run with a commit (it has no run.json)")
+        cls.read(folder)  # no lock file in a folder that is no run
         with lock(folder / "lock", f"the run {folder}"):
-            run, state = cls.reopen(folder, *arguments, **options)
             record = cls.read(folder)
+            run, state = cls._of(record, folder, *arguments, **options)
             run._committed = {str(record["state"]), *run._files.values()}
             run._serial = int(str(record["state"]).removeprefix("state-").removesuffix(".sba"))
             yield run, record, state
@@ -136,8 +135,14 @@ class Run:
         StoreError
             There is none, or a file of it is missing or damaged.
         """
-        record = cls.read(folder)
-        run = cls(folder, block_rows, lists_of)
+        return cls._of(cls.read(folder), folder, block_rows, lists_of)
+
+    @classmethod
+    def _of(
+        cls, record: Mapping[str, Any], folder: Path, *arguments: Any, **options: Any
+    ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
+        """Return the run that a commit's record is of, and the arrays of its state."""
+        run = cls(folder, *arguments, **options)
         try:
             run._files = {int(block): str(name) for block, name in record["alphas"].items()}
             state = container.read(folder / str(record["state"]), "state").arrays
