@@ -7,9 +7,12 @@ The functions and classes here do all that the commands do::
     sbm.predict(model, "test.svm")
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as that of typing, which takes its time; checkers know the name
 if TYPE_CHECKING:
+    from typing import Any
+
     from sbm.errors import SbmError
     from sbm.jobs.expire import expire
     from sbm.jobs.export import export

@@ -1,8 +1,10 @@
 """The command line: each command parses, calls one function and prints what it returns."""
 
+import codecs
 import contextlib
 import dataclasses
 import heapq
+import io
 import json
 import os
 import signal
@@ -11,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TextIO, cast
 
 import click
 
@@ -31,8 +34,23 @@ from sbm.solver.losses import LOSSES
 EXIT_ERROR, EXIT_USAGE, EXIT_BUDGET, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
+# Control characters of a name could move the cursor of a terminal, or worse.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if c != ord("\n")}
+
+
 def _echo(text: str) -> None:
-    click.echo(text)
+    """Print a result on standard output."""
+    if sys.stdout is sys.stderr:  # redirected, because something else has standard output
+        return _complain(text)
+    try:
+        if sys.stdout is None:
+            raise SbmError("standard output is closed, so the result cannot be printed")
+        print(text.translate(_CONTROLS), flush=True)
+    except BrokenPipeError:
+        raise  # whoever read it has gone
+    except OSError as error:
+        raise SbmError(f"cannot print the result: {error.strerror or error}") from error
+    return None
 
 
 def _count(n: int, noun: str) -> str:
@@ -41,7 +59,8 @@ def _count(n: int, noun: str) -> str:
 
 
 def _complain(text: str) -> None:
-    click.echo(text, err=True)
+    """Tell something on stderr, which is not what anybody waits for: no error comes of it."""
+    print(text.translate(_CONTROLS), file=sys.stderr, flush=True)
 
 
 class _Terminal(Progress):
@@ -327,6 +346,11 @@ _SETTINGS = (
     click.option("--max-passes", type=int, help="Most passes over the store.  [default: 50]"),
     click.option("--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h."),
     click.option(
+        "--checkpoint-every",
+        metavar="T",
+        help="Commit so often inside a pass, too; 0: only at its end.  [default: 5m]",
+    ),
+    click.option(
         "--policy",
         type=click.Choice(list(POLICIES)),
         help="How the cache is chosen.  [default: gradient]",
@@ -425,16 +449,24 @@ _LAST = ""  # --warm-start without a name
     "--calibrate/--no-calibrate", default=None,
     help="Also fit probabilities, on rows held out from a second model.",
 )  # fmt: skip
+@click.option(
+    "--resume/--fresh", default=None,
+    help="Go on with the training of this model, or begin anew.  [default: go on with a training "
+    "of the same store and settings, if there is one]",
+)  # fmt: skip
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
 @_shared
 def train(
-    store: Path | None, model: Path | None, test: str | None, config: Path | None,
-    as_json: bool, quiet: bool, verbose: bool, **options: Any,
+    store: Path | None, model: Path | None, resume: bool | None, test: str | None,
+    config: Path | None, as_json: bool, quiet: bool, verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
     STORE may be left out where there is only one in the current folder. Exit code 3: a budget was
     used up before the tolerance was reached; the model is written and says so.
+
+    After Ctrl-C, SIGTERM or a crash the same command goes on from the last commit; after it has
+    come to its end it does nothing.
 
     Example: sbm train big.sbm -C 0.1 --mem 2GB --json
     """
@@ -450,7 +482,15 @@ def train(
     if test is not None:
         check_input(test)  # before hours of training
     progress = _Terminal(quiet or as_json, verbose)
-    result, report = job(store, model, settings, progress=progress)
+    with _stop_signals() as is_stopped:
+        result, report = job(
+            store, model, settings, resume=resume, is_stopped=is_stopped, progress=progress
+        )
+    if report["was_finished"]:
+        progress.stage(
+            f"{report['model']} is trained already, with these settings on this store; --fresh "
+            "trains it again"
+        )
     if not as_json:
         _print_training(report)
     try:
@@ -500,7 +540,7 @@ def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
 # Settings that are of no use to a stream, or mean less than to a training.
 _OF_TRAINING = {
     "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
-    "rounds", "class_weight",
+    "rounds", "class_weight", "checkpoint_every",
 }  # fmt: skip
 
 
@@ -611,12 +651,17 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
     """Turn Ctrl-C and SIGTERM into a question; a second Ctrl-C ends at once."""
     stopped = threading.Event()
 
-    def note(number: int, frame: object) -> None:
-        if stopped.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
+    def note(number: int, frame: FrameType | None) -> None:
+        handler = before[signal.Signals(number)]
+        if stopped.is_set() and number == signal.SIGINT and callable(handler):
+            handler(number, frame)
         stopped.set()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, note)
+        for number in _STOPS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield stopped.is_set
     finally:
@@ -669,18 +714,20 @@ def _print_training(report: dict[str, Any]) -> None:
 @click.option("--metric", metavar="NAME", help="accuracy, macro_f1, auc, mse, mae or r2.")
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
 @click.option("--png", "picture", type=click.Path(path_type=Path), help="Draw the metric over C.")
+@click.option("--fresh", is_flag=True, help="Begin anew, whatever an earlier command left.")
 @_with(_SETTINGS)
 @_with(option for option, o in zip(_LIBLINEAR, OPTIONS, strict=True) if o.flag != "-c")
 @_shared
 def tune(
     store: Path | None, model: Path | None, Cs: str, folds: int, metric: str | None,
-    picture: Path | None, config: Path | None, as_json: bool, quiet: bool, verbose: bool,
-    **options: Any,
+    picture: Path | None, fresh: bool, config: Path | None, as_json: bool, quiet: bool,
+    verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation on one stream of the data, and train with it.
 
     All values and all folds learn from each block that is loaded, up to ten times --tol. Rows are
-    divided by a hash of their content.
+    divided by a hash of their content. After Ctrl-C or a crash the same command goes on from the
+    end of the last pass.
 
     Example: sbm tune big.sbm --C 0.01:100:x10 --folds 5
     """
@@ -691,7 +738,7 @@ def tune(
     progress = _Terminal(quiet or as_json, verbose)
     _, report = job(
         store, model, settings, Cs=values, folds=folds, metric=metric, picture=picture,
-        progress=progress,
+        resume=False if fresh else None, progress=progress,
     )  # fmt: skip
     if as_json:
         _echo(json.dumps(report))
@@ -1027,47 +1074,174 @@ def _print_pruning(report: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------- main
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, treated like Ctrl-C."""
+class _Stopped(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or the end of the terminal."""
 
 
-def _on_sigterm(number: int, frame: object) -> NoReturn:
-    raise _Terminated
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INSISTS = 1.0  # seconds from a signal to one that means it: before, it is the same one again
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let a signal end the work, and another one, that comes while it ends, the process.
+
+    What is ignored stays so: that is how nohup and the shells keep signals from us.
+    """
+    first: list[float] = []
+
+    def stop(number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not first:
+            first.append(now)
+            raise _Stopped
+        if now - first[0] > _INSISTS:
+            with contextlib.suppress(OSError):
+                os.write(2, b"sbm: stopped at once; the same command starts again\n")
+            os._exit(EXIT_INTERRUPTED)
+
+    def try_again(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+            return
+        # Python swallows what is raised where it tidies up, and would here: a moment later, then.
+        first.clear()
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    before = {
+        number: signal.signal(number, stop)
+        for number in (*_STOPS, signal.SIGALRM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    hook, sys.unraisablehook = sys.unraisablehook, try_again
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Steadfast:
+    """Standard error that stops no work: what it does not take is not told."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _as_it_can(error: UnicodeError) -> tuple[bytes, int]:
+    """Write the bytes of a file name as they are, and letters that a terminal lacks as escapes."""
+    assert isinstance(error, UnicodeEncodeError)
+    written = b""
+    for letter in error.object[error.start : error.end]:
+        if "\udc80" <= letter <= "\udcff":
+            written += bytes([ord(letter) - 0xDC00])
+        else:
+            written += letter.encode("ascii", "backslashreplace")
+    return written, error.end
+
+
+codecs.register_error("sbm", _as_it_can)
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[None]:
+    """See to it that printing does no harm."""
+    for number in range(3):  # else the next file that is opened would be our standard output
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
+    before = [(stream, stream.errors) for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors="sbm")
+    stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
+    sys.stderr = cast(TextIO, _Steadfast(stderr))
+    try:
+        yield
+    finally:
+        sys.stderr = stderr
+        for stream, errors in before:
+            with contextlib.suppress(OSError, ValueError):  # it flushes
+                stream.reconfigure(errors=errors)
+
+
+def _is_flushed(stream: TextIO | None) -> bool:
+    """Flush for the last time; where that fails, Python is not to try again."""
+    if stream is None:
+        return True
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 ok, 1 error, 2 usage, 3 budget reached, 130 stopped."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
     # numpy's library of dense algebra is hardly used, and would start by spinning its threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with _streams():
+        try:
+            with _stoppable():
+                code = _run(arguments)
+        except KeyboardInterrupt:  # it came while we told of something else
+            code = _stopped()
+        if not _is_flushed(sys.stdout):
+            code = code or EXIT_ERROR
+    _is_flushed(sys.stderr)
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run a command; return the exit code."""
     try:
         code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
-    except click.exceptions.Abort:
+    except SystemExit as end:
+        code = end.code
+    except (KeyboardInterrupt, click.exceptions.Abort):
         code = _stopped()
     except click.ClickException as error:
-        error.show()
+        error.show(sys.stderr)
         code = EXIT_USAGE
     except SettingsError as error:
-        _complain(f"sbm: {error}")
-        code = EXIT_USAGE
+        code = _fail(str(error), EXIT_USAGE)
     except SbmError as error:
-        _complain(f"sbm: {error}")
-        code = EXIT_ERROR
+        code = _fail(str(error))
     except MemoryError:
-        _complain("sbm: the machine ran out of memory; lower --mem")
-        code = EXIT_ERROR
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone
+        code = _fail("the machine ran out of memory; lower --mem")
+    except BrokenPipeError:  # whoever read our output has gone
         code = EXIT_ERROR
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"sbm: {where}{error.strerror or error}")
-        code = EXIT_ERROR
-    except KeyboardInterrupt:
-        code = _stopped()
-    sys.exit(code if isinstance(code, int) else 0)
+        advice = "see that it is there, that you may use it and that the disk is sound"
+        code = _fail(f"{where}{error.strerror or error}; {advice}")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str, code: int = EXIT_ERROR) -> int:
+    _complain("sbm: " + sentence.replace("\n", "\\n"))  # of a name
+    return code
 
 
 def _stopped() -> int:
-    _complain("sbm: stopped; nothing half-written was left, the same command starts again")
+    _complain(
+        "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
+    )
     return EXIT_INTERRUPTED

@@ -11,19 +11,26 @@ it and ctypes calls it, without the interpreter's lock. numba is imported only t
 
 Kernels allocate nothing and raise nothing: scratch is an argument, trouble is a number returned.
 Machine code is named after the text of its kernel's file and of the files of the same folder that
-this one imports, so that it is made again when any of them changes.
+this one imports, so that it is made again when any of them changes. It is trusted where nobody else
+could have written it, and made again elsewhere: whoever can write it could as well write this file.
 """
 
 import ast
+import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
 import importlib
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,11 +42,16 @@ import numpy as np
 
 from sbm.errors import SbmError
 
-__all__ = ["COMPILE_HERE", "Kernel", "KernelError", "fingerprint", "folder", "load"]
+__all__ = [
+    "COMPILE_HERE", "FOLDER", "Kernel", "KernelError", "fingerprint", "folder", "keep", "load",
+    "places", "run_compiler", "unusable",
+]  # fmt: skip
 
 # Set in the environment of a process that may compile; others start a child for it, because
 # compiling takes tens of megabytes that are never given back.
 COMPILE_HERE = "SBM_COMPILE_HERE"
+# Names the folder for machine code, instead of those that are looked for.
+FOLDER = "SBM_CACHE_DIR"
 
 _lock = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent
@@ -52,6 +64,9 @@ _UNREACHED = (
     "numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise",
     "numba_runtime_build_excinfo_struct", "NRT_Free", "NRT_MemInfo_call_dtor",
 )  # fmt: skip
+
+# Settings of numba that change nothing in the code it makes of a kernel.
+_SAME_CODE = ("NUMBA_CACHE_DIR=", "NUMBA_NUM_THREADS=", "NUMBA_THREADING_LAYER=")
 
 Kinds = tuple[str, ...]
 
@@ -144,7 +159,7 @@ class Kernel:
     def _link(self, kinds: Kinds) -> tuple[Callable[..., None], int]:
         with _lock:  # threads meet here on their first calls
             if kinds not in self._linked:
-                code = _read(_path(self.module, self.name, kinds))
+                code = _read(_file_name(self.module, self.name, kinds))
                 if code is None:
                     code = _make(self.module, self.name, kinds)
                 self._linked[kinds] = _link(code, kinds)
@@ -196,13 +211,56 @@ def _link(code: bytes, kinds: Kinds) -> tuple[Callable[..., None], int]:
 # -------------------------------------------------------------------------------- keeping
 
 
+def _candidates() -> list[Path]:
+    """Where machine code may be kept: beside the source, or in the user's cache folder."""
+    if os.environ.get(FOLDER):
+        return [Path(os.environ[FOLDER]).absolute()]
+    caches = [os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")]
+    user = [Path(cache, "sbm") for cache in caches if os.path.isabs(cache)]
+    return [_PACKAGE / "__pycache__", *user[:1]]
+
+
 @functools.cache
 def folder() -> Path:
-    """Where machine code is kept: beside the source, else in the user's cache folder."""
-    beside = _PACKAGE / "__pycache__"
-    if os.access(beside if beside.is_dir() else _PACKAGE, os.W_OK):
-        return beside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sbm"
+    """Where machine code is kept; where there is no place for it, a folder that goes with us."""
+    for place in _candidates():
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.mkdir(mode=0o755, exist_ok=True)
+        if _is_safe(place) and os.access(place, os.W_OK | os.X_OK):
+            return place
+    try:
+        passing = Path(tempfile.mkdtemp(prefix="sbm-"))
+    except OSError:
+        return _candidates()[-1]  # what cannot be written is compiled again
+    atexit.register(shutil.rmtree, passing, ignore_errors=True)
+    return passing
+
+
+def unusable() -> list[Path]:
+    """Return the places that were passed over, where the next process finds nothing of ours."""
+    return [] if folder() in _candidates() else _candidates()
+
+
+def places() -> list[Path]:
+    """Return where machine code is looked for, the folder that is written to first."""
+    return [place for place in dict.fromkeys([folder(), *_candidates()]) if _is_safe(place)]
+
+
+def _is_safe(file: Path | int) -> bool:
+    """Whether a file or folder is there, and what is in it is ours."""
+    try:
+        return _is_ours(os.stat(file), _PACKAGE.stat())
+    except OSError:
+        return False
+
+
+def _is_ours(status: os.stat_result, package: os.stat_result) -> bool:
+    """Whether nobody can write there but us, root, and who could write our source as well."""
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~package.st_mode
+    if status.st_gid != package.st_gid:
+        others |= status.st_mode & stat.S_IWGRP
+    return status.st_uid in (os.geteuid(), 0, package.st_uid) and not others
 
 
 @functools.cache
@@ -217,8 +275,11 @@ def _source(module: str) -> Path:
 
 
 def fingerprint(*sources: Path) -> str:
-    """Name a state of sources, compiler and processor, in 16 letters."""
-    digest = hashlib.blake2b(f"{llvmlite.__version__} {_machine()}".encode(), digest_size=8)
+    """Name a state of sources, compiler, its settings and the processor, in 16 letters."""
+    numba = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    numba = [setting for setting in numba if not setting.startswith(_SAME_CODE)]
+    state = f"{llvmlite.__version__} {_machine()} {numba!a}"
+    digest = hashlib.blake2b(state.encode(), digest_size=8)
     for source in (Path(__file__), *sources):
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -247,34 +308,51 @@ def _imports(source: bytes) -> list[str]:
     return sorted(words - {""})
 
 
-def _path(module: str, name: str, kinds: Kinds) -> Path:
+def _file_name(module: str, name: str, kinds: Kinds) -> str:
     """Of the object file; what stands before the last dot stays when the source changes."""
     what = f"{zlib.crc32(' '.join([_machine(), *kinds]).encode()):08x}"
     short = module.removeprefix("sbm.").replace(".kernels.", "-")
-    return folder() / f"{short}-{name}.{what}.{fingerprint(*_sources(module))}.sbk"
+    return f"{short}-{name}.{what}.{fingerprint(*_sources(module))}.sbk"
 
 
-def _read(path: Path) -> bytes | None:
-    """Content of an object file; None where there is none that is whole."""
+def _pack(name: str, code: bytes) -> bytes:
+    """Put a checksum in front, of the name too: a file under another name is none."""
+    return zlib.crc32(code, zlib.crc32(name.encode())).to_bytes(4, "little") + code
+
+
+def _unpack(name: str, data: bytes) -> bytes | None:
+    return data[4:] if data == _pack(name, data[4:]) else None
+
+
+def _read(name: str) -> bytes | None:
+    """Content of an object file; None where there is none that is whole, and not by others."""
+    for place in places():
+        with contextlib.suppress(OSError), open(place / name, "rb") as file:
+            code = _unpack(name, file.read()) if _is_safe(file.fileno()) else None
+            if code is not None:
+                return code
+    return None
+
+
+def keep(name: str, data: bytes) -> None:
+    """Write a file if the folder allows it, and drop those of earlier sources."""
+    place = folder()
+    partial = place / f"{name}.{os.getpid()}.{time.monotonic_ns()}"  # several may compile at once
     try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    return data[4:] if zlib.crc32(data[4:]).to_bytes(4, "little") == data[:4] else None
-
-
-def _write(path: Path, code: bytes) -> None:
-    """Keep machine code if the folder allows it, and drop what it replaces."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may compile
-        partial.write_bytes(zlib.crc32(code).to_bytes(4, "little") + code)
-        partial.replace(path)
-        for old in path.parent.glob(f"{path.name.rsplit('.', 2)[0]}.*.sbk"):
-            if old != path:
+        place.mkdir(parents=True, exist_ok=True)
+        with open(partial, "xb", opener=_open_for_us) as file:
+            file.write(data)
+        partial.replace(place / name)
+        for old in place.glob(f"{name.rsplit('.', 2)[0]}.*"):
+            if old.name != name:
                 old.unlink(missing_ok=True)
-    except OSError:
-        pass  # it is compiled again next time
+    except OSError:  # it is made again next time
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def _open_for_us(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)  # for others to read at most, whatever the umask
 
 
 # ------------------------------------------------------------------------------- compiling
@@ -282,24 +360,53 @@ def _write(path: Path, code: bytes) -> None:
 
 def _make(module: str, name: str, kinds: Kinds) -> bytes:
     """Compile a kernel, in a child unless this process may; return what an object file holds."""
+    file = _file_name(module, name, kinds)
     if COMPILE_HERE in os.environ:
         code = _compile(module, name, kinds)
-        _write(_path(module, name, kinds), code)
+        keep(file, _pack(file, code))
         return code
-    order = f"from sbm.compiled import print_code; print_code({module!r}, {name!r}, {kinds!r})"
-    child = subprocess.run(
-        [sys.executable, "-c", order], env={**os.environ, COMPILE_HERE: "1"},
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if child.returncode != 0:
-        last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-        raise KernelError(f"{module}.{name} cannot be compiled: {last}")
-    return child.stdout
+    problem, data = run_compiler(
+        f"from sbm.compiled import print_code; print_code({module!r}, {name!r}, {kinds!r})"
+    )
+    found = _unpack(file, data) if not problem else None
+    if found is None:
+        reason = problem or "what the compiler printed is no machine code"
+        raise KernelError(f"{module}.{name} cannot be compiled: {reason}")
+    return found
 
 
 def print_code(module: str, name: str, kinds: Kinds) -> None:
     """Compile and write the content of an object file to standard output, for the parent."""
-    sys.stdout.buffer.write(_make(module, name, kinds))
+    file = _file_name(module, name, kinds)
+    sys.stdout.buffer.write(_pack(file, _make(module, name, kinds)))
+
+
+def run_compiler(order: str) -> tuple[str, bytes]:
+    """Run Python code in a child that may compile, and that finds the modules that we find.
+
+    Returns
+    -------
+    problem : str
+        Empty where it went well.
+    output : bytes
+    """
+    paths = list(sys.path)
+    with contextlib.suppress(OSError):  # the current folder may be gone
+        paths = [os.path.abspath(path) for path in sys.path]
+    code = f"import sys; sys.path[:] = {paths!a}; {order}"
+    environment = {**os.environ, COMPILE_HERE: "1", FOLDER: str(folder())}
+    isolated = ["-I"] if sys.flags.isolated else []
+    try:
+        child = subprocess.run(
+            # Without -P it would import what lies in the current folder, which may be gone, too.
+            [sys.executable, "-P", *isolated, "-c", code], env=environment, check=False, cwd="/",
+            # Ctrl-C is for us to answer: we stop the child, if we stop.
+            stdin=subprocess.DEVNULL, capture_output=True, process_group=0,
+        )  # fmt: skip
+    except OSError as error:
+        return str(error), b""
+    last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+    return (last or f"exit code {child.returncode}") if child.returncode else "", child.stdout
 
 
 def _compile(module: str, name: str, kinds: Kinds) -> bytes:

@@ -213,6 +213,9 @@ class Settings:
         Of ``weston_watkins``: visit rows with all their classes, or pairs of classes in parallel.
     caches : int
         Of one-vs-rest: groups of classes with a cache and a thread of their own.
+    checkpoint_every : float or str
+        Seconds, or text such as ``"5m"``, between commits inside a pass; 0: at the ends of passes
+        alone.
     threads : int, optional
         For reading, decoding and screening beside the solver; no result depends on it. Default: the
         cores this process may use.
@@ -244,6 +247,7 @@ class Settings:
     seed: int = 0
     schedule: str = "sample"
     caches: int = 1
+    checkpoint_every: float | str = 300.0
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -485,6 +489,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "mem": parse_size,
     "time_limit": lambda value: None if value is None else parse_duration(value),
     "class_weight": lambda value: _check_class_weight(_parse_class_weight(value)),
+    "checkpoint_every": parse_duration,
     "weights": _path_to_text,
     "warm_start": lambda value: None if value is False else _path_to_text(value),
     "rounds": _read_rounds,

@@ -15,8 +15,8 @@ fi
 
 echo "== sbm split prep.svm --blocks 12"
 sbm split prep.svm --blocks 12 --force
-echo "== sbm train -C 0.1 --cache-frac 0.5 --mem 300MB"
-sbm train -C 0.1 --cache-frac 0.5 --mem 300MB
+echo "== sbm train -C 0.1 --cache-frac 0.5 --mem 300MB --fresh"
+sbm train -C 0.1 --cache-frac 0.5 --mem 300MB --fresh
 echo "== sbm predict prep.model prep.t.svm -o labels.txt"
 sbm predict prep.model prep.t.svm -o labels.txt
 echo "== done: data/demo holds prep.sbm, prep.model and labels.txt"

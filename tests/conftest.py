@@ -8,9 +8,14 @@ import pytest
 # A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests
 # that press Ctrl-C want the usual answer.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup, the end of a terminal
 
 # Compiling in a child for every combination of types that tests think of would take minutes.
 os.environ["SBM_COMPILE_HERE"] = "1"
+
+# Waiting for the disk makes a test slow and shows nothing: what a power cut leaves is tested in
+# processes of its own, where it is simulated.
+os.fsync = lambda handle: None
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import itertools
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from slow_parser import Row
+from slow_parser import slow_parse as slow_parse  # for whoever looks for it here
 
 import sbm
 from sbm.alphas import Alphas, Dense, Lists
@@ -98,74 +99,7 @@ def plain(alpha: Alphas) -> list[float] | list[Variables]:
     ]
 
 
-# ------------------------------------------------------------ LIBSVM text, slowly and surely
-
-Row = tuple[float, tuple[tuple[int, float], ...]]  # label, (id, value) by increasing id
-
-LARGEST = {"float32": 3.4028234e38, "float64": 1.79769313486231e308}
-_BLANKS = re.compile(rb"[ \t\r\v\f]+")
-_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_QUERY = re.compile(rb"qid:[0-9]+")
-
-
-class _RefusedError(Exception):
-    pass
-
-
-def _number(token: bytes, largest: float, otherwise: str) -> float:
-    shown = repr(token.decode() if len(token) <= 40 else token[:37].decode() + "...")
-    found = _NUMBER.match(token)
-    if found and abs(float(found[0])) > largest:
-        raise _RefusedError(
-            f"found {shown}, too large for the value type (float64 reaches 1.79e308, "
-            "float32 3.4e38; see --dtype)"
-        )
-    if found is None or found[0] != token:
-        if re.match(rb"[+-]?[iInN]", token):
-            raise _RefusedError(f"found {shown}, but only finite numbers are allowed")
-        raise _RefusedError(f"found {shown} where a {otherwise} is expected")
-    return float(token)
-
-
-def _slow_line(tokens: list[bytes], dtype: str) -> Row:
-    label = _number(tokens[0], LARGEST["float64"], "numeric label")
-    pairs: list[tuple[int, float]] = []
-    for token in tokens[1:]:
-        if _QUERY.fullmatch(token) and not pairs:
-            continue
-        shown = repr(token.decode() if len(token) <= 40 else token[:37].decode() + "...")
-        digits = re.match(rb"[0-9]*", token)[0]  # type: ignore[index]
-        if digits and int(digits) >= 2**63:
-            raise _RefusedError(
-                f"found feature id {shown}, the largest allowed id is 9223372036854775807"
-            )
-        if digits and token == digits:
-            raise _RefusedError(f"found {shown} without a value, a feature is written as id:value")
-        if not digits or token[len(digits) : len(digits) + 1] != b":":
-            raise _RefusedError(f"found {shown} where a feature written as id:value is expected")
-        value = _number(token[len(digits) + 1 :], LARGEST[dtype], "decimal number")
-        pairs.append((int(digits), float(np.dtype(dtype).type(value))))
-    pairs.sort(key=lambda pair: pair[0])
-    for (before, _), (identity, _) in itertools.pairwise(pairs):
-        if before == identity:
-            raise _RefusedError(
-                f"found feature id '{identity}' twice, each id is allowed once in a row"
-            )
-    return label, tuple(pairs)
-
-
-def slow_parse(text: bytes, dtype: str = "float32") -> tuple[list[Row], list[tuple[int, str]]]:
-    """Rows of LIBSVM text, and (line, what is wrong with it) of those that are none."""
-    rows, refused = [], []
-    for number, line in enumerate(text.split(b"\n"), 1):
-        tokens = [token for token in _BLANKS.split(line.split(b"#", 1)[0]) if token]
-        if not tokens:
-            continue
-        try:
-            rows.append(_slow_line(tokens, dtype))
-        except _RefusedError as error:
-            refused.append((number, str(error)))
-    return rows, refused
+# -------------------------------------------------------------------------- rows as plain Python
 
 
 def as_rows(

@@ -206,7 +206,7 @@ def test_exactly_six_packages_are_required():
     assert sorted(names) == ["click", "numba", "numpy", "scipy", "tqdm", "zstandard"]
     assert project["requires-python"] == ">=3.11"
     assert project["license"] == "BSD-3-Clause"
-    assert project["scripts"] == {"sbm": "sbm.cli:main"}
+    assert project["scripts"] == {"sbm": "sbm.__main__:main"}
 
 
 def test_the_top_level_holds_what_the_design_lists():

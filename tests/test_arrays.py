@@ -107,7 +107,10 @@ def test_a_file_is_written_and_read_and_leaves_no_temporary_one(tmp_path: Path) 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         container.read(tmp_path / "a.sba", "thing")
-    assert str(caught.value) == f"cannot read {tmp_path / 'a.sba'}: No such file or directory"
+    assert str(caught.value) == (
+        f"cannot read {tmp_path / 'a.sba'}: No such file or directory; see that it is there, that "
+        "you may read it and that the disk is sound"
+    )
 
 
 # ----------------------------------------------------------------------------------------- damage

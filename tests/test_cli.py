@@ -33,7 +33,11 @@ README_LINES = [
     "sbm train --cache-frac 0.5 --mem 2GB",
     "sbm predict big.model test.svm -o out.txt",
 ]
-STOPPED = "sbm: stopped; nothing half-written was left, the same command starts again"
+NONE = (
+    "cannot read none.model: No such file or directory; see that it is there, that you may read it "
+    "and that the disk is sound"
+)
+STOPPED = "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
 
 
 def _process(line: str, folder: Path, **options) -> subprocess.Popen:
@@ -365,6 +369,12 @@ def test_a_warm_start_needs_no_name(run, here):
         Path("warm.toml").write_text("warm-start = true\n")
         Path("cold.toml").write_text("warm-start = false\n")
         code, out, err = run(line)
+        assert code == 0, line
+        assert err == (
+            "x.model is trained already, with these settings on this store; --fresh trains it "
+            "again\n"
+        ), line
+        code, out, err = run(f"{line} --fresh")
         assert (code, err) == (0, ""), line
         assert " after 0 passes\n" in out, line
     code, _, err = run("train big.sbm -o y.model --warm-start none.model")
@@ -516,7 +526,7 @@ NEITHER = (
         ("train big.model.run", f"big.model.run {NO_STORE}"),
         ("check none.sbm", f"none.sbm {NO_STORE}"),
         ("check folder", f"folder {NO_STORE}"),
-        ("predict none.model test.svm", "cannot read none.model: No such file or directory"),
+        ("predict none.model test.svm", NONE),
         ("predict big.svm test.svm", f"big.svm {NOT_SBM}"),
         ("predict garbage test.svm", f"garbage {NOT_SBM}"),
         ("predict empty.svm test.svm", f"empty.svm {NOT_SBM}"),

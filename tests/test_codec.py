@@ -475,3 +475,17 @@ def test_rows_in_any_order_are_sorted_with_their_values(values: str | None, orde
     assert np.array_equal(got[1], np.concatenate(rows))
     if got[2] is not None:
         assert np.array_equal(got[2], got[1] * 0.25 - 3)
+
+
+def test_keys_made_to_meet_in_one_place_do_not() -> None:
+    # With a factor that everybody knows, these would all begin at the same place of the table.
+    known = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
+    words = [k * pow(known, -1, 2**64) % 2**64 for k in range(20000)]
+    made = [word ^ (word >> 32) for word in words]
+    keys = np.array([key for key in made if DIRECT_LIMIT < key < 2**63], np.int64)
+    assert len(keys) > 5000
+    table = IdTable()
+    assert table.intern(keys).tolist() == list(range(len(keys)))
+    assert table.find(keys).tolist() == list(range(len(keys)))
+    free = np.concatenate([[-1], np.flatnonzero(table._slots == 0)])
+    assert np.diff(free).max() < 1000, "keys lie in one long row"

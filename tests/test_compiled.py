@@ -2,10 +2,15 @@
 
 import importlib
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,7 +109,7 @@ def test_damaged_machine_code_is_made_again(probe, damage):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] if damage is None else damage)
     assert call(compiled.Kernel("sbm_probe.kernels", "add"), False) == first
-    assert compiled._read(path) is not None
+    assert compiled._read(path.name) is not None
 
 
 def test_an_edited_source_is_compiled_anew_and_replaces_the_old_code(probe, tmp_path):
@@ -283,8 +288,7 @@ def test_the_command_line_says_that_kernels_are_compiled(
 ):
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
     monkeypatch.setattr(compiled, "folder", lambda: tmp_path)
-    done = subprocess.CompletedProcess([], 0)
-    monkeypatch.setattr(warm.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     for _ in range(2):  # the second time they are there
         warm.prepare("split", "float32", _Terminal(quiet))
     assert capsys.readouterr().err.split(";")[0] == shown
@@ -293,6 +297,296 @@ def test_the_command_line_says_that_kernels_are_compiled(
 
 def test_kernels_of_predict_are_compiled_ahead(tmp_path):
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
-    code = "from sbm.jobs.warm import run; run('predict', 'float64')"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code = f"from sbm.jobs.warm import run; run('predict', 'float64', {str(folder)!r})"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+# ------------------------------------------------------------------- where machine code is kept
+
+
+def first_call() -> list[float]:
+    numbers = np.zeros(2)
+    compiled.Kernel("sbm_probe.kernels", "nothing")(numbers)
+    return numbers.tolist()
+
+
+def count_compilations(monkeypatch) -> list[str]:
+    made: list[str] = []
+    make = compiled._make
+
+    def counted(module, name, kinds):
+        made.append(name)
+        return make(module, name, kinds)
+
+    monkeypatch.setattr(compiled, "_make", counted)
+    return made
+
+
+def test_every_bit_of_machine_code_that_flips_is_noticed(probe):
+    first_call()
+    (path,) = probe.iterdir()
+    whole = path.read_bytes()
+    assert compiled._unpack(path.name, whole) == whole[4:]
+    for k in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[k // 8] ^= 1 << k % 8
+        assert compiled._unpack(path.name, bytes(data)) is None
+    for size in range(len(whole)):
+        assert compiled._unpack(path.name, whole[:size]) is None
+
+
+def test_machine_code_under_another_name_is_made_again(probe, monkeypatch):
+    first_call()
+    (path,) = probe.iterdir()
+    made = count_compilations(monkeypatch)
+    assert call(compiled.Kernel("sbm_probe.kernels", "add"), False)[0] == (3, 5, 1, -3)
+    (other,) = set(probe.iterdir()) - {path}
+    other.write_bytes(path.read_bytes())  # whole, and not what its name says
+    assert call(compiled.Kernel("sbm_probe.kernels", "add"), False)[0] == (3, 5, 1, -3)
+    assert made == ["add", "add"]
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646])
+def test_machine_code_that_others_can_write_is_made_again(probe, monkeypatch, mode):
+    first_call()
+    (path,) = probe.iterdir()
+    assert path.stat().st_mode & 0o022 == 0
+    path.chmod(mode)
+    made = count_compilations(monkeypatch)
+    for _ in range(2):
+        assert first_call() == [7, 7]
+    assert made == ["nothing"]
+    assert path.stat().st_mode & 0o022 == 0
+
+
+ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns the package
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "package_mode", "trusted"),
+    [
+        (ME, 0o755, 0o755, True),
+        (ROOT_USER, 0o755, 0o755, True),
+        (COLLEAGUE, 0o755, 0o755, True),
+        (STRANGER, 0o700, 0o755, False),
+        (ME, 0o775, 0o755, False),
+        (ME, 0o757, 0o755, False),
+        (ME, 0o777, 0o755, False),
+        (ME, 0o775, 0o775, True),  # who can write there can write our source
+        (ME, 0o777, 0o775, False),
+        (ROOT_USER, 0o1777, 0o755, False),
+    ],
+)
+def test_who_may_write_machine_code(monkeypatch, owner, mode, package_mode, trusted):
+    monkeypatch.setattr(compiled.os, "geteuid", lambda: ME)
+    file = SimpleNamespace(st_uid=owner, st_gid=7, st_mode=mode)
+    package = SimpleNamespace(st_uid=COLLEAGUE, st_gid=7, st_mode=package_mode)
+    assert compiled._is_ours(file, package) is trusted
+    file.st_gid = 8  # another group than that of the package
+    assert compiled._is_ours(file, package) is (trusted and not mode & 0o020)
+
+
+def test_the_mode_of_machine_code_does_not_depend_on_the_umask(probe):
+    for mask in (0o000, 0o077):
+        before = os.umask(mask)
+        try:
+            first_call()
+        finally:
+            os.umask(before)
+        (path,) = probe.iterdir()
+        assert path.stat().st_mode & 0o777 == 0o644 & ~mask
+        path.unlink()
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """An installation that cannot be written, and no home."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "file")
+    for name in ("XDG_CACHE_HOME", compiled.FOLDER, "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compiled.os.path, "expanduser", lambda path: path)  # no entry of the user
+    compiled.folder.cache_clear()
+    yield tmp_path
+    compiled.folder.cache_clear()
+
+
+def test_without_a_place_machine_code_goes_with_the_process(nowhere):
+    place = compiled.folder()
+    assert place.parent == Path(tempfile.gettempdir())
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert compiled.unusable() == [nowhere / "file" / "__pycache__"]
+    assert compiled.places() == [place]
+    place.rmdir()
+
+
+def test_it_goes_with_the_process_indeed():
+    code = (
+        "import os\nfrom sbm import compiled\n"
+        "place = compiled.folder()\nprint(place, os.path.isdir(place))\n"
+    )
+    place, was_there = run(code, **{compiled.FOLDER: "/dev/null/x"}).split()
+    assert was_there == "True"
+    assert not Path(place).exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({"HOME": "here/home"}, "home/.cache/sbm"),
+        ({"HOME": "here/home", "XDG_CACHE_HOME": "here/cache"}, "cache/sbm"),
+        ({"HOME": "here/home", "XDG_CACHE_HOME": ""}, "home/.cache/sbm"),
+        # The standard has it that a relative path is none: it would be where we happen to work.
+        ({"HOME": "here/home", "XDG_CACHE_HOME": "cache"}, "home/.cache/sbm"),
+        ({"HOME": "home"}, None),
+        ({"HOME": "here/file"}, None),
+        ({"HOME": "here/home", "SBM_CACHE_DIR": "here/mine/code"}, "mine/code"),
+        ({"HOME": "here/home", "SBM_CACHE_DIR": "mine"}, "mine"),
+        ({"HOME": "here/home", "SBM_CACHE_DIR": "here/file"}, None),
+    ],
+)
+def test_where_machine_code_is_kept_if_not_beside_the_source(
+    nowhere, monkeypatch, environment, place
+):
+    monkeypatch.undo()
+    monkeypatch.chdir(nowhere)
+    monkeypatch.setattr(compiled, "_PACKAGE", nowhere / "file")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("here", str(nowhere)))
+    before = os.umask(0)
+    try:
+        found = compiled.folder()
+    finally:
+        os.umask(before)
+    if place is None:
+        assert found.parent == Path(tempfile.gettempdir())
+        found.rmdir()
+    else:
+        assert found == nowhere / place
+        assert found.stat().st_mode & 0o022 == 0
+        assert compiled.unusable() == []
+
+
+def test_a_folder_that_others_can_write_is_passed_over(nowhere, monkeypatch):
+    open_to_all = nowhere / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    monkeypatch.setenv(compiled.FOLDER, str(open_to_all))
+    place = compiled.folder()
+    assert place.parent == Path(tempfile.gettempdir())
+    assert compiled.unusable() == [open_to_all]
+    assert open_to_all not in compiled.places()
+    place.rmdir()
+
+
+def test_a_command_says_that_its_kernels_cannot_be_kept(nowhere, monkeypatch, capsys):
+    monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
+    monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
+    monkeypatch.setattr(compiled, "fingerprint", lambda *sources: "0123456789abcdef")
+    warm.prepare("split", "float32", _Terminal())
+    second = capsys.readouterr().err.splitlines()[1]
+    assert second == (
+        f"they cannot be kept for the next command in {nowhere}/file/__pycache__, which we cannot "
+        "write to, or others can; name a folder of your own in SBM_CACHE_DIR"
+    )
+    shutil.rmtree(compiled.folder())
+
+
+def test_what_a_killed_process_left_of_a_file_is_removed_with_the_next_one(probe):
+    first_call()
+    (path,) = probe.iterdir()
+    path.unlink()
+    path.with_name(f"{path.name}.77.123456").write_bytes(b"half")
+    first_call()
+    assert list(probe.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(probe, monkeypatch):
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert first_call() == [7, 7]
+    assert list(probe.iterdir()) == []
+
+
+# --------------------------------------------------------------------------- compiling in a child
+
+MARK = (
+    "import numpy as np\n"
+    "from sbm import compiled\n"
+    "keep = np.zeros(3, bool)\n"
+    "mark = compiled.load('sbm.solver.kernels.working_set').mark\n"
+    "print(mark(np.array([1, 2, 2], np.uint32), 0x80000002, keep))\n"
+)
+
+
+def test_two_processes_may_compile_the_same_kernel_at_once(tmp_path):
+    environment = {**os.environ, compiled.FOLDER: str(tmp_path)}
+    command = [sys.executable, "-c", MARK]
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
+    assert [process.communicate()[0] for process in both] == [b"2\n"] * 2
+    assert [process.returncode for process in both] == [0, 0]
+    (path,) = tmp_path.iterdir()
+    assert compiled._unpack(path.name, path.read_bytes()) is not None
+
+
+def test_a_child_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("numba", "numpy", "sbm", "struct"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger was here')\n")
+    order = "import numba, numpy, sbm, struct; print(sbm.__file__)"
+    assert compiled.run_compiler(order) == ("", f"{sbm.__file__}\n".encode())
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert compiled.run_compiler(order) == ("", f"{sbm.__file__}\n".encode())
+
+
+def test_a_child_that_is_killed_or_prints_nonsense_is_one_sentence(monkeypatch):
+    assert compiled.run_compiler("import os; os.kill(os.getpid(), 9)")[0] == "exit code -9"
+    monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
+    monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b"Hello!"))
+    with pytest.raises(compiled.KernelError) as error:
+        compiled._make("sbm.solver.kernels.working_set", "mark", ("int64",))
+    assert str(error.value) == (
+        "sbm.solver.kernels.working_set.mark cannot be compiled: what the compiler printed is no "
+        "machine code"
+    )
+
+
+def test_a_child_answers_to_no_ctrl_c_and_ends_with_us(tmp_path):
+    pid = tmp_path / "pid"
+    order = (
+        f"import os, time; from pathlib import Path; Path({str(pid)!r}).write_text("
+        "f'{os.getpid()}.'); time.sleep(60)"
+    )
+    code = f"from sbm import compiled; compiled.run_compiler({order!r})"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, start_new_session=True,
+        stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        while not (pid.exists() and pid.read_text().endswith(".")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        child = int(pid.read_text()[:-1])
+        assert os.getpgid(child) != os.getpgid(process.pid) == process.pid
+        os.killpg(process.pid, signal.SIGINT)
+        assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_settings_of_numba_that_change_code_change_its_name(monkeypatch):
+    names = [compiled.fingerprint()]
+    for name in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
+        monkeypatch.setenv(name, "1")
+        names.append(compiled.fingerprint())
+    assert len(set(names)) == 3
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/nowhere")
+    assert compiled.fingerprint() == names[-1]

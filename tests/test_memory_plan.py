@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape, plan_training
+from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape, dealing_bytes, plan_training
 from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
 
@@ -241,3 +241,32 @@ def test_lists_have_room_for_all_classes_where_that_costs_no_block() -> None:
     assert tight.row_variables == 4
     binary = plan_training(store, 10**10, 0.5, Shape(1000))
     assert ample.items["weights"] == 300 * binary.items["weights"]
+
+
+def test_what_is_needed_before_all_else_is_planned_for() -> None:
+    store = store_of(3, 10, 1000, 100_000, "float32")
+    without = Shape(1000)
+    with_weights = Shape(1000, first_bytes=100_000_000)
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, INTERPRETER, 0.5, without)
+    least = caught.value.least_bytes
+    with pytest.raises(MemoryPlanError, match=r"weights of rows 100 MB; the least that") as caught:
+        plan_training(store, least, 0.5, with_weights)
+    more = caught.value.least_bytes
+    assert more >= INTERPRETER + 100_000_000
+    assert least < more < least + 100_000_000  # it is given back, so there is no sum of both
+    assert plan_training(store, more, 0.5, with_weights) == plan_training(store, more, 0.5, without)
+    # Where all else needs more than that, nothing changes.
+    wide = Shape(100_000_000, first_bytes=100_000_000)
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_training(store, INTERPRETER, 0.5, wide)
+    least = caught.value.least_bytes
+    assert plan_training(store, least, 0.5, wide).total <= least
+
+
+def test_dealing_weights_needs_what_the_largest_batch_does() -> None:
+    generations = [{"deal": {"batches": [10, 3_000_000]}}, {}, {"deal": {"batches": [200]}}]
+    store: Any = SimpleNamespace(manifest={"generations": generations})
+    few: Any = SimpleNamespace(manifest={"generations": generations[1:]})
+    assert dealing_bytes(store) - dealing_bytes(few) == 40 * (3_000_000 - 200)
+    assert dealing_bytes(few) > 30_000_000

@@ -72,9 +72,10 @@ def test_night_after_night(folder):
     first = passes()
     assert first > 0
 
+    before = Path("a.model.run/run.json").read_bytes()
     assert night(*ARGUMENTS)[0] == 0  # the same again: nothing to do
     assert sources() == ["1.svm", "2.svm"]
-    assert passes() == 0
+    assert Path("a.model.run/run.json").read_bytes() == before
 
     text(folder, "3.svm", 3)
     (folder / "again.svm").write_bytes((folder / "1.svm").read_bytes())  # under another name
@@ -107,11 +108,13 @@ def test_what_is_older_is_dropped_and_not_taken_again(folder):
         generation["added"] = "2020-01-01T00:00:00+00:00"
     write_manifest(Path("a store.sbm"), manifest)
     text(folder, "4.svm", 4)
+    records = []
     for _ in range(2):
         code, _, err = night("-k", 30, *ARGUMENTS)
         assert (code, err) == (0, "")
         assert sources() == ["3.svm", "4.svm"]
-    assert passes() == 0
+        records.append(Path("a.model.run/run.json").read_bytes())
+    assert records[0] == records[1]  # nothing to do
     model = sbm.Model.load("a.model")
     sbm.split([folder / "3.svm", folder / "4.svm"], "anew.sbm")
     assert_same_optimum((model, model.certificate), fit(Path("anew.sbm"), "cold.model", C=0.1)[:2])

@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from sbm.errors import StoreError
 from sbm.store import arrays as container
 from sbm.store import files
 from sbm.store import run as module
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 C = 0.1
@@ -456,27 +458,152 @@ def test_a_damaged_run_json_is_said_in_a_sentence(folder, content):
         Run.read(folder)
 
 
-@pytest.mark.parametrize("content", [{}, {"format": "sbm-run", "version": 99}, {"version": 1}])
-def test_a_run_of_another_version_is_refused(folder, content):
-    (folder / "run.json").write_text(json.dumps(content))
-    expected = f"{folder / 'run.json'} is not a run of version 1"
+@pytest.mark.parametrize(
+    "data",
+    [
+        json.dumps({"format": "sbm-run", "version": 99}).encode(),
+        encode_record("run", {"format": "sbm-run", "version": 99, "state": "else"}),
+    ],
+)
+def test_a_run_of_another_version_is_refused(folder, data):
+    (folder / "run.json").write_bytes(data)
+    expected = (
+        f"{folder / 'run.json'} has version 99, this program reads runs of versions 1 and 2; use "
+        "the program that wrote it, or a newer one"
+    )
     with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
         Run.read(folder)
+
+
+@pytest.mark.parametrize("name", ["counts", "outputs", "codes", "free"])
+@pytest.mark.parametrize("wrong", [None, np.zeros((2, 2)), np.array(3.5)], ids=["none", "2d", "0d"])
+def test_alphas_that_somebody_made_up_are_refused_in_a_sentence(folder, name, wrong):
+    run = Run(folder, [2], 4)
+    run.store(0, lists_of([[(1, 0.5)], [(0, 1.0), (3, C)]]))
+    run.commit({}, _state(0))
+    record = Run.read(folder)
+    path = folder / record["alphas"]["0"]
+    file = container.read(path, "alpha")
+    arrays = {**file.arrays, name: wrong}
+    if wrong is None:
+        del arrays[name]
+    container.write(path, "alpha", arrays, file.meta)
+    record["crc32"] = {}  # as its maker would make them right
+    (folder / "run.json").write_bytes(encode_record("run", record))
+    with pytest.raises(StoreError) as error:
+        Run.reopen(folder, [2], 4)[0].load(0)
+    assert str(error.value) == f"{path} does not belong to its block; train again"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"state": "../state-000001.sba", "alphas": {}},
+        {"state": "/tmp/state-000001.sba", "alphas": {}},
+        {"state": "state-000001.sba", "alphas": {"0": "lock"}},
+        {"state": "state-000001.sba", "alphas": {"-1": "alpha-00000.000001.sba"}},
+        {"state": "state-000001.sba", "alphas": ["alpha-00000.000001.sba"]},
+        {"state": 7, "alphas": {}},
+        {},
+    ],
+)
+def test_a_record_names_files_of_its_own_folder_alone(folder, names):
+    record = {"format": "sbm-run", "version": 2, **names}
+    (folder / "run.json").write_bytes(encode_record("run", record))
+    expected = f"{folder / 'run.json'} names files that a run cannot have; remove {folder}"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        Run.read(folder)
+
+
+def test_alphas_for_more_blocks_than_there_are_are_refused(folder):
+    run = Run(folder, [3, 3])
+    run.store(1, _alpha(0, 3))
+    run.commit({}, _state(0))
+    expected = f"{folder / 'run.json'} is of other blocks; train again with --fresh"
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        Run.reopen(folder, [3])
+
+
+def test_a_run_of_version_1_is_read(folder):
+    run = Run(folder, [3])
+    run.store(0, _alpha(0, 3))
+    run.commit({"passes": 4}, _state(0))
+    record = {**Run.read(folder), "version": 1}  # it had no checksum
+    (folder / "run.json").write_text(json.dumps(record))
+    assert Run.read(folder)["passes"] == 4
+    _assert_same(Run.reopen(folder, [3])[0].load(0), _alpha(0, 3))
+
+
+def test_a_copy_of_another_file_of_the_run_is_noticed(folder):
+    run = Run(folder, [3, 3])
+    for commit in range(2):
+        run.store(0, _alpha(commit, 3))
+        run.store(1, _alpha(2 + commit, 3))
+        run.commit({}, _state(commit))
+    mine, other = (Run.read(folder)["alphas"][block] for block in "01")
+    (folder / mine).write_bytes((folder / other).read_bytes())
+    expected = (
+        f"{folder / mine} holds something else than was written there; put the right file in its "
+        "place or make it again"
+    )
+    with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
+        Run.reopen(folder, [3, 3])[0].load(0)
 
 
 # --------------------------------------------------------------------- the folder and its lock
 
 
-def test_a_new_run_replaces_what_an_earlier_one_left(tmp_path):
+def test_what_an_earlier_run_committed_stays_until_the_first_commit(tmp_path):
+    folder = tmp_path / "a.model.run"
+    with Run.create(folder, [3, 3]) as run:
+        run.store(0, _alpha(0, 3))
+        run.store(1, _alpha(1, 3))
+        run.log({"event": "pass"})
+        run.commit({}, _state(0))
+    (folder / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with Run.create(folder, [3, 3], None, (), 0, 0) as run:
+        assert not run.load(0).values.any()
+        run.store(0, _alpha(2, 3))
+        run.add_strays(np.zeros(1, np.int32), np.zeros(1, np.int32), Dense(np.ones(1)))
+        now = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert before.items() <= now.items()
+        assert len(now) == len(before) + 2
+        run.log({"event": "first"})
+        run.commit({}, _state(1))
+        assert run.note(report=3) is None
+    left = _names(folder)
+    assert left == {"run.json", "notes.txt", *module._files_of(Run.read(folder))}
+    assert not left & {name for name in before if name.startswith(("alpha", "state"))}
+    assert (folder / "log.jsonl").read_text() == '{"event": "first"}\n'
+    assert Run.read(folder)["report"] == 3
+
+
+def test_what_no_commit_names_goes_when_a_run_is_opened(tmp_path):
     folder = tmp_path / "a.model.run"
     with Run.create(folder, [3]) as run:
         run.store(0, _alpha(0, 3))
+        run.log({"event": "kept"})
         run.commit({}, _state(0))
-        run.log({"event": "pass"})
-    (folder / "notes.txt").write_text("mine")
-    with Run.create(folder, [3]) as run:
-        assert sorted(os.listdir(folder)) == ["lock", "notes.txt"]
-        assert not run.load(0).values.any()
+        run.log({"event": "behind"})
+    kept = _names(folder)
+    for name in (
+        "alpha-00000.000077.sba", "state-000078.sba.tmp", "stray-00000.sbt", "run.json.tmp"
+    ):  # fmt: skip
+        (folder / name).write_bytes(b"half")
+    (folder / "alpha.txt").write_text("mine")
+    with Run.take_up(folder, [3]) as (run, record):
+        assert _names(folder) == {*kept, "alpha.txt"}
+        assert (folder / "log.jsonl").read_text() == '{"event": "kept"}\n'
+        assert record == Run.read(folder)
+        _assert_same(run.load(0), _alpha(0, 3))
+        assert run.state_names() == list(_state(0))
+        assert list(run.read_state(list(_state(0))[:1])) == list(_state(0))[:1]
+        run.store(0, _alpha(1, 3))
+        run.log({"event": "more"})
+        run.commit({}, _state(1))
+    assert (folder / "log.jsonl").read_text() == '{"event": "kept"}\n{"event": "more"}\n'
+    _assert_same(Run.reopen(folder, [3])[0].load(0), _alpha(1, 3))
 
 
 def test_the_folder_stays_after_an_error_and_is_free_again(tmp_path):
@@ -609,6 +736,28 @@ def test_an_interruption_leaves_the_old_file_and_no_half_one(tmp_path, error):
         files.write_atomically(path, buffers())
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("unwritten", [0, 2_000, 10**9])
+def test_learners_keep_alphas_at_the_same_time(folder, unwritten):
+    n, threads = 800, 8
+    run = Run(folder, [5] * n, unwritten_bytes=unwritten)
+    values = np.random.default_rng(0).random((n, 5))
+
+    def keep(first):
+        for block in range(first, n, threads):
+            run.store(block, Dense(values[block].copy()))
+            assert np.array_equal(run.load(block).values, values[block])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(keep, range(threads)))
+    finally:
+        sys.setswitchinterval(before)
+    assert run._serial == n
+    assert all(np.array_equal(run.load(block).values, values[block]) for block in range(n))
 
 
 def test_files_are_written_whole(tmp_path):

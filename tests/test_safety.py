@@ -49,6 +49,18 @@ def test_what_a_killed_split_left_is_taken_over(here):
     assert not Path("c.sbm.partial").exists()
 
 
+def test_a_store_that_a_killed_split_put_aside_comes_back(here):
+    Path("a.sbm").rename("a.sbm.replaced")
+    sbm.split(["a.svm"], "a.sbm", force=True, blocks=3)
+    assert sbm.info("a.sbm")["blocks"] == 3
+    with pytest.raises(StoreError, match=r"a\.sbm exists; add to it"):
+        sbm.split(["a.svm"], "a.sbm")
+    Path("a.sbm").rename("a.sbm.replaced")
+    with pytest.raises(StoreError, match=r"a\.sbm exists; add to it"):
+        sbm.split(["a.svm"], "a.sbm")
+    assert sorted(p.name for p in here.iterdir()) == ["a.sbm", "a.svm"]
+
+
 def test_an_append_removes_what_a_killed_append_left(here):
     Path("a.sbm/block-000077.sbb").write_bytes(b"half a chunk")
     Path("a.sbm/notes.txt").write_text("mine")
@@ -130,4 +142,5 @@ def test_an_error_of_the_system_is_a_sentence(here):
     line = [sys.executable, "-m", "sbm", "info", name]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"sbm: {name}: File name too long\n"
+    advice = "see that it is there, that you may use it and that the disk is sound"
+    assert done.stderr == f"sbm: {name}: File name too long; {advice}\n"

@@ -40,6 +40,8 @@ from sbm.jobs import deal
 from sbm.jobs import stream as stream_job
 from sbm.jobs.streamoptions import LEARNERS
 from sbm.store.model import Model
+from sbm.store.records import encode_record
+from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -270,10 +272,10 @@ def shell(line: str, folder: Path, **options: Any) -> tuple[int, str, str]:
 def wait_for_rows(model: Path, rows: int, process: subprocess.Popen[str]) -> None:
     """Wait until a process has committed so many rows."""
     deadline = time.monotonic() + 100
-    record = model.with_name(model.name + ".run") / "run.json"
+    run = model.with_name(model.name + ".run")
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[1]
-        if record.exists() and json.loads(record.read_text())["seen"]["rows"] >= rows:
+        if (run / "run.json").exists() and Run.read(run)["seen"]["rows"] >= rows:
             return
         time.sleep(0.01)
     raise AssertionError("nothing was committed")
@@ -748,9 +750,9 @@ def test_a_compressed_file_is_not_followed(here):
 
 def test_a_record_that_lacks_something_is_refused(here):
     learn(write(LINES), Path("m.model"))
-    record = json.loads(Path("m.model.run/run.json").read_text())
+    record = Run.read(Path("m.model.run"))
     del record["progressive"], record["seen"]
-    Path("m.model.run/run.json").write_text(json.dumps(record))
+    Path("m.model.run/run.json").write_bytes(encode_record("run", record))
     assert refusal(None, Path("m.model"), resume=True) == (
         "m.model.run cannot be gone on with ('seen'); begin anew without --resume"
     )

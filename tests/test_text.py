@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from helpers import Row, as_rows, slow_parse, store_rows
+from helpers import as_rows, store_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from slow_parser import Row, slow_parse
 
 from sbm.errors import DataError
 from sbm.store import text as text_module
@@ -244,6 +245,16 @@ def test_rows_and_line_numbers_do_not_depend_on_where_text_is_cut(
             path.write_bytes(body + b"\n" * (not newline) + b"bad\n")
             line = (body + b"\n" * (not newline)).count(b"\n") + 1
             assert refusal(path).startswith(f"{path}:{line}: found 'bad'")
+
+
+def test_what_another_text_left_in_the_buffer_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_bytes(b"#Zh")
+    (tmp_path / "b.svm").write_bytes(b"B")  # BZh is how bzip2 begins
+    sources, rows = read(tmp_path / "a.svm", tmp_path / "b.svm", skip=True)
+    assert (rows, sources[1].problems) == (
+        [],
+        [f"{tmp_path / 'b.svm'}:1: found 'B' where a numeric label is expected"],
+    )
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -393,10 +393,10 @@ def test_a_run_of_before_blocks_had_names_still_fits(tmp_path):
     case = Case("hinge", 2)
     store, _ = trained(tmp_path, case)
     path = tmp_path / "a.model.run" / "run.json"
-    record = json.loads(path.read_text())
-    del record["shape"]["files"], record["shape"]["parts"]
+    record = Run.read(path.parent)
+    del record["shape"]["files"], record["shape"]["parts"], record["crc32"]
     record["shape"]["cuts"] = 1
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps({**record, "version": 1}))
     assert warm(store, case)[1]["passes"] == 0
     X, y = case.rows(1, n=40)
     sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
@@ -451,10 +451,15 @@ def test_a_first_night_that_was_killed_is_a_first_night(tmp_path):
 def test_a_second_night_that_was_killed_starts_from_the_first_one(tmp_path):
     case = Case("hinge", 2)
     store, _ = trained(tmp_path, case)
-    (tmp_path / "a.model.run").rename(tmp_path / "a.model.run.before")
-    (tmp_path / "a.model.run").mkdir()
-    assert fit(store, "a.model", warm_start=True, **options_of(case))[1]["passes"] == 0
+    sbm.split([write_rows(tmp_path / "more.svm", *case.rows(1, n=40))], store, append=True)
+    before = Run.read(tmp_path / "a.model.run")
+    (tmp_path / "a.model.run" / "alpha-00000.999999.sba").write_bytes(b"half")
+    (tmp_path / "a.model.run" / "run.json.tmp").write_bytes(b"half")
+    assert Run.read(tmp_path / "a.model.run") == before
+    warmed = fit(store, "a.model", warm_start=True, **options_of(case))[1]
+    assert warmed["converged"]
     assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
+    assert not list((tmp_path / "a.model.run").glob("*999999*"))
 
 
 # ------------------------------------------------------------------------------------- refusals

@@ -20,7 +20,10 @@ from sbm.store.idtable import IdTable, drop_unknown
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE
 
-__all__ = ["CodedText", "Deal", "Dealer", "Labels", "SplitOptions", "check_ids", "limit_threads"]
+__all__ = [
+    "CodedText", "Deal", "Dealer", "Labels", "SplitOptions", "check_ids",
+    "least_to_split", "limit_threads",
+]  # fmt: skip
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -198,10 +201,20 @@ class SplitOptions:
     skip: bool
     min_count: int
 
+    @property
+    def total(self) -> int:
+        """Bytes that are used of `mem`; more would only be of use for ids."""
+        return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
+
 
 def batch_bytes(mem: int) -> int:
     """Bytes of one of the two batches; of the memory alone, so that threads change no byte."""
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
+
+
+def least_to_split() -> int:
+    """Bytes that a split needs at least."""
+    return INTERPRETER + 6 * PIECE * PIECE_FACTOR
 
 
 def limit_threads(mem: int, threads: int) -> int:
@@ -215,7 +228,7 @@ def limit_threads(mem: int, threads: int) -> int:
     piece = PIECE * PIECE_FACTOR
     most = (mem - INTERPRETER - 3 * batch_bytes(mem)) // piece - 2
     if most < 1:
-        least = INTERPRETER + 6 * piece
+        least = least_to_split()
         raise MemoryPlanError(
             f"--mem {format_size(mem)} is too little to split; "
             f"the least that works is --mem {-(-least // 1_000_000)}MB",
@@ -240,10 +253,13 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
     needed = ids.nbytes + count_bytes
     if needed > room:
         what = "ids and counts" if count_bytes else "ids"
+        twice = pieces + 2 * needed
+        enough = INTERPRETER + min(twice * 3 // 2, twice + 2 * LARGEST_BATCH)  # with the batches
         raise MemoryPlanError(
             f"{len(ids)} distinct features need {format_size(needed)} for their {what} alone, "
-            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem",
-            options.mem + needed,
+            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem, "
+            f"as --mem {-(-enough // 1_000_000)}MB has room for twice as many",
+            enough,
         )
 
 

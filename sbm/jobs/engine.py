@@ -15,10 +15,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -201,22 +201,24 @@ def ray(dual_sum: float, W: Weights, factor: float) -> float:
 
 @dataclass(frozen=True)
 class _Own:
-    """What is known of the next block for one learner before the block is loaded."""
+    """What is known of the next block for one learner before the block is loaded.
+
+    `marks` are those of the rows to visit, where these were found before a commit.
+    """
 
     alpha: Alphas
     screen: Screen | None = None
+    marks: npt.NDArray[np.bool_] | None = None
 
-    def moving(
-        self, block: int, evicted: Evicted | None, every_row: bool
-    ) -> npt.NDArray[np.bool_] | None:
+    def moving(self, block: int, evicted: Evicted | None) -> npt.NDArray[np.bool_] | None:
         """Which rows to visit, None for all; rows evicted since are taken over and visited."""
         late: npt.NDArray[np.int32] | slice = slice(0)
         if evicted is not None:
             mine = np.flatnonzero(evicted.home == block)
             late = evicted.row[mine]
             self.alpha.put(late, evicted.alpha.take(mine))
-        if every_row or self.screen is None:
-            return None
+        if self.screen is None:
+            return self.marks
         self.screen.moving[late] = True
         return self.screen.moving
 
@@ -253,6 +255,45 @@ class _Coming:
         return Visit(self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()})
 
 
+@dataclass
+class Pass:
+    """An outer iteration at work.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    order : list of int
+        Its blocks; all of them but where it is a part of a pass.
+    is_part : bool
+    done : int
+        How many blocks are done.
+    totals : dict of int to Totals
+        Of each learner.
+    free : Counter
+        Rows with a variable inside its bounds that are not cached, of each learner.
+    """
+
+    number: int
+    order: list[int]
+    is_part: bool
+    done: int = 0
+    totals: dict[int, Totals] = field(default_factory=dict)
+    free: Counter[int] = field(default_factory=Counter)
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON; `of` undoes it."""
+        totals = {k: asdict(one) for k, one in self.totals.items()}
+        return {**vars(self), "totals": totals, "free": dict(self.free)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Pass:
+        """Undo `record`."""
+        totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
+        free = Counter({int(k): int(n) for k, n in record["free"].items()})
+        return cls(**{**record, "totals": totals, "free": free})
+
+
 class Engine:
     """Learners, what they learn from, and the threads between.
 
@@ -273,12 +314,21 @@ class Engine:
         Most bytes a second that are read.
     is_late : callable
         Tells after each block whether to stop.
+    after_block : callable
+        Is called after each block but the last of a pass; `place` and `state` then hold what there
+        is to go on from.
+    after_look : callable
+        Is called after each block that is looked at while weights and alphas stay as they are.
 
     Attributes
     ----------
     learners : list of Learner
     seconds : Seconds
     reader : BlockReader
+    now : Pass or None
+        The pass at work, also one to go on with.
+    disk_before : float
+        Seconds of waiting for the disk in the processes before this one.
     last_pass : int
         Nothing is read ahead of a pass behind this one.
     """
@@ -297,9 +347,12 @@ class Engine:
         weights: RowWeights | None = None,
         read_rate: float | None = None,
         is_late: Callable[[], bool] = lambda: False,
+        after_block: Callable[[], None] = lambda: None,
+        after_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
         self._run, self._progress, self._folds, self.is_late = run, progress, folds, is_late
+        self._after_block, self._after_look = after_block, after_look
         self.seconds = Seconds()
         n = len(problems)
         self._cache_nnz = plan.cache_nnz // n
@@ -322,6 +375,11 @@ class Engine:
         self._blocks: Generator[Loaded[int, _Coming, Rows]] | None = None
         self._evicted: dict[int, Evicted] = {}
         self._last_block = -1
+        self.now: Pass | None = None
+        self.disk_before = 0.0
+        self._keeping: list[Future[dict[int, int]]] = []
+        self._coming: _Coming | None = None  # the block that is read last
+        self._marks: dict[int, npt.NDArray[np.bool_]] = {}  # of the first block to be read
         self.last_pass = settings.max_passes
         self._alphas = [
             [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
@@ -394,55 +452,80 @@ class Engine:
         """
         active = self._active
         groups = groups or [Group([learner]) for learner in active]
-        totals = {learner.number: Totals() for learner in active}
-        n_blocks = len(self.plan.parts if only is None else only)
-        every_row = number % FULL_PASS == 0 or not self._screens
-        self._progress.start(f"{what} {number}", n_blocks, "blocks")
-        if only is not None:
+        if only is not None and self.now is None:
             self._stop_reading()
+        now = self.now = self.now or self._begin(number, only)
+        every_row = number % FULL_PASS == 0 or not self._screens
+        self._progress.start(f"{what} {number}", len(now.order), "blocks")
         if self._blocks is None:
             self._evicted = {}
-            order = self._order(number) if only is None else iter(only)
+            order = self._order(now)
             self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
-        kept = []
-        for done, loaded in enumerate(itertools.islice(self._blocks, n_blocks), 1):
-            self.seconds.disk = self.reader.disk_seconds
+        for loaded in itertools.islice(self._blocks, len(now.order) - now.done):
+            self.seconds.disk = self.disk_before + self.reader.disk_seconds
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
             visit = loaded.coming.visit(loaded.result)
+            if self._coming is loaded.coming:  # nothing is read ahead
+                self._coming = None
             with self.seconds.measure("solve"):
                 steps = self._step(visit, groups, loaded.coming, every_row)
             for k, step in steps.items():
-                totals[k].add(step.totals)
+                now.totals[k].add(step.totals)
                 self._evicted[k] = step.evicted
             self._last_block = visit.block
-            kept.append(self._pool.submit(self._keep, visit.block, steps))
-            self._progress.advance(done)
+            now.done += 1
+            self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
+            self._progress.advance(now.done)
             if self.is_late():
                 break
+            if now.done < len(now.order):
+                self._after_block()
         self._progress.finish()
-        if n_blocks == 1 or only is not None:
+        if len(self.plan.parts) == 1 or now.is_part:
             self._stop_reading()
+        self._settle()
+        self.now = None
         free = Counter({learner.number: learner.solver.count_free() for learner in active})
-        for task in kept:
-            free.update(task.result())
-        return totals, free
+        free.update(now.free)
+        return now.totals, free
 
-    def _order(self, number: int) -> Iterator[int]:
-        """Blocks of the passes from `number` on, each pass in an order of its own.
+    def _begin(self, number: int, only: Sequence[int] | None) -> Pass:
+        """Begin a pass over all blocks, or over some."""
+        order = self._order_of(number, self._last_block) if only is None else list(only)
+        totals = {learner.number: Totals() for learner in self._active}
+        return Pass(number, order, only is not None, totals=totals)
 
-        No block comes twice in a row: its alphas would be read before they are kept. With a single
-        block, reading therefore ends with the pass.
+    def _settle(self) -> None:
+        """Wait until the alphas of all blocks that are done are where they belong."""
+        keeping, self._keeping = self._keeping, []
+        for task in keeping:
+            free = task.result()
+            if self.now is not None:
+                self.now.free.update(free)
+
+    def _order(self, now: Pass) -> Iterator[int]:
+        """Blocks that are left of a pass, and those of the passes behind it.
+
+        With a single block, reading ends with the pass: its alphas would be read before they are
+        kept.
         """
-        n_blocks = len(self.plan.parts)
-        last = self.last_pass if n_blocks > 1 else number
-        before = self._last_block
-        for t in range(number, last + 1):
-            order = self.shuffled(t, range(n_blocks))
-            if order[0] == before:
-                order = order[-1:] + order[:-1]
+        yield from now.order[now.done :]
+        if now.is_part or len(self.plan.parts) == 1:
+            return
+        before = now.order[-1]
+        for number in range(now.number + 1, self.last_pass + 1):
+            order = self._order_of(number, before)
             before = order[-1]
             yield from order
+
+    def _order_of(self, number: int, before: int) -> list[int]:
+        """Return the blocks of a pass in an order of its own; `before` does not come first.
+
+        A block that came twice in a row would be read before its alphas are kept.
+        """
+        order = self.shuffled(number, range(len(self.plan.parts)))
+        return order[-1:] + order[:-1] if order[0] == before else order
 
     def shuffled(self, number: int, blocks: Sequence[int]) -> list[int]:
         """Return blocks in a random order, another one for each number of a pass."""
@@ -467,7 +550,9 @@ class Engine:
     def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
         begin = time.perf_counter()
         k, solver = learner.number, learner.solver
-        moving = coming.own[k].moving(visit.block, self._evicted.get(k), every_row)
+        moving = coming.own[k].moving(visit.block, self._evicted.get(k))
+        if every_row:
+            moving = None
         mine = learner.its_own(visit.folds)
         if mine is not None:
             moving = mine if moving is None else moving & mine
@@ -495,7 +580,8 @@ class Engine:
         """Give up the block that is being read ahead; its weights or its buffer are outdated."""
         if self._blocks is not None:
             self._blocks.close()
-            self._blocks = None
+            self._blocks = self._coming = None
+        self._marks = {}
 
     @property
     def _active(self) -> list[Learner]:
@@ -507,10 +593,14 @@ class Engine:
 
     def _prepare(self, block: int, slot: int) -> _Coming:
         """Note weights and cache as they are now, for the screening of the next block."""
-        coming = self._prepare_alpha(block, slot)
+        self._coming = coming = self._prepare_alpha(block, slot)
         if not self._screens:
             return coming
+        marks, self._marks = self._marks, {}
         for k, own in coming.own.items():
+            if k in marks:
+                coming.own[k] = _Own(own.alpha, marks=marks[k])
+                continue
             screen = self.learners[k].solver.look_ahead(block, len(own.alpha))
             coming.own[k] = _Own(own.alpha, screen)
         return coming
@@ -537,6 +627,83 @@ class Engine:
             if own.screen is not None:
                 own.screen.add(first, rows, own.alpha.part(first, len(rows)))
 
+    # ------------------------------------------------------------------------------- commits
+
+    def place(self) -> dict[str, Any]:
+        """Where the engine is between two steps, as JSON; with `state` all there is to keep.
+
+        Call it first: it waits until nothing is under way.
+        """
+        self._settle()
+        coming = self._coming
+        return {
+            "last_block": self._last_block,
+            "pass": None if self.now is None else self.now.record(),
+            "coming": None if coming is None else coming.block,
+        }
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What learners hold, and which rows of the block that is read ahead are to be visited.
+
+        That block was screened with weights that are gone.
+        """
+        arrays: dict[str, npt.NDArray[np.generic]] = {}
+        for learner in self.learners:
+            mine = learner.solver.state()
+            arrays |= {_named(name, learner.number): array for name, array in mine.items()}
+        if self._coming is None:
+            return arrays
+        for k, own in self._coming.own.items():
+            moving = own.moving(self._coming.block, self._evicted.get(k))
+            if moving is not None:
+                arrays[_named("moving", k)] = np.packbits(moving)
+        return arrays
+
+    def restore(self, place: Mapping[str, Any], run: Run, with_rows: bool = True) -> None:
+        """Go on where `place` and the state of a run's last commit say.
+
+        Parameters
+        ----------
+        place : mapping
+        run : Run
+        with_rows : bool
+            Whether rows of the caches are read, too; without them there is no step.
+
+        Raises
+        ------
+        KeyError, ValueError, TypeError
+            They do not belong to this training.
+        """
+        self._last_block = int(place["last_block"])
+        self.now = Pass.of(place["pass"]) if place["pass"] is not None else None
+        names, marks = run.state_names(), {}
+        for learner in self.learners:
+            k, solver = learner.number, learner.solver
+            mine = {_bare(name): name for name in names if _number(name) == k}
+            own_W = mine.pop("W")  # by itself: there is room for one copy more
+            solver.W[:] = run.read_state([own_W])[own_W]
+            found = run.read_state(list(mine.values()))
+            state = {name: found[mine[name]] for name in mine}
+            solver.restore(state)
+            solver.working.restore(state)
+            if "moving" in state:
+                rows = self.plan.parts[int(place["coming"])].rows
+                marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
+        if with_rows:
+            self._refill()
+        self._marks = marks  # not before: reading everything forgets them
+
+    def _refill(self) -> None:
+        """Read the rows of the caches."""
+        missing = sum(learner.solver.working.n_cached for learner in self.learners)
+        if not missing:
+            return
+        for visit in self.visit_all("read the cache"):
+            for learner in self.learners:
+                missing -= learner.solver.working.refill(visit.block, visit.rows)
+        if missing:
+            raise ValueError("cached rows that the store has not")
+
     # ------------------------------------------------------------------- everything at fixed W
 
     def visit_all(self, what: str) -> Iterator[Visit]:
@@ -553,6 +720,7 @@ class Engine:
                 self.learners[k].solver.working.alphas_of(visit.block, mine)
             yield visit
             self._progress.advance(done)
+            self._after_look()
         self._progress.finish()
 
     def certify(
@@ -636,3 +804,18 @@ def y_dtype(problem: AnyProblem, store: BlockStore) -> str:
     if problem.classify or (store.labels is not None and problem.loss.name == "one_class"):
         return "int32"
     return "float64"
+
+
+def _named(name: str, k: int) -> str:
+    """Name of an array of the k-th learner in a state."""
+    return name if k == 0 else f"{name}-{k}"
+
+
+def _bare(name: str) -> str:
+    """Undo `_named`."""
+    return name.partition("-")[0]
+
+
+def _number(name: str) -> int:
+    """Return the number of the learner that an array of a state is of."""
+    return int(name.partition("-")[2] or 0)

@@ -1,7 +1,6 @@
 """Info: what a store, run or model is, and check: whether every byte of a store is as written."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,11 @@ from sbm.errors import StoreError
 from sbm.jobs.arrivals import sources_of
 from sbm.jobs.models import load_model
 from sbm.jobs.progress import Progress
+from sbm.jobs.resume import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
+from sbm.store.files import open_own
+from sbm.store.records import parse
 from sbm.store.run import Run
 
 __all__ = ["check", "info"]
@@ -100,20 +102,24 @@ def _memory(store: BlockStore) -> int:
 def _run(path: Path) -> dict[str, Any]:
     log = _read_log(path / "log.jsonl")
     committed = Run.read(path) if (path / "run.json").exists() else {}
+    passes = [record for record in log if record["event"] == "pass"]
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
-        finished = bool(ends) and log[-1] is ends[-1] and not ends[-1]["stopped"]
-        return _stream(path, committed, finished)
+        finished = bool(ends) and log[-1] is ends[-1] and not ends[-1].get("stopped")
+        try:
+            return _stream(path, committed, finished)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{path / 'run.json'} is no record of a stream ({error})") from error
     return {
         "kind": "run",
         "path": str(path),
-        "finished": bool(ends),
+        "finished": is_finished(committed) if "kind" in committed else bool(ends),
         "store": committed.get("store"),
-        "passes": max([r["pass"] for r in log if r["event"] == "pass"], default=0),
+        "passes": committed.get("passes", max([record["pass"] for record in passes], default=0)),
         "certificate": committed.get("certificate"),
         "settings": committed.get("settings"),
         "bytes": sum(_size(p) for p in path.iterdir()),
-        "log": [record for record in log if record["event"] == "pass"],
+        "log": passes,
     }
 
 
@@ -136,13 +142,26 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """Lines of a log; the last one may be cut off by a crash."""
+    """Lines of a log that are whole; the last one may be cut off by a crash.
+
+    It has no checksum: it is there for people to look at, and nothing else is made of it.
+    """
     records: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text("utf-8", "replace").splitlines():
+    if not path.exists():
+        return records
+    with open_own(path) as file:
+        for line in file:
             with contextlib.suppress(ValueError):
-                records.append(json.loads(line))
+                record = parse(line)
+                if _is_log_line(record):
+                    records.append(record)
     return records
+
+
+def _is_log_line(record: Any) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        return False
+    return record["event"] != "pass" or type(record.get("pass")) is int
 
 
 def _size(path: Path) -> int:
@@ -154,7 +173,7 @@ def _size(path: Path) -> int:
 
 def _model(path: Path) -> dict[str, Any]:
     model = load_model(path)
-    return {
+    facts = {
         "kind": "model",
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -163,8 +182,8 @@ def _model(path: Path) -> dict[str, Any]:
         "outputs": model.W.shape[1],
         "labels": model.labels,
         "bias": model.bias,
-        **model.info,
     }
+    return {**facts, **model.info, **facts}  # in this order, and no model says what it is not
 
 
 def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, Any]:

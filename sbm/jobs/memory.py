@@ -1,17 +1,20 @@
 """The memory plan: what `--mem` is spent on, decided before any work starts."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sbm.errors import MemoryPlanError
+from sbm.jobs.limits import less
 from sbm.jobs.pace import BASE_FRAC, MOST_FRAC
 from sbm.settings import format_size
 from sbm.solver.variables import FEW, MANY
-from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk
+from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk, kept_generations
 
 __all__ = [
     "AUTO_BLOCKS", "BUFFER_ROW", "INTERPRETER", "OVERHEAD", "MemoryPlan", "Part", "Piece",
-    "Shape", "cut_block", "join_parts", "plan_training", "row_bytes",
+    "Shape", "cut_block", "dealing_bytes", "join_parts", "plan_training", "plan_with_less",
+    "row_bytes",
 ]  # fmt: skip
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
@@ -43,6 +46,8 @@ _PAIR_ROW = 64
 _PAIR_VARIABLE = 8 + 16 + 12
 # Variables a row that are planned for, the largest number that fits; most rows need few.
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
+# Weights of rows are dealt in batches: the order, the weights, those of each block; and their text.
+_DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -67,6 +72,8 @@ class Shape:
         What a row takes beside the usual: its target, weight or fold.
     more_bytes : int
         What is needed beside all that.
+    first_bytes : int
+        What is needed before all else is there, and given back.
     models : int
         How many models the problems make up. Each has a cache that is as large as if it were alone;
         groups of the classes of one model share that room.
@@ -81,6 +88,7 @@ class Shape:
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
+    first_bytes: int = 0
     models: int = 1
     advice: str = ""
 
@@ -207,7 +215,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
             break
         plans.append((facts, parts, blocks, variables))
     facts, parts, blocks, variables = plans[-1]
-    if blocks > room or facts.ids > room:
+    if facts.least(blocks) > mem:
         raise _too_little(store, mem, facts, blocks)
     rows, nnz, wanted = facts.cache(parts, most)
     granted = min(wanted, room - blocks)
@@ -224,6 +232,30 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     )
 
 
+def plan_with_less(
+    store: BlockStore, before: MemoryPlan, cache_frac: float | str, shape: Shape
+) -> MemoryPlan:
+    """Plan again, after memory ran out with a plan.
+
+    Parameters
+    ----------
+    store : BlockStore
+    before : MemoryPlan
+        The plan that was too large.
+    cache_frac, shape : see `plan_training`
+
+    Raises
+    ------
+    MemoryPlanError
+        There is no smaller plan.
+    """
+    try:
+        plan_training(store, 1, cache_frac, shape)
+    except MemoryPlanError as error:
+        mem = less(before.total, error.least_bytes, f"training on {store.folder}")
+    return plan_training(store, mem, cache_frac, shape)
+
+
 class _Facts:
     """Bytes that follow from the store and the shape of W."""
 
@@ -237,7 +269,8 @@ class _Facts:
         self.cache_row = -(-self.work_row // self.caches) + 16
         largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
         self.store = store
-        self.ids = 8 * shape.n_weights  # to write the model, when blocks and cache are gone
+        # Instead of blocks and cache: to write the model, when they are gone, and before they come.
+        self.ids, self.first = 8 * shape.n_weights, shape.first_bytes
         self.n_weights, self.n_outputs, self.models = shape.n_weights, sum(outputs), shape.models
         self.advice = f", or {shape.advice}" if shape.advice else ""
         self.fixed = {
@@ -246,6 +279,16 @@ class _Facts:
             "decoding": largest_chunk * (_DECODE_NONZERO + self.nonzero),
             "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
         }
+
+    @property
+    def before(self) -> dict[str, int]:
+        """What there is before all else."""
+        items = {name: self.fixed[name] for name in ("interpreter", "overhead")}
+        return {**items, "weights of rows": self.first}
+
+    def least(self, blocks: int) -> int:
+        """The smallest bound with so many bytes of blocks."""
+        return max(sum(self.fixed.values()) + max(blocks, self.ids), sum(self.before.values()))
 
     def cut(self, room: int, cache_frac: float) -> tuple[list[Part], int, bool]:
         """Cut blocks until they and their cache fit; return parts, their bytes, whether they do."""
@@ -292,6 +335,12 @@ class _Facts:
         return rows, nnz, rows * self.cache_row + nnz * self.nonzero
 
 
+def dealing_bytes(store: BlockStore) -> int:
+    """Bytes that it takes to deal weights of rows as the rows of a store were dealt."""
+    deals = [g["deal"]["batches"] for g in kept_generations(store.manifest) if "deal" in g]
+    return _DEAL_ROW * int(max(itertools.chain([0], *deals))) + _DEAL_TEXT
+
+
 def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
     """Bytes of a row in the working set, and of its way out of it; nonzeros left out."""
     outputs, n = shape.outputs, len(shape.outputs)
@@ -310,6 +359,8 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
 def _too_little(store: BlockStore, mem: int, facts: _Facts, blocks: int) -> MemoryPlanError:
     last = {"blocks": blocks} if blocks >= facts.ids else {"feature ids": facts.ids}
     items = facts.fixed | last
+    if sum(items.values()) < facts.least(blocks):
+        items = facts.before
     needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
     least = sum(items.values())
     advice, classes = facts.advice, facts.n_outputs // facts.models

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.errors import SettingsError
+from sbm.errors import SettingsError, StoreError
 from sbm.jobs.confusion import check_confusion, write_confusion
 from sbm.jobs.metrics import (
     BinaryMetrics,
@@ -28,7 +28,7 @@ from sbm.jobs.warm import prepare
 from sbm.rows import Arena
 from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.files import write_error
+from sbm.store.files import open_atomically, writing
 from sbm.store.idtable import IdTable
 from sbm.store.model import Model
 from sbm.store.text import expand_inputs, parse_sources
@@ -134,12 +134,12 @@ def predict(
         if _is_store(data)
         else _text_batches(str(data), table, usable_threads(threads), progress)
     )
-    with _Output(output) as out:
-        out.write(answers.title())
+    with _opened(output) as file:
+        _write(answers.title(), file)
         for y, indptr, indices, values in _slices(batches, weights.shape[1]):
             scores, missed = _decide(model, weights, indptr, indices, values)
             unknown += missed
-            out.write(answers.add(y, scores))
+            _write(answers.add(y, scores), file)
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
         write_confusion(answers.metrics.confusion(), path)
@@ -378,63 +378,36 @@ def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator
     progress.finish()
 
 
-class _Output(contextlib.AbstractContextManager["_Output"]):
-    """Lines of text, written under a temporary name until complete.
+@contextlib.contextmanager
+def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
+    """Open a file that is there when it is complete, if there is to be one.
 
     A pipe or device is written to as it is; ``-`` is standard output.
     """
-
-    def __init__(self, path: str | Path | None) -> None:
-        self._path = None if path is None else Path(path)
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> "_Output":
-        if self._path is not None:
-            with self._errors():
-                if _is_stdout(self._path):
-                    sys.stdout.flush()
-                    self._file = open(sys.stdout.fileno(), "w", encoding="ascii", closefd=False)
-                else:
-                    self._file = open(self._temporary, "w", encoding="ascii")
-        return self
-
-    @property
-    def _temporary(self) -> Path:
-        assert self._path is not None
-        if _is_stdout(self._path) or (self._path.exists() and not self._path.is_file()):
-            return self._path
-        return self._path.with_name(self._path.name + ".tmp")
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    if path is None:
+        yield None
+    elif _is_stdout(path):
+        if sys.stdout is None:
+            raise StoreError("standard output is closed; give -o a file name")
         try:
-            yield
+            sys.stdout.flush()
+            with open(sys.stdout.fileno(), "wb", closefd=False) as file:
+                yield file
+        except BrokenPipeError:
+            raise  # whoever read it has gone
         except OSError as error:
-            assert self._path is not None
-            if _is_stdout(self._path):
-                raise  # whoever read it has gone
-            raise write_error(self._path, error) from error
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot print the predictions: {error.strerror}") from error
+    elif os.path.exists(path) and not os.path.isfile(path):
+        with writing(Path(path)), open(path, "wb") as file:
+            yield file
+    else:
+        with open_atomically(Path(path)) as file:
+            yield file
 
-    def write(self, pieces: Iterable[str]) -> None:
-        """Append text; without a file, the pieces are not even made."""
-        if self._file is None:
-            return
-        for piece in pieces:
-            with self._errors():
-                self._file.write(piece)
 
-    def __exit__(self, kind: object, *details: object) -> None:
-        if self._file is None:
-            return
-        assert self._path is not None
-        temporary = self._temporary
-        complete = False
-        try:
-            with self._errors():
-                self._file.close()
-                if temporary != self._path and kind is None:
-                    os.replace(temporary, self._path)
-            complete = kind is None
-        finally:
-            if temporary != self._path and not complete:
-                temporary.unlink(missing_ok=True)
+def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
+    """Append text; without a file, the pieces are not even made."""
+    if file is not None:
+        file.writelines(piece.encode("ascii") for piece in pieces)

@@ -70,7 +70,7 @@ def _calibration(model: Model) -> tuple[str, _Floats]:
             sound &= values.shape == (2, outputs)
         else:
             sound &= values.shape == (1,) and values[0] > 0 and outputs > 1
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         sound = False
     if not sound:
         raise SettingsError(

@@ -1,5 +1,6 @@
 """From settings and a store to an optimization problem, and from weights to a model."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -60,8 +61,8 @@ def make_problems(
     DataError
         There are no rows, or their labels do not fit the loss.
     SettingsError
-        An unknown loss or policy, a class weight for a label that does not exist, or an option
-        that belongs to another loss.
+        An unknown loss or policy, a class weight for a label that does not exist, an option that
+        belongs to another loss, or a cost that is too small or too large to calculate with.
     """
     loss = find_loss(settings.loss)
     if settings.policy not in POLICIES:
@@ -80,6 +81,7 @@ def make_problems(
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
+    _check_costs([C])
     return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
 
 
@@ -116,6 +118,7 @@ def _classify(
         )
     _check_options(settings, loss, len(labels))
     weights = _class_weights(settings, rows, labels, counts)
+    _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
         problem = MultiProblem(loss, costs, settings.C, settings.bias, schedule=settings.schedule)
@@ -177,6 +180,26 @@ def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
     _check_numbers(settings, loss)
 
 
+# Beside these, squares of costs and of what they are multiplied with stay in the range of a float.
+LEAST_COST, MOST_COST = 1e-40, 1e40
+
+
+def _check_costs(costs: Sequence[float]) -> None:
+    """Refuse costs of rows whose squares would not be numbers any more; 0 is no cost.
+
+    Raises
+    ------
+    SettingsError
+        C, or C times a class weight, is too small or too large.
+    """
+    for cost in costs:
+        if cost != 0 and not LEAST_COST <= cost <= MOST_COST:
+            raise SettingsError(
+                f"C, times class weights, is {format_number(cost)}; it must lie between "
+                f"{LEAST_COST:g} and {MOST_COST:g}, scale the values of the rows instead"
+            )
+
+
 _WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
@@ -233,6 +256,7 @@ def make_model(
         "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
     labels = model_labels(problems[0], store)
+    gc.collect()  # a training and its engine know each other: their arrays would stay until then
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
 
 
@@ -255,7 +279,8 @@ def assemble_model(
     if isinstance(problems[0], OneClass):
         bias, bias_weights = 1.0, np.array([-problems[0].rho])
     chosen = settings.to_dict()
-    del chosen["threads"]  # no result depends on it
+    for name in ("threads", "checkpoint_every"):  # no result depends on them
+        del chosen[name]
     return Model(
         ids=ids,
         W=W[:n],

@@ -6,6 +6,7 @@ a test set. It is told whenever the number of rows has doubled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
@@ -13,8 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sbm.errors import DataError
 from sbm.solver.losses import Loss
-from sbm.solver.problem import AnyProblem, OneClass, Problem
+from sbm.solver.problem import TOO_LARGE, AnyProblem, OneClass, Problem
 
 __all__ = ["Progressive", "Sums", "row_losses"]
 
@@ -39,10 +41,19 @@ class Sums:
     loss: float = 0.0
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Take rows."""
+        """Take rows.
+
+        Raises
+        ------
+        DataError
+            The sum of losses is beyond the range of a float.
+        """
         self.rows += len(losses)
         self.correct += int(np.count_nonzero(correct))
-        self.loss += float(losses.sum())
+        with np.errstate(over="ignore"):
+            self.loss += float(losses.sum())
+        if not math.isfinite(self.loss):
+            raise DataError(TOO_LARGE)
 
     def means(self) -> tuple[float | None, float | None]:
         """Mean loss and share of correct rows; None without rows."""
@@ -115,7 +126,15 @@ def row_losses(
     correct : ndarray, shape (n,), bool
         Of targets, none.
     losses : ndarray, shape (n,), float64
+        Infinite where they are beyond the range of a float.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _row_losses(loss, problems, y, table)
+
+
+def _row_losses(
+    loss: Loss, problems: Sequence[AnyProblem], y: npt.NDArray[Any], table: Floats
+) -> tuple[npt.NDArray[np.bool_], Floats]:
     first = problems[0]
     if isinstance(first, OneClass):
         inside = table[:, 0] >= first.rho

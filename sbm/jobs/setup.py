@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError, StoreError
 from sbm.jobs.calibration import HELD_OUT_BYTES
-from sbm.jobs.memory import STRAY_BYTES, UNWRITTEN_BYTES, MemoryPlan, Shape, plan_training
+from sbm.jobs.limits import system_limit, within_limit
+from sbm.jobs.memory import (
+    STRAY_BYTES,
+    UNWRITTEN_BYTES,
+    MemoryPlan,
+    Shape,
+    dealing_bytes,
+    plan_training,
+    plan_with_less,
+)  # fmt: skip
+from sbm.jobs.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.losses import MOST_RESTING
 from sbm.solver.problem import AnyProblem, OneClass
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_folder",
-    "shape_of", "time_left",
+    "shape_of", "smaller_plan", "time_left",
 ]  # fmt: skip
 
 
@@ -60,16 +70,54 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     return path
 
 
-def plan_of(settings: Settings, store: BlockStore, shape: Shape) -> MemoryPlan:
-    """Plan the memory of a training; without a policy there is no cache.
+def plan_of(
+    settings: Settings,
+    store: BlockStore,
+    shape: Shape,
+    bound: int | None = None,
+    progress: Progress | None = None,
+) -> MemoryPlan:
+    """Plan the memory of a training.
+
+    Parameters
+    ----------
+    settings : Settings
+    store : BlockStore
+    shape : Shape
+    bound : int, optional
+        Bytes. Default: as set, or what the system gives where that is less.
+    progress : Progress, optional
+        Is told of a limit of the system.
 
     Raises
     ------
     MemoryPlanError
         The bound is too small; says what would do.
     """
-    frac = 0.0 if settings.policy == "none" else settings.cache_frac
-    return plan_training(store, settings.mem_bytes, frac, shape)
+    if bound is not None:
+        return plan_training(store, bound, _cache_frac(settings), shape)
+    return within_limit(
+        lambda mem: plan_training(store, mem, _cache_frac(settings), shape),
+        settings.mem_bytes, system_limit(), (progress or Progress()).note,
+    )  # fmt: skip
+
+
+def smaller_plan(
+    settings: Settings, store: BlockStore, before: MemoryPlan, shape: Shape
+) -> MemoryPlan:
+    """Plan the memory of a training again, after it ran out with a plan.
+
+    Raises
+    ------
+    MemoryPlanError
+        There is no smaller plan.
+    """
+    return plan_with_less(store, before, _cache_frac(settings), shape)
+
+
+def _cache_frac(settings: Settings) -> float | str:
+    """Share of the working set that is cache; without a policy there is none."""
+    return 0.0 if settings.policy == "none" else settings.cache_frac
 
 
 def time_left(settings: Settings, begin: float) -> float:
@@ -96,6 +144,7 @@ def shape_of(
         copies=copies + (settings.warm_start is not None),
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate,
+        first_bytes=dealing_bytes(store) if settings.weights is not None else 0,
         models=models,
     )
 
@@ -105,15 +154,41 @@ def run_folder(model: Path) -> Path:
     return model.with_name(model.name + ".run")
 
 
+@contextmanager
 def open_run(
-    model: Path, problems: Sequence[AnyProblem], plan: MemoryPlan
-) -> AbstractContextManager[Run]:
-    """Start the run beside a model, with room for the alphas of each problem."""
+    model: Path,
+    problems: Sequence[AnyProblem],
+    plan: MemoryPlan,
+    record: Mapping[str, Any] | None = None,
+) -> Iterator[Run]:
+    """Open the run beside a model, with room for the alphas of each problem.
+
+    Parameters
+    ----------
+    model : Path
+    problems : sequence of Problem, MultiProblem or OneClass
+    plan : MemoryPlan
+    record : mapping, optional
+        Of the commit to go on from. Default: begin anew.
+
+    Raises
+    ------
+    StoreError
+        Another process trains this model, or has done so meanwhile; or it cannot be written.
+    """
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
+    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
     folder = run_folder(model)
-    return Run.create(folder, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
+    if record is None:
+        with Run.create(folder, *shape) as run:
+            yield run
+        return
+    with Run.take_up(folder, *shape) as (run, found):
+        if found["state"] != record["state"]:
+            raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
+        yield run
 
 
 def class_counts(

@@ -15,25 +15,25 @@ import datetime
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, SettingsError, StoreError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.count import FeatureCounter
-from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, limit_threads
+from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, least_to_split, limit_threads
+from sbm.jobs.limits import less, system_limit, within_limit
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.process import return_freed_memory, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import prepare
-from sbm.settings import parse_size
-from sbm.store import arrays as container
+from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
-from sbm.store.files import lock, write_error
+from sbm.store.files import aside, lock, make_folder, put_in_place, reading, remove
 from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
 from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
@@ -133,16 +133,49 @@ def split(
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"]
-    options = _check_options(
-        blocks, block_size, dtype, seed, shuffle, level, threads, mem, on_error, min_count
-    )
+    progress = progress or Progress()
+    options = within_limit(
+        lambda bound: _check_options(
+            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count
+        ),
+        parse_size(mem), system_limit(), progress.note,
+    )  # fmt: skip
     if min_count > 1:
         _refuse_pipes(sources)
-    progress = progress or Progress()
     return_freed_memory()
     prepare("split", options.dtype, progress)
-    with _destination(target, append, force) as (folder, manifest):
-        return _fill_store(folder, target, manifest, sources, options, force, progress)
+    while True:
+        try:
+            with _destination(target, append, force) as (folder, manifest):
+                return _fill_store(folder, target, manifest, sources, options, force, progress)
+        except MemoryError as error:
+            if isinstance(error, MemoryPlanError):
+                raise
+            _require_second_reading(sources, options)
+            options = _with_less(options, progress)
+            sources = expand_inputs(names)
+
+
+def _require_second_reading(sources: list[Source], options: SplitOptions) -> None:
+    """Notice that memory ran out when something was gone that is read only once."""
+    for source in sources:
+        if source.read and not _is_file(source):
+            raise MemoryPlanError(
+                f"memory ran out while reading {source.name}, with --mem "
+                f"{format_size(options.mem)}, and it cannot be read again; give less --mem than "
+                "that, or raise the limit on this process",
+                options.mem,
+            )
+
+
+def _with_less(options: SplitOptions, progress: Progress) -> SplitOptions:
+    """Return the options of another try, after memory ran out."""
+    mem = less(options.total, least_to_split(), "splitting")
+    progress.note(
+        f"memory ran out, with --mem {format_size(options.mem)}; beginning anew as with "
+        f"{format_size(mem)}"
+    )
+    return replace(options, mem=mem, threads=limit_threads(mem, options.threads))
 
 
 def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None]:
@@ -171,7 +204,7 @@ def _check_options(
     shuffle: bool,
     level: int,
     threads: int | None,
-    mem: int | str,
+    bound: int,
     on_error: str,
     min_count: int,
 ) -> SplitOptions:
@@ -193,7 +226,6 @@ def _check_options(
         raise SettingsError(f"seed is {seed}; it must be at least 0")
     if not 1 <= min_count < 1 << 31:
         raise SettingsError(f"min_count is {min_count}; it must be from 1 to {(1 << 31) - 1}")
-    bound = parse_size(mem)
     return SplitOptions(
         blocks=blocks,
         block_size=None if block_size is None else parse_size(block_size),
@@ -208,9 +240,13 @@ def _check_options(
     )
 
 
+def _is_file(source: Source) -> bool:
+    return source.name != "-" and os.path.isfile(source.name)
+
+
 def _refuse_pipes(sources: list[Source]) -> None:
     for source in sources:
-        if source.name == "-" or not os.path.isfile(source.name):
+        if not _is_file(source):
             raise SettingsError(
                 f"{source.name} can be read only once, and --min-count reads twice; "
                 "write the text to a file first"
@@ -226,6 +262,7 @@ def _destination(
         with _appended(target) as manifest:
             yield target, manifest
         return
+    _recover(target)
     _refuse_to_replace(target, force)
     with contextlib.ExitStack() as locks:
         if target.exists():  # not while it is appended to or trained on
@@ -237,10 +274,9 @@ def _destination(
             store_files.remove_leftovers(partial)
             yield partial, None
             _refuse_to_replace(target, force)
-            store_files.finish_folder(partial, target)
-        except BaseException:
-            store_files.remove_quietly([partial])
-            raise
+            put_in_place(partial, target)
+        finally:
+            remove([partial])  # an older store, or half of a new one
 
 
 @contextlib.contextmanager
@@ -250,14 +286,15 @@ def _appended(target: Path) -> Iterator[dict[str, Any]]:
     with lock(target / "lock", f"the store {target}"):
         manifest = store_files.read_manifest(target)
         store_files.remove_leftovers(target, manifest)
-        before = set(target.iterdir())
+        with reading(target):
+            before = set(target.iterdir())
         try:
             yield copy.deepcopy(manifest)
         except BaseException:
             with contextlib.suppress(StoreError):
                 if store_files.read_manifest(target) == manifest:
                     new = [p for p in target.iterdir() if p not in before]
-                    store_files.remove_quietly(new)
+                    remove(new)
             raise
 
 
@@ -271,15 +308,22 @@ def _refuse_to_replace(target: Path, force: bool) -> None:
         raise StoreError(f"{target} exists and is not a store; --force does not replace it")
 
 
+def _recover(target: Path) -> None:
+    """Bring back a store that a split was about to replace when it was killed."""
+    old = aside(target)
+    if store_files.holds_only_ours(old):
+        if target.exists():
+            remove([old])
+        else:
+            put_in_place(old, target)
+
+
 def _make_partial(target: Path) -> Path:
     """Make the folder that becomes the store; one left by a killed split is taken over."""
     partial = target.with_name(target.name + ".partial")
     if partial.exists() and not store_files.holds_only_ours(partial):
         raise StoreError(f"{partial} is in the way and holds other files; move it elsewhere")
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(partial, error) from error
+    make_folder(partial)
     return partial
 
 
@@ -323,11 +367,9 @@ def _fill_store(
             _refuse_changed_sources(sources, counted)
         _refuse_known_sources(sources, manifest, target, force)
         new_blocks, index = dealer.finish()
-    files = (store_files.features_name(generation), store_files.index_name(generation))
-    container.write(folder / files[0], "features", {"ids": ids.keys[known:]})
-    container.write(folder / files[1], "index", {"chunks": index})
+    files = store_files.write_generation(folder, generation, ids.keys[known:], index)
     entry: dict[str, Any] = {
-        "features": files[0], "index": files[1], "new_features": len(ids) - known,
+        **files, "new_features": len(ids) - known,
         "blocks": [b["file"] for b in new_blocks], "rows": dealer.n_rows,
         "sources": [s.describe() for s in sources],
         "options": {"seed": options.seed, "shuffle": options.shuffle, "level": options.level},
@@ -345,7 +387,8 @@ def _fill_store(
     manifest["rows"] += dealer.n_rows
     manifest["nnz"] += dealer.nnz
     manifest["features"] = len(ids)
-    manifest["labels"] = table.describe()
+    described = table.describe()
+    manifest["labels"] = None if described is None else {**(labels or {}), **described}
     if table.real and manifest["class_values"] is None:
         # Chunks that were written while the labels still looked like classes hold codes.
         manifest["class_values"] = table.values

@@ -11,6 +11,7 @@ goes on from the commit, as it does in another process.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of, sources_of
 from sbm.jobs.deal import Labels
 from sbm.jobs.engine import JUDGED, Seconds
+from sbm.jobs.limits import less, system_limit
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.prefetch import loading_thread, prefetched
 from sbm.jobs.problem import assemble_model, choose_task, model_labels
@@ -40,7 +42,13 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.progressive import Progressive, row_losses
 from sbm.jobs.setup import run_folder
 from sbm.jobs.streamoptions import FREE, KEPT, StreamOptions, check_settings, merge
-from sbm.jobs.streamplan import FIRST_BLOCK, StreamPlan, parsers_of, plan_stream
+from sbm.jobs.streamplan import (
+    FIRST_BLOCK,
+    StreamPlan,
+    least_for_stream,
+    parsers_of,
+    plan_stream,
+)  # fmt: skip
 from sbm.jobs.students import (
     Seen,
     Student,
@@ -51,7 +59,7 @@ from sbm.jobs.students import (
 )  # fmt: skip
 from sbm.jobs.warm import prepare
 from sbm.rows import Rows
-from sbm.settings import Settings, format_number
+from sbm.settings import Settings, format_number, format_size
 from sbm.solver.losses import find_loss
 from sbm.solver.onepass import caches_nnz
 from sbm.solver.problem import AnyProblem, decide
@@ -151,6 +159,10 @@ def stream(
         try:
             one.run()
             return one.finish()
+        except MemoryError as error:
+            if isinstance(error, MemoryPlanError):
+                raise
+            raise one.out_of_memory() from error
         finally:
             one.close()
 
@@ -187,7 +199,7 @@ def _opened(
     if not resume:
         chosen = StreamOptions.of(options)
         checked = check_settings(Settings.of(settings), chosen)
-        with Run.create(folder, [], clear=False) as run:
+        with Run.create(folder, []) as run:
             yield _Opened(run, checked, chosen)
         return
     if not (folder / "run.json").is_file():
@@ -208,8 +220,8 @@ def _opened(
     kept = [name for name in record["settings"] if name not in FREE]
     asked = check_settings(Settings.from_dict({**record["settings"], **values}), chosen).to_dict()
     checked = Settings.from_dict(merge(record["settings"], asked, kept))
-    with Run.take_up(folder, []) as (run, record, state):
-        yield _Opened(run, checked, chosen, record, state)
+    with Run.take_up(folder, []) as (run, record):
+        yield _Opened(run, checked, chosen, record, run.read_state())
 
 
 # Rows that are planned for, the problems of their classes, and the plan.
@@ -232,9 +244,12 @@ class _Stream:
         self._run, self.settings, self.options = opened.run, opened.settings, opened.options
         self.is_stopped = is_stopped
         record = opened.record
-        self._is_new = not record
         self.seconds = Seconds()
         self._predict_seconds = 0.0
+        self._bound = self._mem = self._usable_memory()
+        # Of what calls this, beside an interpreter.
+        self._spare_memory = max(0, resident_bytes() - INTERPRETER)
+        self._is_least = False
         self.totals = Totals(**record.get("totals", {}))
         self.n_blocks = int(record.get("blocks", 0))
         self._inputs = [source.path for source in sources]
@@ -245,6 +260,7 @@ class _Stream:
         self._loader = loading_thread(threads)
         self._arrivals = self._make_arrivals(opened, sources)
         self._student: Student | None = None
+        self._slots: list[Rows] = []
         self._stopped = False
         self._needs, self._seen = Needs(), self._arrivals.needs
         self._position: list[dict[str, Any]] = record.get("sources", [])
@@ -270,7 +286,7 @@ class _Stream:
 
     def _make_arrivals(self, opened: _Opened, sources: list[Source]) -> Arrivals:
         record, state, options = opened.record, opened.state, self.options
-        mem = self.settings.mem_bytes
+        mem = self._mem
         task = self._task = choose_task(self.settings, find_loss(self.settings.loss))
         known: Sequence[float] = options.classes or (record["labels"] if record else ())
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
@@ -305,8 +321,6 @@ class _Stream:
                     "the input holds no rows; nothing was learned and no model written"
                 )
             self._make_student(self._plan_for(needs))
-            if self._is_new:  # not before there is something in its place
-                self._run.clear()
         while not self._learn_blocks():
             self._go_on_larger()
 
@@ -327,6 +341,10 @@ class _Stream:
                 self._learn(block)
             if block.is_last:
                 return not self._arrivals.is_outgrown
+            if self._is_above_bound():
+                self._use_less()
+                # What is being gathered is the last block.
+                self._arrivals.is_outgrown = not self._is_least
             if self._is_due(block.needs.rows):
                 self._save()
         return True
@@ -402,7 +420,20 @@ class _Stream:
         state: Mapping[str, npt.NDArray[Any]] | None = None,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make what learns, from a state if given."""
+        """Make what learns, from a state if given; smaller where there is no memory for it."""
+        while True:
+            with contextlib.suppress(MemoryError):
+                return self._try_student(planned, state, before)
+            self._student, self._slots = None, []
+            self._use_less()
+            planned = self._plan_for(planned[0])
+
+    def _try_student(
+        self,
+        planned: _Planned,
+        state: Mapping[str, npt.NDArray[Any]] | None,
+        before: Mapping[str, Any] | None,
+    ) -> None:
         self._needs, self._problems, self._plan = planned
         self._loss, problems = self._problems[0].loss, self._problems
         self.progress.note(
@@ -419,11 +450,59 @@ class _Stream:
         if state is not None and before is not None:
             self._student.restore(state, before)
 
+    def _usable_memory(self) -> int:
+        """Return the bound: --mem, or what the system gives where that is less."""
+        mem, limit = self.settings.mem_bytes, system_limit()
+        if limit is None or limit.size >= mem:
+            return mem
+        self.progress.note(f"{limit.less_than(mem)}; the plan keeps to that")
+        return limit.size
+
+    def _is_above_bound(self) -> bool:
+        """Whether more memory is in use than there should be, and nothing is done about it yet."""
+        done = self._is_least or self._arrivals.is_outgrown
+        return not done and resident_bytes() > self._bound + self._spare_memory
+
+    def _use_less(self) -> None:
+        """Plan for less from now on: memory ran out, or more is in use than the bound.
+
+        Raises
+        ------
+        MemoryPlanError
+            It ran out, and there is no smaller plan.
+        """
+        shape, frac = shape_of_student(self._problems, self.options), self.settings.cache_frac
+        least = least_for_stream(float(frac), shape, self._needs, self.options.dtype)
+        before = self._plan.total
+        try:
+            self._mem = less(before, least, f"learning {self.path}")
+        except MemoryPlanError:
+            if self._student is None:
+                raise
+            self._is_least = True
+            self.progress.note(f"no plan keeps to {format_size(self._bound)}; going on as it is")
+            return
+        self.progress.note(
+            f"a plan for {format_size(before)} was not enough; going on with one for "
+            f"{format_size(self._mem)}"
+        )
+
+    def out_of_memory(self) -> MemoryPlanError:
+        """Say what is kept."""
+        kept = "nothing was learned yet"
+        if self._commit_rows:
+            kept = f"{_rows_in_front(self._commit_rows)} kept, go on with --resume"
+        size = format_size(self._mem)
+        return MemoryPlanError(
+            f"memory ran out while learning {self.path}, planned for {size}; {kept} and less --mem",
+            self._mem,
+        )
+
     def _plan_for(self, needs: Needs) -> _Planned:
         """Return the problems of what is known now, and a plan that has room for more."""
         problems = problems_of(self.settings, self.options, self._labels(needs))
         shape, frac = shape_of_student(problems, self.options), float(self.settings.cache_frac)
-        mem, dtype = self.settings.mem_bytes, self.options.dtype
+        mem, dtype = self._mem, self.options.dtype
         plan = plan_stream(mem, frac, shape, needs, dtype, self.path.name)
         return needs, problems, plan
 
@@ -433,9 +512,9 @@ class _Stream:
         return None if labels is None else labels.values[: needs.labels]
 
     def _go_on_larger(self) -> None:
-        """Make another plan, with room for the row that did not fit, and go on from a commit."""
+        """Make another plan, for the row that did not fit or less memory; go on from a commit."""
         assert self._student is not None
-        needs = self._arrivals.wanted
+        needs = max(self._arrivals.wanted, self._arrivals.needs, key=lambda some: some.rows)
         try:
             self._refuse_weighted(needs)
             planned = self._plan_for(needs)
@@ -450,7 +529,11 @@ class _Stream:
         self._commit()
         before = self._student.describe()
         self._student, self._slots = None, []
-        self._make_student(planned, self._run.read_state(_is_of_student), before)
+        self._make_student(
+            planned,
+            self._run.read_state(list(filter(_is_of_student, self._run.state_names()))),
+            before,
+        )
         self._arrivals.is_outgrown = False
 
     def _refuse_weighted(self, needs: Needs) -> None:

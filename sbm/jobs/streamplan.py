@@ -18,7 +18,7 @@ from sbm.store.blocks import NONZERO_BYTES
 from sbm.store.idtable import DIRECT_LIMIT
 from sbm.store.text import PIECE
 
-__all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
+__all__ = ["FIRST_BLOCK", "StreamPlan", "least_for_stream", "parsers_of", "plan_stream"]
 
 # The first block, in rows; the next ones grow with what is known, up to what there is room for.
 # So the progressive loss means something from early on, and a small stream has its model soon.
@@ -51,6 +51,11 @@ class StreamPlan:
     value_type: str
     planned: Needs
     items: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.items.values())
 
     def describe(self) -> str:
         """The items in words."""
@@ -149,6 +154,15 @@ def plan_stream(
     items = {**fixed, "features": for_features, "blocks and cache": int(rows * row) + longest}
     planned = replace(needs, features=size.features, largest_id=largest_id)
     return StreamPlan(size, value_type, planned, items)
+
+
+def least_for_stream(cache_frac: float, shape: Shape, needs: Needs, dtype: str) -> int:
+    """Return the smallest bound that `plan_stream` accepts, in bytes."""
+    try:
+        plan_stream(1, cache_frac, shape, needs, dtype, "")
+    except MemoryPlanError as error:
+        return error.least_bytes
+    return 1
 
 
 def _too_little(

@@ -2,28 +2,38 @@
 
 Pass after pass over all blocks (`sbm.jobs.engine`) until the free running estimate of the gap says
 that it may be small enough; then a pass of its own certifies the model at fixed W.
+
+All there is to go on from is committed at the end of every pass and now and then inside: whenever
+the process ends, the same command goes on from there (`sbm.jobs.resume`) and comes to the same
+bytes as if nothing had happened.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from sbm.errors import StoreError
+from sbm.errors import MemoryPlanError, StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
-from sbm.jobs.memory import MemoryPlan
+from sbm.jobs.memory import INTERPRETER, MemoryPlan
 from sbm.jobs.pace import choose_blocks, choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
+from sbm.jobs.resume import (
+    Ledger,
+    bound_before,
+    identity,
+    is_finished,
+    is_of,
+    run_to_go_on_with,
+)  # fmt: skip
 from sbm.jobs.setup import (
     class_counts,
     find_store,
@@ -33,15 +43,17 @@ from sbm.jobs.setup import (
     read_weights,
     run_folder,
     shape_of,
+    smaller_plan,
     time_left,
 )  # fmt: skip
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, last_run, shape_record
-from sbm.settings import Settings
+from sbm.settings import Settings, format_size
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
+from sbm.store.files import file_checksum
 from sbm.store.model import Model
 from sbm.store.run import Run
 
@@ -50,7 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
-# A commit waits for this much time since the last one, and for this many times what that one took.
+# At the end of a pass a commit waits for this much time since the last one, and for this many times
+# what that one took: short passes are not worth the waiting for the disk.
 COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
@@ -60,10 +73,15 @@ def train(
     model: str | Path | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
+    resume: bool | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
     read_rate: float | None = None,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on a store.
+
+    What an earlier call with the same store and settings began is gone on with; where that one came
+    to its end, its model and report are returned.
 
     Parameters
     ----------
@@ -74,6 +92,11 @@ def train(
         state of the training is kept beside it in ``MODEL.run/``.
     settings : sbm.Settings or dict, optional
         Loss, cost, memory and the rest; ``help(sbm.Settings)`` lists the names.
+    resume : bool, optional
+        True: there must be something to go on with. False: begin anew, whatever there is. Default:
+        go on with a training of the same store and settings if there is one.
+    is_stopped : callable
+        Is asked after each block whether to commit and end.
     progress : Progress, optional
         Is told each block and each pass.
     read_rate : float, optional
@@ -88,60 +111,154 @@ def train(
         ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
         load, wait, solve, certify, write),
-        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``.
+        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
+        (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
+        processes that took part.
 
     Raises
     ------
     StoreError
-        No store, damaged, or in use.
+        No store, damaged, or in use; or there is an unfinished training of other data.
     DataError
         The labels do not fit the loss.
     SettingsError
-        A setting that does not exist, is out of range, or means nothing for the loss.
+        A setting that does not exist, is out of range, or means nothing for the loss; or there is
+        an unfinished training with other settings.
     MemoryPlanError
         ``settings.mem`` is too small; says what would do.
+    KeyboardInterrupt
+        It was told to stop; all is kept.
     """
     begin = time.perf_counter()
     return_freed_memory()
     settings = Settings.of(settings)
-    progress = progress or Progress()
     blocks = BlockStore(find_store(store))
     path = place_of(model, blocks)
-    problems = make_problems(settings, blocks)
-    spare = held_out_problems(settings, blocks)
-    shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
-    if spare:
-        shape = replace(shape, advice="no --calibrate")
-    plan = plan_of(settings, blocks, shape)
-    _say_plan(plan, progress)
-    prepare(kernels_of(settings, problems), blocks.value_type, progress)
-    # All that can be refused comes before the run of an earlier training is replaced.
-    earlier = _find_earlier(settings, path, blocks, problems, progress)
-    weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
-    counts = class_counts(settings, blocks, weights)
-    if counts is not None:
-        problems = make_problems(settings, blocks, counts)
-        spare = held_out_problems(settings, blocks, counts)
-    if earlier is not None:
-        earlier.step_aside(run_folder(path))
-    with blocks.in_use(), open_run(path, [*problems, *spare], plan) as run:
-        training = _Training(
-            blocks, settings, problems, spare, plan, run, progress, begin, read_rate, weights
+    job = _Job(
+        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate
+    )  # fmt: skip
+    while True:
+        try:
+            return job.run()
+        except MemoryPlanError:
+            raise
+        except MemoryError:
+            pass
+        job.plan_with_less()  # not above: what was raised keeps the arrays of all it went through
+
+
+@dataclass
+class _Job:
+    """What a training is asked to do, and the bound it is planned for."""
+
+    store: BlockStore
+    path: Path
+    settings: Settings
+    resume: bool | None
+    is_stopped: Callable[[], bool]
+    progress: Progress
+    begin: float
+    read_rate: float | None
+    plan: MemoryPlan | None = None
+    bound: int | None = None  # where it is another one than --mem
+    spare_memory: int = 0  # of what calls this, beside an interpreter
+
+    def __post_init__(self) -> None:
+        self.folder = run_folder(self.path)
+        self.spare_memory = max(0, resident_bytes() - INTERPRETER)
+
+    def run(self) -> tuple[Model, dict[str, Any]]:
+        """Train as planned."""
+        settings, blocks, path, progress = self.settings, self.store, self.path, self.progress
+        problems = make_problems(settings, blocks)
+        spare = held_out_problems(settings, blocks)
+        shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
+        self.shape = replace(shape, advice="no --calibrate") if spare else shape
+        plan_of(settings, blocks, self.shape)  # it is refused before anything is read
+        weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
+        itself = identity(settings, blocks, weights)
+        is_again = self.plan is not None
+        if not is_again and self.resume is not False:
+            self.bound = bound_before(self.folder, itself)
+        self.plan = plan = plan_of(settings, blocks, self.shape, self.bound, progress)
+        itself |= {"shape": shape_record(blocks, plan, problems), "bound": self.bound}
+        record = earlier = None
+        if is_again and is_of(self.folder, itself):
+            earlier = Earlier(self.folder, blocks, settings, problems)
+        else:
+            record = run_to_go_on_with(self.folder, itself, settings, self.resume)
+        if record is not None and is_finished(record) and (was := _read_model(path, record)):
+            return was, {**record["report"], "model": str(path), "was_finished": True}
+        progress.note(
+            f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
-        certificate, converged, calibration = training.run(earlier)
-        report = training.report(certificate, converged)
-        W = [solver.W for solver in training.solvers]
-        del training  # its memory goes to the writing of the model
-        result = make_model(blocks, settings, problems, W, report)
-        result.info["calibration"] = calibration
-        result.save(path)
-        report["model"] = str(path)
-        report["seconds"]["total"] = time.perf_counter() - begin
-        report["peak_rss_bytes"] = peak_bytes()
-        run.log({"event": "end", **report})
-    if earlier is not None:
-        earlier.remove()
-    return result, report
+        prepare(kernels_of(settings, problems), blocks.value_type, progress)
+        if self.is_stopped():
+            raise KeyboardInterrupt
+        # All that can be refused comes before the run of an earlier training is replaced.
+        if record is None and earlier is None:
+            earlier = _find_earlier(settings, path, blocks, problems, progress)
+        counts = class_counts(settings, blocks, weights)
+        if counts is not None:
+            problems = make_problems(settings, blocks, counts)
+            spare = held_out_problems(settings, blocks, counts)
+        with blocks.in_use(), open_run(path, [*problems, *spare], plan, record) as run:
+            training = _Training(self, problems, spare, plan, run, weights, itself)
+            calibration = training.run(earlier, record)
+            report, made = training.report(), time.perf_counter()
+            W = [solver.W for solver in training.solvers]
+            del training  # its memory goes to the writing of the model
+            result = make_model(blocks, settings, problems, W, report)
+            result.info["calibration"] = calibration
+            result.save(path)
+            report |= {"model": str(path), "resumed": record is not None, "was_finished": False}
+            report["seconds"]["total"] += time.perf_counter() - made
+            report["peak_rss_bytes"] = peak_bytes()
+            run.log({"event": "end", **report})
+            run.note(report=report, model_crc32=file_checksum(path))
+        return result, report
+
+    def is_too_large(self) -> bool:
+        """Whether more memory is in use than there may be, and a smaller plan would do."""
+        assert self.plan is not None
+        most = (self.bound or self.settings.mem_bytes) + self.spare_memory
+        if resident_bytes() <= most:
+            return False
+        try:
+            smaller_plan(self.settings, self.store, self.plan, self.shape)
+        except MemoryPlanError:
+            self.spare_memory = 1 << 62  # it is the least there is: going on as it is
+            return False
+        return True
+
+    def plan_with_less(self) -> None:
+        """Take a smaller bound, after memory ran out.
+
+        Raises
+        ------
+        MemoryPlanError
+            There is no smaller plan.
+        """
+        if self.plan is None:  # there was not even a plan yet
+            raise MemoryPlanError(
+                "memory ran out before anything was planned; end other programs, or raise the "
+                "limit on this one",
+                INTERPRETER,
+            )
+        gc.collect()
+        before = self.plan.total
+        self.bound = smaller_plan(self.settings, self.store, self.plan, self.shape).total
+        self.progress.stage(
+            f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
+            f"planned for {format_size(self.bound)}"
+        )
+
+
+def _read_model(path: Path, record: Mapping[str, Any]) -> Model | None:
+    """Return the model of a finished training; None where it is not there any more."""
+    if not path.exists() or file_checksum(path) != record.get("model_crc32"):
+        return None
+    return Model.load(path)
 
 
 def _find_earlier(
@@ -165,12 +282,6 @@ def _find_earlier(
     return Earlier(folder, store, settings, problems)
 
 
-def _say_plan(plan: MemoryPlan, progress: Progress) -> None:
-    progress.note(
-        f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
-    )
-
-
 @dataclass
 class _Training:
     """The loop of one training and its bookkeeping.
@@ -181,92 +292,115 @@ class _Training:
     is no part of the model.
     """
 
-    store: BlockStore
-    settings: Settings
+    job: _Job
     problems: Sequence[AnyProblem]
     spare: Sequence[AnyProblem]
     plan: MemoryPlan
     run_files: Run
-    progress: Progress
-    begin: float
-    read_rate: float | None
-    weights: RowWeights | None = None
-    totals: Totals = field(default_factory=Totals)
-    passes: int = 0
+    weights: RowWeights | None
+    itself: dict[str, Any]
+    ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        n = len(self.problems)
+        n, job = len(self.problems), self.job
+        self.store, self.settings, self.progress = job.store, job.settings, job.progress
+        self.begin, self.is_stopped = job.begin, job.is_stopped
         self.engine = Engine(
             self.store, self.settings, [*self.problems, *self.spare], self.plan, self.run_files,
             self.progress, folds=FOLDS if self.spare else None,
             held_out=[None] * n + [0] * len(self.spare), weights=self.weights,
-            read_rate=self.read_rate, is_late=self._is_late,
+            read_rate=job.read_rate, is_late=self._is_late, after_block=self._after_block,
+            after_look=self._stop_if_asked,
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
         self.seconds = self.engine.seconds
-        self._cut_short = 0
-        self.rounds: list[int] = []
-        self._is_warm = False
-        self._gaps: list[float] = []  # estimates of the whole passes
         self._pass_bytes = sum(c.size for part in self.plan.parts for c in part.chunks)
-        self._free_rows: int | None = None
-        self._committed, self._commit_after = self.begin, COMMIT_SECONDS
-        self._mark = asdict(self.seconds)
+        self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
+        self.ledger.watch.tol = self.settings.tol
+        self.ledger.mark = asdict(self.seconds)
 
     @property
     def dual(self) -> float:
         """F(α) at this moment, up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
 
-    def run(self, earlier: Earlier | None) -> tuple[Certificate, bool, dict[str, Any] | None]:
-        """Train; return the certificate, whether it is good enough, and the calibration."""
+    def run(
+        self, earlier: Earlier | None, record: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Train, from nothing, from an earlier run's alphas or from a commit; then calibrate."""
         with self.engine.at_work():
-            certificate = self._start_from(earlier) if earlier is not None else None
-            if certificate is None or certificate.relative_gap > self.settings.tol:
-                certificate = self._run_passes(self._new_blocks(earlier) if earlier else None)
-            converged = certificate.relative_gap <= self.settings.tol
-            return certificate, converged, self._calibrate() if self.spare else None
+            if record is not None:
+                self._go_on(record)
+            elif earlier is not None:
+                self._start_from(earlier)
+            self._run_passes()
+            return self._calibrate() if self.spare else None
 
-    def _start_from(self, earlier: Earlier) -> Certificate:
+    def _go_on(self, record: Mapping[str, Any]) -> None:
+        """Take over what the last commit of this run says."""
+        try:
+            self.ledger = ledger = Ledger.of(record)
+            for name, value in ledger.seconds.items():
+                setattr(self.seconds, name, value)
+            self.engine.disk_before = self.seconds.disk
+            self.engine.reader.bytes_read = ledger.bytes_read
+            needs_rows = not ledger.is_done or bool(self.spare)
+            self.engine.restore(record["engine"], self.run_files, needs_rows)
+            if self.engine.now is not None:
+                self._set_pace()
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StoreError(
+                f"{self.run_files.folder} cannot be gone on with ({error}); start over with --fresh"
+            ) from error
+        self.progress.stage(
+            f"going on with {self.run_files.folder}, after {ledger.passes} passes; --fresh starts "
+            "over"
+        )
+
+    def _start_from(self, earlier: Earlier) -> None:
         """Take over W and alphas; all of it is looked at once, so it has a certificate."""
-        self._is_warm = not earlier.is_rescaled
+        ledger = self.ledger
+        ledger.is_warm = not earlier.is_rescaled
         self._set_active(self.spare_learners, False)
         earlier.hand_over(self.run_files, self.plan)
-        certificate = earlier.start(self.engine)
+        ledger.certificate = certificate = earlier.start(self.engine)
         self._set_active(self.spare_learners, True)
         self.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
-        if certificate.relative_gap <= self.settings.tol:
-            self._commit(certificate)
-        return certificate
+        ledger.is_done = certificate.relative_gap <= self.settings.tol
+        ledger.only = self._new_blocks(earlier)
+        self._commit()
 
-    def _run_passes(self, first: list[int] | None = None) -> Certificate:
-        """Pass after pass until the certified gap is small enough or a budget is used up.
-
-        The first pass goes over some blocks only, where they are given.
-        """
-        watch, only = GapWatch(self.settings.tol), first
-        while True:
-            done, in_time = self._pass(only)
-            last = not in_time or self.passes == self.settings.max_passes
+    def _run_passes(self) -> None:
+        """Pass after pass until the certified gap is small enough or a budget is used up."""
+        ledger = self.ledger
+        if ledger.is_done:
+            return
+        while not ledger.is_done:
+            if ledger.ended is None:
+                ledger.ended = self._pass()
+                self._commit_if_due(self._commit_after)
+            in_time = not self._is_late()
+            done, is_whole = ledger.ended, ledger.only is None
+            last = not in_time or ledger.passes >= self.settings.max_passes
             certificate = None
-            if only is None:
-                self._gaps.append(done.gap)
-                due = watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
-            else:  # of part of a pass there is no estimate
-                due = only is not first
-            if last or due:
-                certificate = self._certify()
-                if only is None:
-                    watch.learn(certificate.relative_gap)
+            if self._is_certificate_due(done) or last:
+                certificate = ledger.certificate = self._certify(last)
+                if is_whole:
+                    ledger.watch.learn(certificate.relative_gap)
                 last = last or certificate.relative_gap <= self.settings.tol
-            self._report_pass(done, certificate, in_time and only is None)
-            if last or time.perf_counter() - self._committed > self._commit_after:
-                self._commit(certificate)
-            if last:
-                assert certificate is not None
-                return certificate
-            only = self._part_of_pass(certificate)
+            self._report_pass(done, certificate, in_time and is_whole)
+            ledger.only = None if last else self._part_of_pass(certificate)
+            ledger.ended, ledger.is_done = None, last
+        self._commit()
+
+    def _is_certificate_due(self, done: Totals) -> bool:
+        """Whether the pass that ended has perhaps reached the tolerance."""
+        ledger = self.ledger
+        if ledger.only is not None:  # of part of a pass there is no estimate
+            return ledger.passes > 1  # the first one was over new blocks
+        ledger.gaps.append(done.gap)
+        return ledger.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
 
     def _new_blocks(self, earlier: Earlier) -> list[int] | None:
         """Return the blocks with rows that the earlier training had not, where others had them.
@@ -279,43 +413,52 @@ class _Training:
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
         """Return the blocks of the next pass, where a certificate says that some will do."""
-        number, blocks = self.passes + 1, range(len(self.plan.parts))
-        if certificate is None or not self._is_warm or number % FULL_PASS == 0:
+        ledger, blocks = self.ledger, range(len(self.plan.parts))
+        number = ledger.passes + 1
+        if certificate is None or not ledger.is_warm or number % FULL_PASS == 0:
             return None
-        if len(self._gaps) < 2 or self._gaps[-2] == 0:
+        if len(ledger.gaps) < 2 or ledger.gaps[-2] == 0:
             return None
-        shrink = self._gaps[-1] / self._gaps[-2]
+        shrink = ledger.gaps[-1] / ledger.gaps[-2]
         n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
         return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
 
-    def _pass(self, only: Sequence[int] | None = None) -> tuple[Totals, bool]:
-        """One pass, over some blocks or all; also tells whether it ended within the time limit."""
-        self._choose()
-        self.passes += 1
-        self._mark = asdict(self.seconds)
-        totals, free = self.engine.run_pass(self.passes, only=only)
-        if only is None:  # of the other blocks it is not known
-            self._free_rows = sum(free[learner.number] for learner in self.learners)
+    def _pass(self) -> Totals:
+        """One pass, over some blocks or all, or the rest of one."""
+        ledger = self.ledger
+        if self.engine.now is None:
+            ledger.rounds.append(self._rounds())
+            self._set_pace()
+            ledger.passes += 1
+            ledger.mark = asdict(self.seconds)
+        totals, free = self.engine.run_pass(ledger.passes, only=ledger.only)
+        if ledger.only is None:  # of the other blocks it is not known
+            ledger.free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
             done.add(totals[learner.number])
-        self.totals.add(done)
-        self._cut_short = done.starved
-        return done, not self._is_late()
+        ledger.totals.add(done)
+        ledger.cut_short = done.starved
+        return done
 
     def _calibrate(self) -> dict[str, Any]:
         """Fit probabilities to decision values of rows that the second set never saw."""
+        ledger = self.ledger
         self._set_active(self.learners, False)
-        watch = GapWatch(self.settings.tol)
         for learner in self.spare_learners:  # after a warm start there may have been no pass yet
-            learner.solver.rounds = self.rounds[-1] if self.rounds else self._rounds()
-        self.engine.last_pass = self.passes + self.settings.max_passes
-        for number in range(self.passes + 1, self.engine.last_pass + 1):
-            totals, _ = self.engine.run_pass(number)
+            learner.solver.rounds = ledger.rounds[-1] if ledger.rounds else self._rounds()
+        if not ledger.calibrating:
+            ledger.watch = GapWatch(self.settings.tol)
+        self.engine.last_pass = ledger.passes + self.settings.max_passes
+        while not ledger.is_calibrated:
+            if self.engine.now is None:
+                ledger.calibrating += 1
+            totals, _ = self.engine.run_pass(ledger.passes + ledger.calibrating)
             gap = sum(one.gap for one in totals.values())
             dual = math.fsum(learner.solver.dual for learner in self.spare_learners)
-            if watch.is_due(gap, dual) or self._is_late():
-                break
+            late = self._is_late() or ledger.calibrating == self.settings.max_passes
+            ledger.is_calibrated = ledger.watch.is_due(gap, dual) or late
+            self._commit_if_due(0.0 if ledger.is_calibrated else self._commit_after)
         labels = model_labels(self.problems[0], self.store)
         places = label_places(self.problems[0], self.store)
         collector = Collector(labels, places, HELD_OUT_BYTES // 24)  # a copy is made of them
@@ -332,49 +475,53 @@ class _Training:
     def _count_free(self) -> int:
         return sum(solver.count_free() for solver in self.solvers)
 
-    def _choose(self) -> None:
-        """Set rounds and cache size of the next pass."""
-        rounds = self._rounds()
-        self.rounds.append(rounds)
-        plan, learners = self.plan, self.engine.learners
+    def _set_pace(self) -> None:
+        """Set rounds and cache size of the pass at work."""
+        plan, learners, free = self.plan, self.engine.learners, self.ledger.free_rows
         for learner in learners:
             solver = learner.solver
-            solver.rounds = rounds
+            solver.rounds = self.ledger.rounds[-1]
             if self.settings.cache_frac == "auto":
-                free = None if self._free_rows is None else self._free_rows // len(self.learners)
                 solver.working.cache_rows = choose_cache_rows(
-                    free, plan.part_rows, plan.cache_rows // len(learners)
-                )
+                    None if free is None else free // len(self.learners),
+                    plan.part_rows, plan.cache_rows // len(learners),
+                )  # fmt: skip
 
     def _rounds(self) -> int:
-        spent = self._spent()
+        spent, ledger = self._spent(), self.ledger
         return choose_rounds(
-            self.settings.rounds, len(self.plan.parts), self.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, self._is_warm,
+            self.settings.rounds, len(self.plan.parts), ledger.rounds, self._pass_bytes,
+            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, ledger.is_warm,
         )  # fmt: skip
 
     def _spent(self) -> dict[str, float]:
         """Seconds since the last pass began, by purpose."""
-        return {k: v - self._mark[k] for k, v in asdict(self.seconds).items()}
+        return {k: v - self.ledger.mark[k] for k, v in asdict(self.seconds).items()}
 
     def _is_late(self) -> bool:
         return time_left(self.settings, self.begin) < 0
 
-    def _certify(self) -> Certificate:
+    def _certify(self, last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
 
-        Where there is still something to do, it goes on with weights rebuilt from the alphas.
+        Where there is still something to do, it goes on with weights rebuilt from the alphas; also
+        where numbers are so extreme that the running ones have drifted away. After the last pass
+        weights stay what was certified: the model is these.
         """
         self._set_active(self.spare_learners, False)
         found = self.engine.certify()
-        self._set_active(self.spare_learners, True)
         certificate = Certificate.total([one for one, _ in found.values()])
+        if certificate.drift > MOST_DRIFT:
+            self.engine.replace_weights(found)
+            found = self.engine.certify()
+            certificate = Certificate.total([one for one, _ in found.values()])
+        self._set_active(self.spare_learners, True)
         if certificate.drift > MOST_DRIFT:
             raise StoreError(
                 f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
             )
-        if certificate.relative_gap > self.settings.tol:
+        if certificate.relative_gap > self.settings.tol and not last:
             self.engine.replace_weights(found)
         return certificate
 
@@ -383,19 +530,21 @@ class _Training:
         busy = max(seconds["solve"], 1e-9)
         dual = self.dual
         record = {
-            "pass": self.passes,
-            "rounds": self.rounds[-1],
-            "elapsed": time.perf_counter() - self.begin,
+            "pass": self.ledger.passes,
+            "rounds": self.ledger.rounds[-1],
+            "elapsed": self._elapsed(),
             "seconds": seconds,
             "rows_per_second": done.visits / busy,
             "nnz_per_second": done.visits / busy * self.store.nnz / self.store.n_rows,
             "dual": dual,
             # A pass that was cut short has not seen every row.
             "estimated_gap": done.gap if complete else None,
-            "estimated_relative_gap": done.gap / max(abs(dual), 1e-300) if complete else None,
+            "estimated_relative_gap": (
+                min(done.gap / max(abs(dual), 1e-300), 1e300) if complete else None
+            ),
             "visits": done.visits,
             "updates": done.updates,
-            "free_rows": self._free_rows,
+            "free_rows": self.ledger.free_rows,
             "cache_rows": sum(s.working.cache_rows for s in self.solvers),
             "cached_rows": sum(s.working.n_cached for s in self.solvers),
             "cached_free": self._count_free(),
@@ -408,46 +557,60 @@ class _Training:
         self.run_files.log({"event": "pass", **record})
         self.progress.row(record)
 
-    def _commit(self, certificate: Certificate | None) -> None:
-        """Make the end of this pass the state to come back to."""
-        position = {
-            "settings": self.settings.to_dict(),
-            "store": str(self.store.folder),
-            "store_rows": self.store.n_rows,
-            "passes": self.passes,
-            "rounds": self.rounds,
-            "certificate": certificate.to_dict() if certificate else None,
-            "totals": asdict(self.totals),
-            "shape": shape_record(self.store, self.plan, self.problems),
-        }
-        begin = time.perf_counter()
+    def _after_block(self) -> None:
+        """Commit inside a pass, where it is time or the end."""
+        self._commit_if_due(float(self.settings.checkpoint_every) or math.inf)
+
+    def _commit_if_due(self, after: float) -> None:
+        """Commit if the last one is so many seconds old; also if told to stop, and end here."""
+        asked, every = self.is_stopped(), float(self.settings.checkpoint_every) or math.inf
+        if asked or time.monotonic() - self._committed >= min(after, every):
+            self._commit()
+        if asked:
+            raise KeyboardInterrupt
+        if self.job.is_too_large():
+            self._commit()
+            raise MemoryError
+
+    def _stop_if_asked(self) -> None:
+        """End here if told so, where nothing has changed since the last commit."""
+        if self.is_stopped():
+            raise KeyboardInterrupt
+
+    def _commit(self) -> None:
+        """Make this moment, between two steps, the state to come back to."""
+        begin = time.monotonic()
         with self.seconds.measure("write"):
-            self.run_files.commit(position, self._state())
-        self._committed = time.perf_counter()
-        self._commit_after = max(COMMIT_SECONDS, COMMIT_SHARE * (self._committed - begin))
+            place, ledger = self.engine.place(), self.ledger
+            ledger.seconds = asdict(self.seconds)
+            ledger.bytes_read = self.engine.reader.bytes_read
+            now = replace(ledger, elapsed=self._elapsed())
+            self.run_files.commit(
+                {**self.itself, **now.record(), "engine": place}, self.engine.state()
+            )
+        took = time.monotonic() - begin
+        self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 
-    def _state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What a commit keeps of all solvers."""
-        return {
-            name if k == 0 else f"{name}-{k}": array
-            for k, solver in enumerate(self.solvers)
-            for name, array in solver.state().items()
-        }
+    def _elapsed(self) -> float:
+        """Seconds of all processes that took part."""
+        return self.ledger.elapsed + time.perf_counter() - self.begin
 
-    def report(self, certificate: Certificate, converged: bool) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The figures of the training."""
+        ledger, certificate = self.ledger, self.ledger.certificate
+        assert certificate is not None
         return {
             "primal": certificate.primal,
             "dual": certificate.dual,
             "gap": certificate.gap,
             "relative_gap": certificate.relative_gap,
-            "converged": converged,
-            "passes": self.passes,
-            "rounds": self.rounds,
-            "updates": self.totals.updates,
-            "visits": self.totals.visits,
-            "visits_cut_short": self._cut_short,
-            "seconds": {"total": time.perf_counter() - self.begin, **asdict(self.seconds)},
+            "converged": certificate.relative_gap <= self.settings.tol,
+            "passes": ledger.passes,
+            "rounds": ledger.rounds,
+            "updates": ledger.totals.updates,
+            "visits": ledger.totals.visits,
+            "visits_cut_short": ledger.cut_short,
+            "seconds": {"total": self._elapsed(), **asdict(self.seconds)},
             "bytes_read": self.engine.reader.bytes_read,
             "peak_rss_bytes": peak_bytes(),
             "n_support": certificate.n_support,

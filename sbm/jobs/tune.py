@@ -6,6 +6,8 @@ it, wherever it lies and whatever it is equal to. Small values of C go first; la
 by one, from the alphas of the largest so far, and only when that one is as good as the best. A
 model whose gap is small enough rests, a C that others have left behind is given up. At the end all
 that are left are certified and judged at fixed weights, and the best C is trained on all rows.
+
+The end of every pass is committed to ``MODEL.tune.run/``, and the same command goes on from there.
 """
 
 import itertools
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.engine import Engine, Folds, Group, Learner
 from sbm.jobs.exam import Exam, Metric, choose_metric
 from sbm.jobs.metrics import BinaryMetrics
@@ -26,6 +28,7 @@ from sbm.jobs.pace import choose_cache_rows, choose_rounds
 from sbm.jobs.problem import label_places, make_problems, model_labels
 from sbm.jobs.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
+from sbm.jobs.resume import identity, is_finished, refuse_unfinished, same_run
 from sbm.jobs.setup import (
     class_counts,
     find_store,
@@ -33,18 +36,21 @@ from sbm.jobs.setup import (
     place_of,
     plan_of,
     read_weights,
+    run_folder,
     shape_of,
     time_left,
 )  # fmt: skip
 from sbm.jobs.train import train
 from sbm.jobs.tunepicture import check_metric_picture, draw_metric
 from sbm.jobs.warm import kernels_of, prepare
+from sbm.jobs.warmstart import shape_record
 from sbm.settings import Settings, format_number, parse_grid
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.model import Model
+from sbm.store.run import Run
 
 __all__ = ["tune"]
 
@@ -66,6 +72,7 @@ def tune(
     folds: int = 5,
     metric: str | None = None,
     picture: str | Path | None = None,
+    resume: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[Model, dict[str, Any]]:
     """Find the best C by cross-validation, and train on all rows with it.
@@ -86,6 +93,8 @@ def tune(
         A key of `sbm.jobs.exam.METRICS`. Default: ``accuracy``, of targets ``mse``.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
+    resume : bool, optional
+        False: begin anew. Default: go on with what the same call began.
     progress : Progress, optional
 
     Returns
@@ -130,31 +139,45 @@ def tune(
         exams = BinaryMetrics.bytes_for(blocks.n_rows // folds, len(problems))
     advice = "fewer values of C or fewer folds"
     shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)
-    plan = plan_of(settings, blocks, shape)
+    plan = plan_of(settings, blocks, shape, progress=progress)
     progress.note(f"{len(every)} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, every), blocks.value_type, progress)
     beside = path.with_name(path.name + ".tune")
-    with blocks.in_use(), open_run(beside, every, plan) as run:
-        try:
+    itself = identity(settings, blocks, weights) | {
+        "kind": "tune", "Cs": values, "folds": folds, "metric": chosen.name,
+        "shape": shape_record(blocks, plan, every),
+    }  # fmt: skip
+    record = same_run(run_folder(beside), itself) if resume is not False else None
+    if resume is not False and not (record and is_finished(record)):
+        refuse_unfinished(run_folder(path))
+    if record is not None and is_finished(record):
+        report = record["report"]
+    else:
+        with blocks.in_use(), open_run(beside, every, plan, record) as run:
             engine = Engine(
                 blocks, settings, every, plan, run, progress,
                 folds=Folds(folds, settings.seed),
                 held_out=[f for _ in values for f in range(folds) for _ in problems[0]],
                 weights=weights, is_late=lambda: time_left(settings, begin) < 0,
             )  # fmt: skip
-            report = _Tuning(
-                engine, settings, blocks, problems, values, folds, chosen, progress
-            ).run()
-            del engine  # its memory goes to the training
-        finally:  # nobody could go on from there
-            shutil.rmtree(run.folder, ignore_errors=True)
-    report["seconds"] = {"tune": time.perf_counter() - begin}
+            tuning = _Tuning(
+                engine, settings, blocks, problems, values, folds, chosen, progress, run, itself
+            )
+            try:
+                report = tuning.run(record)
+            except DataError:  # nobody could go on from there
+                shutil.rmtree(run.folder, ignore_errors=True)
+                raise
+            report["seconds"] = {"tune": time.perf_counter() - begin}
+            run.note(report=report)
+            del tuning, engine  # its memory goes to the training
     if picture is not None:
         draw_metric(report, picture)
     limit = settings.time_limit  # of all; the last training gets a moment at least
     limit = None if limit is None else max(0.001, time_left(settings, begin))
     best = replace(final, C=report["best"], time_limit=limit)
-    result, report["train"] = train(blocks.folder, path, best, progress=progress)
+    result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
+    shutil.rmtree(run_folder(beside), ignore_errors=True)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
     }  # fmt: skip
@@ -181,6 +204,10 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if settings.weights == "-":
         raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
     return values
+
+
+def _passes(n: int) -> str:
+    return f"{n} pass" + ("es" if n != 1 else "")
 
 
 def _known(figures: Sequence[float]) -> list[float]:
@@ -218,6 +245,22 @@ class _Candidate:
     def learners(self) -> Sequence[Learner]:
         return self.group.learners
 
+    def record(self) -> dict[str, Any]:
+        """What it came to by the end of a pass, as JSON; `restore` undoes it."""
+        seconds = [learner.seconds for learner in self.learners]
+        return {
+            "is_active": self.is_active, "metrics": self.metrics, "gap": self.gap,
+            "passes": self.passes, "seconds": seconds,
+        }  # fmt: skip
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Undo `record`."""
+        self.set_active(record["is_active"])
+        self.metrics, self.gap = list(record["metrics"]), float(record["gap"])
+        self.passes = int(record["passes"])
+        for learner, seconds in zip(self.learners, record["seconds"], strict=True):
+            learner.seconds = float(seconds)
+
     def set_active(self, active: bool) -> None:
         """Take part in the passes to come, or not."""
         for learner in self.learners:
@@ -245,10 +288,12 @@ class _Tuning:
         n_folds: int,
         metric: Metric,
         progress: Progress,
+        run: Run,
+        itself: dict[str, Any],
     ) -> None:
         self.engine, self.settings, self.store = engine, settings, store
         self.Cs, self.n_folds, self.metric = Cs, n_folds, metric
-        self.progress = progress
+        self.progress, self._run, self._itself = progress, run, itself
         labels, places = model_labels(problems[0][0], store), label_places(problems[0][0], store)
         learners = iter(engine.learners)
         self.candidates = []
@@ -264,15 +309,58 @@ class _Tuning:
         for candidate in self.candidates:
             candidate.set_active(candidate.C not in self.waiting)
 
-    def run(self) -> dict[str, Any]:
-        """Train, give up, rest; then judge what is left."""
+    def run(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Train, give up, rest; then judge what is left.
+
+        Parameters
+        ----------
+        record : mapping or None
+            Of the commit to go on from.
+        """
         with self.engine.at_work():
+            if record is not None:
+                self._go_on(record)
             while self._active() and self.passes < self.settings.max_passes:
                 self._pass()
                 if self.engine.is_late():
                     break
+                self._commit()
             self._judge()
         return self._report()
+
+    def _commit(self) -> None:
+        """Make the end of this pass what there is to go on from."""
+        place = self.engine.place()
+        tuning = {
+            "passes": self.passes,
+            "rounds": self.rounds,
+            "given_up": sorted(self.given_up),
+            "waiting": self.waiting,
+            "free": {str(k): n for k, n in self._free.items()},
+            "bytes_read": self.engine.reader.bytes_read,
+            "candidates": [candidate.record() for candidate in self.candidates],
+        }
+        state = self.engine.state()
+        self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
+
+    def _go_on(self, record: Mapping[str, Any]) -> None:
+        """Take over what the last commit says."""
+        try:
+            tuning = record["tuning"]
+            self.passes, self.rounds = tuning["passes"], tuning["rounds"]
+            self.given_up, self.waiting = set(tuning["given_up"]), tuning["waiting"]
+            self._free = {int(k): n for k, n in tuning["free"].items()}
+            for candidate, one in zip(self.candidates, tuning["candidates"], strict=True):
+                candidate.restore(one)
+            self.engine.reader.bytes_read = tuning["bytes_read"]
+            self.engine.restore(record["engine"], self._run)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StoreError(
+                f"{self._run.folder} cannot be gone on with ({error}); start over with --fresh"
+            ) from error
+        self.progress.stage(
+            f"going on with {self._run.folder}, after {_passes(self.passes)}; --fresh starts over"
+        )
 
     def _active(self) -> list[_Candidate]:
         return [c for c in self.candidates if c.is_active]

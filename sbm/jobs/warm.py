@@ -7,8 +7,6 @@ rows, and the machine code stays on disk. A marker beside that code says it is t
 
 import itertools
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,59 +63,70 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     """
     sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
     state = compiled.fingerprint(*sources)
-    marker = compiled.folder() / f"{command}-{value_type}.{state}.ready"
-    if compiled.COMPILE_HERE in os.environ or marker.exists():
+    marker = f"{command}-{value_type}.{state}.ready"
+    if compiled.COMPILE_HERE in os.environ or _is_there(marker):
         return
     if command not in _WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
     what = command if command in _WITHOUT_STORE else "training"
     what = "the stream" if command.startswith(_STREAM) else what
     progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
-    code = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r})"
-    environment = {**os.environ, compiled.COMPILE_HERE: "1"}
-    child = subprocess.run(
-        [sys.executable, "-c", code], env=environment, check=False, capture_output=True
-    )
-    if child.returncode != 0:
-        last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-        progress.note(f"compiling ahead failed ({last}); compiling kernel by kernel instead")
-        return
+    if unusable := compiled.unusable():
+        progress.wait(
+            f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
+            f"we cannot write to, or others can; name a folder of your own in {compiled.FOLDER}"
+        )
     try:
-        for old in marker.parent.glob(f"{command}-{value_type}.*.ready"):
-            old.unlink(missing_ok=True)
-        marker.touch()
-    except OSError:
-        progress.note(f"cannot write to {marker.parent}: compiling anew in every process")
+        with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
+            order = f"from sbm.jobs.warm import run; run({command!r}, {value_type!r}, {folder!a})"
+            problem, _ = compiled.run_compiler(order)
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
+    else:
+        compiled.keep(marker, b"")
 
 
-def run(command: str, value_type: str) -> None:
-    """Run a command on a handful of rows, in the child."""
+def _is_there(marker: str) -> bool:
+    return any(os.path.exists(place / marker) for place in compiled.places())
+
+
+def run(command: str, value_type: str, folder: str) -> None:
+    """Run a command on a handful of rows, in the child.
+
+    Parameters
+    ----------
+    command, value_type : str
+        As for `prepare`.
+    folder : str
+        For its files; an empty one.
+    """
     if command == "predict":
-        return _predict()
+        return _predict(Path(folder))
     if command.startswith(_STREAM):
-        return _stream(command.removeprefix(_STREAM), value_type)
+        return _stream(command.removeprefix(_STREAM), value_type, Path(folder))
     from sbm.jobs.split import split
     from sbm.jobs.train import train
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
-    with tempfile.TemporaryDirectory() as folder:
-        for text in kinds.values():
-            source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
-            source.write_text(text, "ascii")
-            split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
-            split([source], store, dtype=dtype, blocks=2, force=True)
-        if command != "split":
-            settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(_WEIGHTED)])
-            if command.endswith(_WEIGHTED):
-                weights = Path(folder, "weights.txt")
-                weights.write_text("1\n" * text.count("\n"), "ascii")
-                settings = replace(settings, weights=str(weights))
-            train(store, Path(folder, "t.model"), settings)
+    source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
+    for text in kinds.values():
+        source.write_text(text, "ascii")
+        split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
+        split([source], store, dtype=dtype, blocks=2, force=True)
+    if command != "split":
+        settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(_WEIGHTED)])
+        if command.endswith(_WEIGHTED):
+            weights = Path(folder, "weights.txt")
+            weights.write_text("1\n" * text.count("\n"), "ascii")
+            settings = replace(settings, weights=str(weights))
+        train(store, Path(folder, "t.model"), settings)
     return None
 
 
-def _stream(kind: str, value_type: str) -> None:
+def _stream(kind: str, value_type: str, folder: Path) -> None:
     from sbm.jobs.stream import stream
     from sbm.solver.online import ONLINE
 
@@ -125,26 +134,22 @@ def _stream(kind: str, value_type: str) -> None:
     few = _TINY["ones" if value_type == "ones" else "real"]
     many = "".join(f"{k % 3}{line[2:]}\n" for k, line in enumerate(few.splitlines()))
     dtype = "float64" if value_type == "float64" else "float32"
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "t.svm")
-        texts = (few, many) if kind in ("online", "multiclass") else (few,)
-        for text, learner in itertools.product(texts, learners):
-            source.write_text(text, "ascii")
-            settings = Settings(**_SETTINGS.get(kind, {}))
-            stream(
-                source, Path(folder, "t.model"), settings,
-                options={"learner": learner, "dtype": dtype},
-            )  # fmt: skip
+    source = folder / "t.svm"
+    texts = (few, many) if kind in ("online", "multiclass") else (few,)
+    for text, learner in itertools.product(texts, learners):
+        source.write_text(text, "ascii")
+        settings = Settings(**_SETTINGS.get(kind, {}))
+        options = {"learner": learner, "dtype": dtype}
+        stream(source, folder / "t.model", settings, options=options)
 
 
-def _predict() -> None:
+def _predict(folder: Path) -> None:
     from sbm.jobs.predict import predict
     from sbm.store.model import Model
 
     ids = np.arange(1, 27, dtype=np.int64)
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "t.svm")
-        for text in _TINY.values():
-            source.write_text(text, "ascii")
-            for labels, n_columns in (([-1.0, 1.0], 1), ([-1.0, 0.0, 1.0], 3)):
-                predict(Model(ids, np.ones((len(ids), n_columns)), labels), source)
+    source = folder / "t.svm"
+    for text in _TINY.values():
+        source.write_text(text, "ascii")
+        for labels, n_columns in (([-1.0, 1.0], 1), ([-1.0, 0.0, 1.0], 3)):
+            predict(Model(ids, np.ones((len(ids), n_columns)), labels), source)

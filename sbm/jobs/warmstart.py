@@ -7,7 +7,6 @@ there; new rows start at 0; alphas of rows that are gone are dropped, and W is m
 """
 
 import itertools
-import shutil
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.files import lock, write_error
 from sbm.store.run import Run
 
 __all__ = ["Earlier", "find_run", "last_run", "shape_record"]
@@ -41,20 +39,20 @@ def shape_record(
     return {
         "blocks": [_sizes(entry) for entry in blocks],
         "files": [entry["file"] for entry in blocks],
-        "parts": [[astuple(piece) for piece in part.pieces] for part in plan.parts],
+        "parts": [[list(astuple(piece)) for piece in part.pieces] for part in plan.parts],
         "outputs": [problem.n_outputs for problem in problems],
         "listed": problems[0].listed,
     }
 
 
-def _sizes(entry: dict[str, Any]) -> list[int]:
-    """Return what tells a block of other rows from this one, as far as sizes can."""
-    return [entry[name] for name in ("rows", "nnz", "bytes")]
+def _sizes(entry: dict[str, Any]) -> list[int | None]:
+    """Return what tells a block of other rows from this one; older stores know no checksum."""
+    return [*(entry[name] for name in ("rows", "nnz", "bytes")), entry.get("crc32")]
 
 
 def last_run(model: Path) -> Path | None:
     """Return the run of the last training of a model, or None where there is no commit of one."""
-    return _with_commit(run_folder(model), _aside(run_folder(model)))
+    return _with_commit(run_folder(model))
 
 
 def find_run(path: str | Path) -> Path:
@@ -67,7 +65,7 @@ def find_run(path: str | Path) -> Path:
     """
     path = Path(path)
     beside = run_folder(path)
-    found = _with_commit(path, beside, _aside(path), _aside(beside))
+    found = _with_commit(path, beside)
     if found is not None:
         return found
     if (path / MANIFEST).is_file():
@@ -89,10 +87,6 @@ def find_run(path: str | Path) -> Path:
 def _with_commit(*folders: Path) -> Path | None:
     """Return the first of the folders that holds a run with a commit."""
     return next((folder for folder in folders if (folder / "run.json").is_file()), None)
-
-
-def _aside(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".before")
 
 
 class Earlier:
@@ -123,7 +117,6 @@ class Earlier:
         self, folder: Path, store: BlockStore, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         self.folder, self._store = folder, store
-        self._replaced: Path | None = None
         record = Run.read(folder)
         if record.get("kind") == "stream":
             raise StoreError(
@@ -182,13 +175,16 @@ class Earlier:
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
 
-    def _find_blocks(self, sizes: list[list[int]], files: list[str] | None) -> dict[int, int]:
+    def _find_blocks(
+        self, sizes: list[list[int | None]], files: list[str] | None
+    ) -> dict[int, int]:
         """Return the number that each block of the store had, if the earlier training had it."""
         now = self._store.manifest["blocks"]
         if files is None:  # an older version wrote no names; nothing was expired then
             files = [entry["file"] for entry in now[: len(sizes)]]
         ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
-        if [ever.get(file) for file in files] != sizes:
+        known = [ever.get(file, [])[: len(was)] for file, was in zip(files, sizes, strict=False)]
+        if known != sizes:  # of an older version there are no checksums
             raise StoreError(
                 f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
                 "that were appended or expired since may differ; leave out --warm-start"
@@ -203,29 +199,6 @@ class Earlier:
             for number, part in enumerate(plan.parts)
             if any(piece.block not in self._was for piece in part.pieces)
         ]
-
-    def step_aside(self, folder: Path) -> None:
-        """Move out of the way if a new run is about to take this one's place.
-
-        What lies there is the new one's from now on, and `remove` removes it.
-
-        Raises
-        ------
-        StoreError
-            Another process trains this model, or the run cannot be moved.
-        """
-        aside = _aside(folder)
-        self._replaced = aside
-        if not folder.exists() or not self.folder.samefile(folder):
-            return
-        with lock(folder / "lock", f"the run {folder}"):
-            try:
-                if aside.exists():
-                    shutil.rmtree(aside)
-                folder.rename(aside)
-            except OSError as error:
-                raise write_error(aside, error) from error
-        self.folder = self._run.folder = aside
 
     def hand_over(self, run: Run, plan: MemoryPlan) -> None:
         """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
@@ -322,8 +295,3 @@ class Earlier:
         learner.solver.problem.restore(
             {name: self._of(name, learner.number) for name in learner.solver.problem.state()}
         )
-
-    def remove(self) -> None:
-        """Remove the run that the one that is finished now has replaced."""
-        if self._replaced is not None:
-            shutil.rmtree(self._replaced, ignore_errors=True)

@@ -8,6 +8,7 @@ chunk of rows finds its own.
 import itertools
 import os
 import weakref
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,8 @@ class RowWeights:
     ----------
     total : float
         Sum of all weights.
+    checksum : int
+        CRC-32 of the weights, in the order of the text.
 
     Raises
     ------
@@ -73,7 +76,7 @@ class RowWeights:
             for chunk in chunks:
                 self._place[block, chunk.offset] = first
                 first += chunk.rows
-        self.total = 0.0
+        self.total, self.checksum = 0.0, 0
         try:
             with TemporaryFile(dir=folder) as file:
                 self._fill(file, store, str(source), begins)
@@ -83,7 +86,7 @@ class RowWeights:
         except SbmError:  # some are OSErrors, too
             raise
         except OSError as error:
-            raise write_error(folder / "weights", error) from error
+            raise write_error(folder.resolve(), error) from error
         if self.total == 0:
             raise DataError(f"{source}: all weights are 0; give at least one row a weight above 0")
 
@@ -108,6 +111,7 @@ class RowWeights:
                     file.write(part.tobytes())
                     ends[block] += len(part)
         weights.refuse_more(store.n_rows)
+        self.checksum = weights.checksum
 
     def read(self, chunk: Chunk, out: Floats) -> None:
         """Write the weights of a chunk's rows to `out`, shape (at least n_rows,).
@@ -143,6 +147,7 @@ class _Stream:
         self._pieces = self._parse()
         self._rest = np.empty(0)
         self._read = 0
+        self.checksum = 0
 
     def _parse(self) -> Iterator[Floats]:
         """Yield weights as they come; a line with a number alone is LIBSVM text, too."""
@@ -163,6 +168,7 @@ class _Stream:
                     token = format_number(float(weights[k]))
                     raise DataError(f"{place}: {reason.format(token=token)}")
                 self._read += len(weights)
+                self.checksum = zlib.crc32(weights.tobytes(), self.checksum)
                 yield weights.copy()
 
     def take(self, n: int, n_rows: int) -> Floats:

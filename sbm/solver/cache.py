@@ -5,9 +5,9 @@ The policies rank the rows of the working set after a step; the best ones that f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +206,47 @@ class WorkingSet:
         )  # fmt: skip
         self.n = self.n_cached
         return evicted
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Which rows are cached, and their variables, as arrays to keep; views."""
+        n = self.n_cached
+        names = ("home", "row", "lengths", "score")
+        return {name: getattr(self, name)[:n] for name in names} | self.alpha.state(n)
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` said; the rows themselves are brought by `refill`.
+
+        Raises
+        ------
+        ValueError
+            There is no room for so many rows.
+        """
+        n, lengths = len(state["home"]), state["lengths"]
+        nnz = int(lengths.sum(dtype="int64"))
+        if n > self.alpha.capacity or nnz > self.cache_nnz or lengths.min(initial=0) < 0:
+            raise ValueError(f"{n} cached rows of {nnz} nonzeros")
+        for name in ("home", "row", "lengths", "score"):
+            getattr(self, name)[:n] = state[name]
+        self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
+        self.alpha.restore(state, n)
+        self.n_cached = self.n = n
+
+    def refill(self, block: int, rows: Rows) -> int:
+        """Copy the cached rows of a block from it; return how many these were.
+
+        Parameters
+        ----------
+        block : int
+        rows : Rows
+            In the arena of the working set.
+        """
+        return int(
+            self._kernels.refill(
+                block, self.n_cached, rows.starts, rows.lengths, rows.y, rows.weights,
+                self.starts, self.lengths, self.y, self.weights, self.home, self.row,
+                self.arena.indices, self.arena.values,
+            )
+        )  # fmt: skip
 
     def mark_cached(self, block: int, marks: npt.NDArray[np.bool_]) -> None:
         """Set the entries of a block's cached rows in `marks`, shape (n_block,)."""

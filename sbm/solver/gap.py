@@ -2,6 +2,8 @@
 
 For any W and any feasible α the gap P(W) - F(α) is a sum of terms that are never negative, one a
 row, plus ½|W - W(α)|²: no cancellation, and exact even if the running W has drifted from its α.
+The terms are those of the worst decision values within rounding: where costs are large against the
+objective, the last bits of a margin are what counts.
 """
 
 import math
@@ -12,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas
+from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.problem import AnyProblem, squared_norm
+from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
 
 __all__ = ["Certificate", "Certifier", "GapWatch"]
 
@@ -29,7 +32,7 @@ class Certificate:
     dual : float
         F(α), a lower bound of every model's objective.
     gap : float
-        P(W) - F(α), so P(W) - P* <= gap.
+        P(W) - F(α), so P(W) - P* <= gap; as large as it can be within the rounding of margins.
     relative_gap : float
         gap / max(|primal|, |dual|); 0 where both are 0. Of one class, whose optimum can be 0, the
         divisor is at least the problem's unit.
@@ -95,20 +98,31 @@ class Certifier:
         self._sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
 
     def finish(self) -> Certificate:
-        """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with."""
-        sums = [math.fsum(column) for column in zip(*self._sums, strict=True)]
+        """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with.
+
+        Raises
+        ------
+        DataError
+            A number is beyond the range of a float.
+        """
+        columns = list(zip(*self._sums, strict=True))
+        if not all(math.isfinite(part) for column in columns for part in column):
+            raise DataError(TOO_LARGE)
+        sums = [math.fsum(column) for column in columns]
         primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
         unit = self._problem.unit
         scale = max(abs(primal), abs(dual), unit)
         # ½|W|² is a part of the primal value, but for one class it is not below it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
+        if not all(map(math.isfinite, (primal, dual, gap, drift2, scale, size2))):
+            raise DataError(TOO_LARGE)
         return Certificate(
             primal=primal,
             dual=dual,
             gap=gap,
             relative_gap=gap / scale if scale > 0 else 0.0,
-            drift=math.sqrt(drift2 / size2) if drift2 > 0 else 0.0,
+            drift=math.sqrt(drift2 / size2) if drift2 > 0 and size2 > 0 else 0.0,
             n_support=int(sums[3]),
             n_free=int(sums[4]),
         )
@@ -134,8 +148,9 @@ class GapWatch:
 
     def is_due(self, gap: float, dual: float) -> bool:
         """Whether the gap may be below the tolerance, given a pass's estimate and dual value."""
-        relative = gap / max(abs(dual), 1e-300) if gap > 0 else 0.0
-        ratio = self.ratio or min(1.0, max(0.1, (relative / self.previous) ** 0.5))
+        relative = min(gap / max(abs(dual), 1e-300), 1e300) if gap > 0 else 0.0
+        shrink = relative / self.previous if self.previous > 0 else 1.0
+        ratio = self.ratio or min(1.0, max(0.1, shrink**0.5))
         self.previous, self.since = relative, self.since + 1
         # Right behind a certificate that fell short, only when there is no doubt.
         limit = self.tol if self.since > 1 else 0.5 * self.tol
@@ -143,5 +158,5 @@ class GapWatch:
 
     def learn(self, certified: float) -> None:
         """Note what the certificate said of the last estimate."""
-        self.ratio = certified / self.previous if self.previous > 0 else 0.0
+        self.ratio = min(certified / self.previous, 1e300) if self.previous > 0 else 0.0
         self.since = 0

@@ -285,7 +285,8 @@ def _state_of(solver: Solver) -> State:
     """State of a solver with the rows of its cache."""
     work, n = solver.working, solver.working.n_cached
     state = solver.state()
-    del state["home"]
+    for name in ("home", "held"):  # there is one home
+        state.pop(name, None)
     nnz = int(work.lengths[:n].sum(dtype=np.int64))
     own = slice(work.base, work.base + nnz)
     state |= {"lengths": work.lengths[:n], "y": work.y[:n], "indices": work.arena.indices[own]}

@@ -6,6 +6,7 @@ add a row here and a kernel of its name to ``kernels/online.py``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.errors import SettingsError
+from sbm.errors import DataError, SettingsError
 from sbm.settings import format_number
 from sbm.solver.onepass import GrowingWeights, two_codes
+from sbm.solver.problem import TOO_LARGE, squared_norm
 from sbm.solver.step import Totals
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from sbm.rows import Rows
 
 __all__ = ["ONLINE", "Online", "OnlineLearner", "OnlinePass"]
+
+# What is multiplied with such numbers stays in the range of a float.
+LEAST, MOST = 1e-40, 1e40
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ class Online:
                 raise SettingsError(
                     f"{name} of {learner.name} is {format_number(value)}; "
                     "it must be a finite number above 0"
+                )
+            if used and not LEAST <= value <= MOST:
+                raise SettingsError(
+                    f"{name} of {learner.name} is {format_number(value)}; it must lie between "
+                    f"{LEAST:g} and {MOST:g}, scale the values of the rows instead"
                 )
 
     def learn(
@@ -173,10 +183,18 @@ class OnlinePass:
             array.grow(n_features)
 
     def learn(self, rows: Rows) -> Totals:
-        """Learn from rows in their order."""
+        """Learn from rows in their order.
+
+        Raises
+        ------
+        DataError
+            Weights have grown beyond the range of a float.
+        """
         self.n_rows += len(rows)
         arrays = [array.values for array in self._arrays]
         visits, updates = self._online.learn(rows, arrays, self._positive)
+        if not all(math.isfinite(squared_norm(array)) for array in arrays):
+            raise DataError(TOO_LARGE)
         return Totals(visits=visits, updates=updates, rounds=1)
 
     def polish(self, rounds: int) -> Totals:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled import load
+from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.losses import Loss
 from sbm.solver.pairs import solve_pairs
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sbm.solver.cache import WorkingSet
 
 __all__ = [
+    "TOO_LARGE",
     "AnyProblem",
     "MultiProblem",
     "OneClass",
@@ -42,6 +44,12 @@ __all__ = [
 _PREFETCH_ABOVE = 1 << 24
 _PREFETCH_ROWS = 3
 _MEAN_OF = 10_000  # rows, about, whose mean |x|² stands for that of all
+_EPSILON = 2.0**-52  # relative rounding error of a number
+
+TOO_LARGE = (
+    "the numbers of these rows grow beyond what a float64 holds, 1.8e308; make values and targets "
+    "smaller (a common factor will do), or take a smaller C"
+)
 
 Weights: TypeAlias = npt.NDArray[np.float64]
 
@@ -148,6 +156,11 @@ class Problem:
         -------
         ndarray, shape (5,), float64
             Rise of Σ d_i; gap of the block's rows at their first visit; visits; updates; sweeps.
+
+        Raises
+        ------
+        DataError
+            A number is beyond the range of a float.
         """
         assert isinstance(work.alpha, DenseSet)
         n, stats = work.n, np.zeros(5)
@@ -157,7 +170,7 @@ class Problem:
             *self._numbers, 1.0, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
             how.state, how.active, how.order, stats,
         )  # fmt: skip
-        return stats
+        return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
@@ -308,7 +321,7 @@ class OneClass:
         excess = self._level[1] - self.nu * self.total
         self._level[0] -= self._scale * share / self.total * excess
         stats[1] += abs(self.rho * excess) * share / self.total
-        return stats
+        return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark every row: ρ moves with all of them, so none is at rest for sure."""
@@ -326,7 +339,7 @@ class OneClass:
         Returns
         -------
         ndarray, shape (5,), float64
-            Σ g_i, Σ φ_i, Σ α_i, support vectors, free support vectors.
+            Rounding of Σ φ_i, at most; Σ φ_i, Σ α_i, support vectors, free support vectors.
         """
         assert isinstance(alpha, Dense)
         sums = np.zeros(6)
@@ -334,8 +347,8 @@ class OneClass:
             rows.starts, rows.lengths, rows.weights, rows.indices, rows.values, alpha.values,
             W[:, 0], W_alpha[:, 0], self._x_sum, self.rho, rows_ahead(W), sums,
         )  # fmt: skip
-        loss, alpha_sum, _, support, free, gap = sums
-        return np.array([gap, loss, alpha_sum, support, free])
+        loss, alpha_sum, _, support, free, missed = sums
+        return np.array([missed, loss, alpha_sum, support, free])
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights
@@ -345,9 +358,10 @@ class OneClass:
         Where Σ α is too large all are scaled down, else all are moved towards their upper bounds;
         W follows, as Σ U x is known.
         """
-        _, loss, alpha_sum, _, _ = sums
+        missed, loss, alpha_sum, _, _ = sums
         n = self.nu * self.total
         self._level[1] = alpha_sum
+        size = 0.5 * squared_norm(W) + abs(n * self.rho) + loss
         primal = 0.5 * squared_norm(W) - n * self.rho + loss
         if alpha_sum >= n:
             norm = squared_norm(W_alpha) * (n / alpha_sum) ** 2
@@ -357,7 +371,8 @@ class OneClass:
             norm = squared_norm((1 - t) * W_alpha, -t * self._x_sum[:, np.newaxis])
         self._x_sum = None
         dual = -0.5 * norm
-        return primal, dual, max(0.0, primal - dual)
+        # Unlike that of other losses this is a difference, of numbers that are rounded.
+        return primal, dual, max(0.0, primal - dual) + missed + 4 * _EPSILON * size
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
         """Move variables that lie outside their bounds to the nearest one, in place."""
@@ -463,7 +478,7 @@ class MultiProblem:
             np.empty(self._width, np.int32), np.empty(self.n_outputs, np.bool_),
             np.empty(FEW, np.bool_), stats,
         )  # fmt: skip
-        return stats
+        return _finite(stats)
 
     def _solve_pairs(
         self, work: WorkingSet, pool: ListPool, W: Weights, how: Sweeps
@@ -482,9 +497,8 @@ class MultiProblem:
         )  # fmt: skip
         W[:] = by_class.T
         pool.gather(beta, work.home[:n])
-        return np.array(
-            [totals.gain, totals.gap, totals.visits, totals.updates, totals.sweeps, 0.0]
-        )
+        stats = [totals.gain, totals.gap, totals.visits, totals.updates, totals.sweeps, 0.0]
+        return _finite(np.array(stats))
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
@@ -576,6 +590,13 @@ def _separable_bounds(
     return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
 
 
+def _finite(stats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what a solve added up to, if all of it is a number."""
+    if not np.isfinite(stats).all():
+        raise DataError(TOO_LARGE)
+    return stats
+
+
 def _first(weights: Weights | None, n: int) -> Weights | None:
     return None if weights is None else weights[:n]
 
@@ -586,10 +607,14 @@ def _mean_square(work: WorkingSet) -> float:
     lengths, values = work.lengths[chosen].astype(np.int64), work.arena.values
     total = float(lengths.sum())
     if values is not None:
-        total = math.fsum(
-            float(np.square(values[a : a + k].astype(np.float64)).sum())
-            for a, k in zip(work.starts[chosen].tolist(), lengths.tolist(), strict=True)
-        )
+        with np.errstate(over="ignore"):
+            parts = [
+                float(np.square(values[a : a + k].astype(np.float64)).sum())
+                for a, k in zip(work.starts[chosen].tolist(), lengths.tolist(), strict=True)
+            ]
+        total = sum(parts) if math.inf in parts else math.fsum(parts)
+    if not math.isfinite(total):
+        raise DataError(TOO_LARGE)
     return total / max(1, len(chosen)) or 1.0
 
 
@@ -617,7 +642,8 @@ def squared_norm(W: Weights, minus: Weights | None = None) -> float:
     """
     step = max(1, (1 << 16) // W.shape[1])
     parts = []
-    for k in range(0, len(W), step):
-        part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
-        parts.append(float(np.square(part).sum()))
-    return math.fsum(parts)
+    with np.errstate(over="ignore", invalid="ignore"):  # who asks notices
+        for k in range(0, len(W), step):
+            part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
+            parts.append(float(np.square(part).sum()))
+    return math.fsum(parts) if all(map(math.isfinite, parts)) else math.inf

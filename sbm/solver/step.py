@@ -4,7 +4,7 @@ Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). Loading blocks and keep
 not in memory is the caller's work.
 """
 
-import ast
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -230,20 +230,23 @@ class Solver:
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """W, cache and random state as arrays: with the spilled alphas, all there is to keep."""
-        work, n = self.working, self.working.n_cached
-        arrays = {name: getattr(work, name)[:n] for name in ("home", "row", "score")}
-        random = np.frombuffer(repr(self._random.bit_generator.state).encode(), np.uint8)
+        random = np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8)
         return {
-            **arrays, **work.alpha.state(n), **self.problem.state(), "W": self.W,
-            "random": self._state,
+            **self.working.state(), **self.problem.state(), "W": self.W, "random": self._state,
             "policy_random": random, "dual_sum": np.array([self.dual_sum]),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` said, W and the cache left out."""
+        """Take over what `state` said, W and the cache left out.
+
+        Raises
+        ------
+        KeyError, ValueError, TypeError
+            It is no such state.
+        """
         self._state[:] = state["random"]
-        known = ast.literal_eval(state["policy_random"].tobytes().decode("ascii"))
-        self._random.bit_generator.state = known
+        text = state["policy_random"].tobytes().decode("ascii")
+        self._random.bit_generator.state = json.loads(text.replace("'", '"'))  # once Python's words
         self.dual_sum = float(state["dual_sum"][0])
         self.problem.restore(state)
 

@@ -6,7 +6,8 @@ when a block is merged and spilled when it leaves, home to its block or astray.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,10 @@ class DenseSet:
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
         """Variables of the first `n` rows as arrays to keep."""
         return {"alpha": self.values[:n]}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], n: int) -> None:
+        """Undo `state`, of `n` rows."""
+        self.values[:n] = state["alpha"]
 
 
 class ListPool:
@@ -260,8 +265,24 @@ class ListPool:
         """Lists of the first `n` rows as arrays to keep."""
         lists = self.take(np.arange(n))
         return {
-            "alpha_offsets": lists.offsets, "alpha_outputs": lists.outputs, "alpha": lists.values
+            "alpha_offsets": lists.offsets, "alpha_outputs": lists.outputs, "alpha": lists.values,
+            "held": self.held,
         }  # fmt: skip
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], n: int) -> None:
+        """Undo `state`, of `n` rows.
+
+        Raises
+        ------
+        ValueError
+            The lists are not of so many rows, or there is no room for them.
+        """
+        offsets, outputs = state["alpha_offsets"], state["alpha_outputs"]
+        sound = len(offsets) == n + 1 and offsets[0] == 0 and offsets[-1] == len(outputs)
+        if not sound or (np.diff(offsets) < 0).any() or n + len(outputs) > len(self.outputs):
+            raise ValueError("lists of variables that do not fit")
+        self.fill(Lists(offsets, outputs, state["alpha"]))
+        self.held[:] = state["held"]
 
 
 def _room_for(counts: npt.NDArray[np.int64]) -> Lists:

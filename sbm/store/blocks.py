@@ -4,8 +4,13 @@ A store ``NAME.sbm/`` holds
 
 * ``manifest.json``: what is in it; written last, so a folder without one is no store;
 * ``block-000012.sbb``: chunks of rows, each a container of its own, one behind the other;
-* ``index-0000.sba``: where each chunk lies (block, offset, bytes, rows, nnz);
+* ``index-0000.sba``: where each chunk lies (block, offset, bytes, rows, nnz), and the CRC-32 of its
+  header;
 * ``features-0000.sba``: the feature ids in the order in which their indices were given out.
+
+The manifest has a checksum of its own, and for each block and each file of ids one that stands for
+their content. So no file can be taken for another one, of another store or of other rows. Stores of
+before have no such checksums, and nothing else is missed in them.
 
 Each run of ``split`` or ``split --append`` adds a generation: new blocks, one index file and one
 file with the ids that were new. ``expire`` removes the block files of whole generations; their
@@ -14,14 +19,12 @@ given to another one.
 """
 
 import contextlib
-import json
+import itertools
 import os
 import re
-import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,132 +38,44 @@ from sbm.rows import Rows
 from sbm.store import arrays as container
 from sbm.store.buffers import Buffers
 from sbm.store.codec import RAW, decode_rows, encode_rows
-from sbm.store.files import lock, sync_folder, write_atomically, write_error
+from sbm.store.files import (
+    lock,
+    open_own,
+    read_error,
+    reading,
+    remove,
+    write_atomically,
+    write_error,
+)  # fmt: skip
+from sbm.store.manifest import (
+    FORMAT,
+    MANIFEST,
+    MOST_NNZ_A_BYTE,
+    NONZERO_BYTES,
+    VERSION,
+    block_name,
+    features_name,
+    index_name,
+    kept_generations,
+    next_block,
+    read_manifest,
+    write_manifest,
+)  # fmt: skip
 
 __all__ = [
-    "BlockStore", "BlockWriter", "Chunk", "kept_generations", "next_block", "read_manifest",
-    "write_manifest",
+    "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
+    "kept_generations", "next_block", "read_manifest", "write_generation", "write_manifest",
 ]  # fmt: skip
 
-FORMAT = "sbm-store"
-VERSION = 2  # written; 1 kept rows as planes of bytes, and is read for ever
-MANIFEST = "manifest.json"
-# Bytes of a nonzero in memory, index included.
-NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; what is not touched takes no memory
-
-
-def block_name(block: int) -> str:
-    """File name of a block."""
-    return f"block-{block:06d}.sbb"
-
-
-def features_name(generation: int) -> str:
-    """File name of the feature ids that a generation brought."""
-    return f"features-{generation:04d}.sba"
-
-
-def index_name(generation: int) -> str:
-    """File name of a generation's chunk index."""
-    return f"index-{generation:04d}.sba"
-
-
-# ------------------------------------------------------------------------------- the manifest
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest atomically, with its own checksum."""
-    outer = {"crc32": _checksum(manifest), "manifest": manifest}
-    write_atomically(folder / MANIFEST, [json.dumps(outer, indent=1).encode()])
-
-
-def _checksum(manifest: dict[str, Any]) -> int:
-    """CRC-32 of the content, whatever its layout."""
-    return zlib.crc32(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check the manifest of a store.
-
-    Raises
-    ------
-    StoreError
-        There is none, it is damaged, or of another version.
-    """
-    path = folder / MANIFEST
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(
-            f"{folder} is not a store (it has no {MANIFEST}); make one with sbm split"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        outer = json.loads(data)
-        manifest: dict[str, Any] = outer["manifest"]
-        if set(outer) != {"crc32", "manifest"} or _checksum(manifest) != outer["crc32"]:
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise StoreError(f"{path} is damaged; split the data again") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise StoreError(f"{path} is not the manifest of a store")
-    if manifest.get("version") not in (1, VERSION):
-        raise StoreError(
-            f"{folder} has store version {manifest.get('version')}, this program reads versions "
-            f"1 and {VERSION}; use the program that wrote it, or a newer one"
-        )
-    if not _is_sound(manifest):
-        raise StoreError(f"{path} contradicts itself; split the data again")
-    return manifest
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
-
-
-def _is_sound(manifest: dict[str, Any]) -> bool:
-    """Whether everything that a reader relies on is there and adds up."""
-    try:
-        blocks, labels = manifest["blocks"], manifest["labels"]
-        return (
-            all(_is_count(manifest[key]) for key in ("rows", "nnz"))
-            and _is_count(manifest["features"])
-            and manifest["features"] < 1 << 31
-            and manifest["value_type"] in NONZERO_BYTES
-            and manifest["dtype"] in ("float32", "float64")
-            and isinstance(manifest["class_values"], list | None)
-            and all(_is_count(b[key]) for b in blocks for key in ("rows", "nnz", "bytes"))
-            and manifest["rows"] == sum(b["rows"] for b in blocks)
-            and manifest["nnz"] == sum(b["nnz"] for b in blocks)
-            and all("file" in b for b in blocks)
-            and all("features" in g and "index" in g for g in manifest["generations"])
-            and all(
-                {"at", "blocks"} <= set(g.get("expired", {"at": "", "blocks": []}))
-                for g in manifest["generations"]
-            )
-            and (labels is None or len(labels["values"]) == len(labels["counts"]))
-        )
-    except (KeyError, TypeError):
-        return False
-
-
-def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Entries of the generations whose blocks were not expired."""
-    return [g for g in manifest["generations"] if "expired" not in g]
-
-
-def next_block(manifest: dict[str, Any]) -> int:
-    """Number of the next block to be written, above those of all there ever were."""
-    names = {b["file"] for b in manifest["blocks"]}
-    names.update(*(g.get("blocks", []) for g in manifest["generations"]))
-    return 1 + max((_block_number(name) for name in names), default=-1)
-
-
-def _block_number(file: str) -> int:
-    return int(file.removeprefix("block-").removesuffix(".sbb"))
+# What any store keeps to, so that a small file can say of no large memory that it is needed.
+_MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # of a chunk; one row alone may be longer
+_CHUNK_ARRAYS = frozenset(
+    ["lengths", "lengths_bits", "lengths_more", "gaps", "gaps_bits", "gaps_more", "values",
+     "labels", "codes"]
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------- writing
@@ -188,7 +103,8 @@ class BlockWriter:
         self._first = first
         self._level = level
         self._pool = pool
-        self._chunks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(n_blocks)]
+        # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
+        self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
         self._sizes = [0] * n_blocks
         self._pending: list[Future[None]] = []
         self._buffers = Buffers(_BUFFER)
@@ -229,7 +145,8 @@ class BlockWriter:
                 data = container.encode("chunk", arrays, level=self._level, raw=RAW)
                 size = self._append(block, data)
                 nnz = len(arrays["gaps"])
-                self._chunks[block].append((self._sizes[block], size, len(chosen), nnz))
+                crc32 = container.header_crc(data[0])
+                self._chunks[block].append((self._sizes[block], size, len(chosen), nnz, crc32))
                 self._sizes[block] += size
                 self._buffers.give_back(*arrays.values())
 
@@ -248,10 +165,10 @@ class BlockWriter:
         Returns
         -------
         blocks : list of dict
-            File, rows, nnz and bytes of each block that got rows; blocks are numbered from
+            File, rows, nnz, bytes and CRC-32 of each block that got rows; blocks are numbered from
             `first` without holes.
-        index : ndarray, shape (n_chunks, 5), int64
-            Block, offset, bytes, rows, nnz of each chunk.
+        index : ndarray, shape (n_chunks, 6), int64
+            Block, offset, bytes, rows, nnz of each chunk, and the CRC-32 of its header.
         """
         self.wait()
         blocks: list[dict[str, Any]] = []
@@ -274,8 +191,37 @@ class BlockWriter:
                 "rows": sum(c[2] for c in chunks),
                 "nnz": sum(c[3] for c in chunks),
                 "bytes": self._sizes[written],
+                "crc32": _crc_of([c[4] for c in chunks]),
             })  # fmt: skip
-        return blocks, np.array(index, np.int64).reshape(-1, 5)
+        return blocks, np.array(index, np.int64).reshape(-1, 6)
+
+
+def _crc_of(chunks: Sequence[int]) -> int:
+    """CRC-32 that stands for the content of a block, from those of its chunks' headers."""
+    return zlib.crc32(np.array(chunks, "<u4").tobytes())
+
+
+def write_generation(
+    folder: Path, generation: int, ids: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    """Write the new feature ids and the chunk index of a generation; return their entries.
+
+    Parameters
+    ----------
+    folder : Path
+    generation : int
+        Its number.
+    ids : ndarray, shape (n_new,), int64
+    index : ndarray, shape (n_chunks, 6), int64
+        See `BlockWriter.finish`.
+    """
+    names = {"features": features_name(generation), "index": index_name(generation)}
+    data = container.encode("features", {"ids": ids})
+    write_atomically(folder / names["features"], data)
+    table: dict[str, npt.NDArray[Any]]
+    table = {"chunks": index[:, :5], "crc32": index[:, 5].astype(np.uint32)}
+    container.write(folder / names["index"], "index", table)
+    return {**names, "features_crc32": container.header_crc(data[0])}
 
 
 def _cut(
@@ -319,6 +265,7 @@ class Chunk:
     size: int
     rows: int
     nnz: int
+    crc32: int | None = None
 
 
 class BlockStore:
@@ -352,25 +299,16 @@ class BlockStore:
     def _read_index(self) -> list[list[Chunk]]:
         blocks = self.manifest["blocks"]
         chunks: list[list[Chunk]] = [[] for _ in blocks]
-        number = {_safe_name(b["file"], self.folder): k for k, b in enumerate(blocks)}
+        number = {entry["file"]: k for k, entry in enumerate(blocks)}
         for generation in self.manifest["generations"]:
-            name = _safe_name(generation["index"], self.folder)
-            table = container.read(self.folder / name, "index").arrays.get("chunks")
-            if (
-                table is None
-                or table.dtype != np.int64
-                or table.ndim != 2
-                or table.shape[1] != 5
-                or table.min(initial=0) < 0
-            ):
-                raise StoreError(f"{self.folder / name} is no index; split the data again")
-            for file_number, *rest in table.tolist():
+            path = self.folder / generation["index"]
+            arrays = container.read(path, "index", {"chunks", "crc32"}.__contains__).arrays
+            for (file_number, offset, size, rows, nnz), crc32 in _rows_of_index(arrays, path):
                 block = number.get(block_name(file_number))
                 if block is not None:  # those of expired blocks stay in the index
-                    chunks[block].append(Chunk(block, *rest))
-        for block, entry in enumerate(blocks):
-            total = [sum(getattr(c, k) for c in chunks[block]) for k in ("rows", "nnz", "size")]
-            if total != [entry["rows"], entry["nnz"], entry["bytes"]]:
+                    chunks[block].append(Chunk(block, offset, size, rows, nnz, crc32))
+        for entry, some in zip(blocks, chunks, strict=True):
+            if not _belong_together(entry, some):
                 raise StoreError(
                     f"{self.folder}: the index of {entry['file']} does not match the manifest; "
                     "split the data again"
@@ -432,8 +370,19 @@ class BlockStore:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep ``split --force`` from replacing the store meanwhile."""
+        """Keep ``split --force`` and ``expire`` from the store meanwhile; appending goes on.
+
+        Raises
+        ------
+        StoreError
+            One of them is at work, or was since the store was opened.
+        """
         with lock(self.folder, f"the store {self.folder}", shared=True):
+            mine = self.manifest["generations"]
+            if read_manifest(self.folder)["generations"][: len(mine)] != mine:
+                raise StoreError(
+                    f"the store {self.folder} was changed meanwhile; run the same command again"
+                )
             yield
 
     def read_feature_ids(self) -> npt.NDArray[np.int64]:
@@ -444,18 +393,25 @@ class BlockStore:
         StoreError
             A file is missing or damaged.
         """
-        ids = np.empty(self.n_features, np.int64)
-        position = 0
+        parts: list[npt.NDArray[np.int64]] = []
         for generation in self.manifest["generations"]:
-            path = self.folder / _safe_name(generation["features"], self.folder)
-            new = container.read(path, "features").arrays["ids"]
-            if position + len(new) > len(ids):
-                raise StoreError(f"{path} holds more ids than the manifest says")
-            ids[position : position + len(new)] = new
-            position += len(new)
-        if position != len(ids):
-            raise StoreError(f"{self.folder} holds fewer feature ids than its manifest says")
-        return ids
+            path = self.folder / generation["features"]
+            crc32 = generation.get("features_crc32")
+            file = container.read(path, "features", "ids".__eq__, crc32=crc32)
+            new = file.arrays.get("ids", np.empty(0))
+            if new.dtype != np.int64 or new.ndim != 1 or new.min(initial=0) < 0:
+                raise StoreError(f"{path} holds no feature ids; split the data again")
+            parts.append(new)
+            if sum(map(len, parts)) > self.n_features:
+                raise StoreError(
+                    f"{path} holds more ids than the manifest says; split the data again"
+                )
+        if sum(map(len, parts)) != self.n_features:
+            raise StoreError(
+                f"{self.folder} holds fewer feature ids than its manifest says; split the data "
+                "again"
+            )
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
     def read(self, chunks: Sequence[Chunk], into: Rows, offset: int) -> Rows:
         """Decode chunks into given arrays.
@@ -481,8 +437,7 @@ class BlockStore:
         n, position = 0, offset
         labels = self.labels or self.manifest["class_values"]
         for chunk in chunks:
-            data, where = self._read_bytes(chunk)
-            arrays = container.decode(data, "chunk", where).arrays
+            arrays, where = self._arrays(chunk, _CHUNK_ARRAYS.__contains__)
             rows = slice(n, n + chunk.rows)
             nonzeros = slice(position, position + chunk.nnz)
             values = None if into.values is None else into.values[nonzeros]
@@ -490,10 +445,7 @@ class BlockStore:
                 decode_rows(
                     arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                 )
-                y = _labels_of(arrays, into.y.dtype, labels)
-                if y.shape != (chunk.rows,):
-                    raise ValueError("not one label a row")
-                into.y[rows] = y
+                into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
             except (ValueError, KeyError, IndexError) as error:
                 raise StoreError(f"{where} is damaged ({error}); split the data again") from error
             n += chunk.rows
@@ -513,22 +465,33 @@ class BlockStore:
         StoreError
             A file is missing or damaged, or holds targets.
         """
+        arrays, where = self._arrays(chunk, "codes".__eq__)
+        try:
+            return _codes_of(arrays, chunk.rows, self.labels)
+        except (ValueError, KeyError) as error:
+            raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+
+    def _arrays(
+        self, chunk: Chunk, wanted: Callable[[str], bool]
+    ) -> tuple[dict[str, npt.NDArray[Any]], str]:
+        """Arrays of a chunk as they are stored, and where that is."""
         data, where = self._read_bytes(chunk)
-        codes = container.decode(data, "chunk", where).arrays.get("codes")
-        if codes is None or codes.shape != (chunk.rows,):
-            raise StoreError(f"{where} is damaged (no class codes); split the data again")
-        return codes
+        most = 16 * (chunk.rows + chunk.nnz) + 64  # of whatever codec and types
+        file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
+        return file.arrays, where
 
     def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
         begin = time.perf_counter()
         try:
-            with open(path, "rb") as file:
+            with open_own(path) as file:
                 file.seek(chunk.offset)
                 data = file.read(chunk.size)
+        except StoreError:
+            raise
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
         if len(data) != chunk.size:
             raise StoreError(f"{path} is shorter than the index says; split the data again")
@@ -540,42 +503,75 @@ def block_name_of(manifest: dict[str, Any], block: int) -> str:
     return str(manifest["blocks"][block]["file"])
 
 
-def _safe_name(name: str, folder: Path) -> str:
-    """Refuse names that could point outside the store."""
-    if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
-        raise StoreError(f"{folder}: the manifest names {name!r}, which is no file of the store")
-    return name
+def _rows_of_index(
+    arrays: dict[str, npt.NDArray[Any]], path: Path
+) -> Iterator[tuple[list[int], int | None]]:
+    """Yield block, offset, bytes, rows and nnz of each chunk, and its CRC-32 if there is one."""
+    table, crcs = arrays.get("chunks"), arrays.get("crc32")
+    if (
+        table is None
+        or table.dtype != np.int64
+        or table.ndim != 2
+        or table.shape[1] != 5
+        or table.min(initial=0) < 0
+        or (crcs is not None and (crcs.dtype != np.uint32 or crcs.shape != table.shape[:1]))
+    ):
+        raise StoreError(f"{path} is no index; split the data again")
+    noted: Sequence[int | None] = [None] * len(table) if crcs is None else crcs.tolist()
+    return zip(table.tolist(), noted, strict=True)
+
+
+def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
+    """Whether chunks are those of a block, one behind the other, and no larger than chunks are."""
+    ends = itertools.accumulate((chunk.size for chunk in chunks), initial=0)
+    noted = [chunk.crc32 for chunk in chunks if chunk.crc32 is not None]
+    return (
+        all(chunk.offset == end for chunk, end in zip(chunks, ends, strict=False))
+        and all(0 < chunk.rows <= _MOST_ROWS for chunk in chunks)
+        and all(chunk.nnz <= _MOST_NNZ or chunk.rows == 1 for chunk in chunks)
+        and all(chunk.nnz <= chunk.size * MOST_NNZ_A_BYTE for chunk in chunks)
+        and all(
+            sum(getattr(chunk, name) for chunk in chunks) == entry[key]
+            for name, key in (("rows", "rows"), ("nnz", "nnz"), ("size", "bytes"))
+        )
+        and ("crc32" not in entry or (len(noted), _crc_of(noted)) == (len(chunks), entry["crc32"]))
+    )
+
+
+def _codes_of(
+    arrays: dict[str, npt.NDArray[Any]], n_rows: int, labels: list[float] | None
+) -> npt.NDArray[Any]:
+    """Class codes of a chunk."""
+    codes: npt.NDArray[Any] = arrays["codes"]
+    if codes.dtype not in (np.uint8, np.uint16) or codes.shape != (n_rows,):
+        raise ValueError("class codes that are none")
+    if labels is not None and codes.max(initial=0) >= len(labels):
+        raise ValueError("a class code without a label")
+    return codes
 
 
 def _labels_of(
-    arrays: dict[str, npt.NDArray[Any]], dtype: np.dtype[Any], labels: list[float] | None
+    arrays: dict[str, npt.NDArray[Any]],
+    n_rows: int,
+    dtype: np.dtype[Any],
+    labels: list[float] | None,
 ) -> npt.NDArray[Any]:
     """Class codes or real targets of a chunk, as the reader wants them."""
     if "labels" in arrays:
         if dtype != np.float64:
             raise ValueError("real-valued labels where class codes are expected")
         targets: npt.NDArray[Any] = arrays["labels"]
-        if targets.dtype != np.float64:
+        if targets.dtype != np.float64 or targets.shape != (n_rows,):
             raise ValueError("labels that are no numbers")
+        if not np.isfinite(targets).all():
+            raise ValueError("a label that is not finite")
         return targets
-    codes: npt.NDArray[Any] = arrays["codes"]
-    if codes.dtype not in (np.uint8, np.uint16):
-        raise ValueError("class codes that are none")
-    if labels is not None and codes.max(initial=0) >= len(labels):
-        raise ValueError("a class code without a label")
+    codes = _codes_of(arrays, n_rows, labels)
     if dtype == np.float64:
-        codes = np.asarray(labels)[codes]
+        if labels is None:
+            raise ValueError("class codes without labels")
+        return np.take(np.array(labels, np.float64), codes)
     return codes
-
-
-def remove_quietly(paths: Sequence[Path]) -> None:
-    """Remove files and folders that a failed or finished job leaves behind."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
 
 
 _OURS = re.compile(r"(block-\d+\.sbb|(features|index)-\d+\.sba|manifest\.json)(\.tmp)?|lock")
@@ -583,7 +579,8 @@ _OURS = re.compile(r"(block-\d+\.sbb|(features|index)-\d+\.sba|manifest\.json)(\
 
 def holds_only_ours(folder: Path) -> bool:
     """Whether a folder holds nothing but files that a store could hold."""
-    return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
+    with reading(folder):
+        return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
 
 
 def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:
@@ -592,26 +589,6 @@ def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> No
     if manifest is not None:
         named |= {MANIFEST, *(b["file"] for b in manifest["blocks"])}
         named |= {g[key] for g in manifest["generations"] for key in ("features", "index")}
-    paths = [p for p in folder.iterdir() if p.name not in named and _OURS.fullmatch(p.name)]
-    remove_quietly(paths)
-
-
-def finish_folder(partial: Path, final: Path) -> None:
-    """Give a complete store its name, replacing an older one.
-
-    Raises
-    ------
-    StoreError
-        The names cannot be changed.
-    """
-    try:
-        aside = None
-        if final.exists():
-            aside = Path(tempfile.mkdtemp(prefix=f"{final.name}.old-", dir=final.parent))
-            final.rename(aside / final.name)
-        partial.rename(final)
-        sync_folder(final.parent)
-    except OSError as error:
-        raise write_error(final, error) from error
-    if aside is not None:
-        remove_quietly([aside])
+    with reading(folder):
+        paths = [p for p in folder.iterdir() if p.name not in named and _OURS.fullmatch(p.name)]
+    remove(paths)

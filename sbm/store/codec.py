@@ -103,6 +103,8 @@ def decode_rows(
         values is None or stored.dtype != values.dtype or stored.shape != values.shape
     ):
         raise ValueError("the values are not those of the rows")
+    if stored is not None and not np.isfinite(stored).all():
+        raise ValueError("a value that is not finite")
     if "gaps_more" in arrays:
         planes.decode_rows(arrays, n_features, lengths, indices)
     else:

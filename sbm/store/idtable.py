@@ -5,6 +5,8 @@ size. Keys below `DIRECT_LIMIT` are looked up in a plain array, which grows with
 key; all others in a hash table with linear probing.
 """
 
+import secrets
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +29,8 @@ class IdTable:
     """
 
     def __init__(self, keys: npt.NDArray[np.int64] | None = None) -> None:
+        # Nobody can know which keys would meet in one place. No code depends on it.
+        self._factor = np.uint64(secrets.randbits(64) | 1)
         self._fill(np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64))
 
     def _fill(self, known: npt.NDArray[np.int64]) -> None:
@@ -48,7 +52,7 @@ class IdTable:
         self._slots = np.zeros(1 << bits, np.int32)
         self._slot_keys = np.empty(1 << bits, np.int64)
         self._shift = np.uint64(64 - bits)
-        kernels.rehash(self._seen, self._n, self._slots, self._slot_keys, self._shift)
+        kernels.rehash(self._seen, self._n, self._slots, self._slot_keys, self._factor, self._shift)
 
     def __len__(self) -> int:
         return self._n
@@ -76,8 +80,8 @@ class IdTable:
         begin = 0
         while True:
             begin, self._n = kernels.intern(
-                keys, begin, self._direct, self._slots, self._slot_keys, self._shift,
-                self._seen, self._n, True, out,
+                keys, begin, self._direct, self._slots, self._slot_keys, self._factor,
+                self._shift, self._seen, self._n, True, out,
             )  # fmt: skip
             if begin == len(keys):
                 return out
@@ -99,8 +103,8 @@ class IdTable:
         """Codes of the keys, shape (n,), int32; -1 for an unknown key."""
         out = np.empty(len(keys), np.int32)
         kernels.intern(
-            keys, 0, self._direct, self._slots, self._slot_keys, self._shift,
-            self._seen, self._n, False, out,
+            keys, 0, self._direct, self._slots, self._slot_keys, self._factor,
+            self._shift, self._seen, self._n, False, out,
         )  # fmt: skip
         return out
 

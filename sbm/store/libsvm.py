@@ -144,8 +144,7 @@ def parse_text(
     Parameters
     ----------
     text : ndarray, shape (at least size + SPARE,), uint8
-        The bytes; changed in place (a missing last newline and the one behind it are added,
-        ``qid:`` tokens are blanked out).
+        The bytes; a missing last newline and the one behind it are added in place.
     size : int
         Bytes of text.
     dtype : {"float32", "float64"}

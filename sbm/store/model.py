@@ -1,5 +1,6 @@
 """A trained model: weights by feature id, and what is proven of them."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +65,8 @@ class Model:
     info : dict
         Loss, C, settings, certificate, whether training converged, sources; as JSON holds them.
         Models of other tools have a loss, and no certificate; pruned ones have none either.
+    more : dict
+        Fields beside these that the file has and this program does not know; `save` keeps them.
     """
 
     ids: npt.NDArray[np.int64]
@@ -72,6 +75,8 @@ class Model:
     bias: float = 0.0
     bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     info: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    _unknown: container.Unknown = field(default_factory=container.Unknown, repr=False)
 
     def __post_init__(self) -> None:
         if self.bias_weights.size == 0 and self.bias == 0:
@@ -85,7 +90,7 @@ class Model:
     @property
     def certificate(self) -> dict[str, Any]:
         """Primal, dual, gap, relative gap and drift; empty where nothing is proven."""
-        return dict(self.info.get("certificate", {}))
+        return dict(self.info.get("certificate") or {})
 
     @property
     def converged(self) -> bool:
@@ -158,8 +163,9 @@ class Model:
             **self._stored_weights(used, n_used),
             "bias_weights": self.bias_weights,
         }
-        meta = {"labels": self.labels, "bias": self.bias, "info": self.info}
-        return container.write(Path(path), "model", arrays, meta, level=None)
+        meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
+        unknown = self._unknown
+        return container.write(Path(path), "model", arrays, meta, level=None, unknown=unknown)
 
     def _stored_weights(
         self, used: npt.NDArray[np.bool_], n_used: int
@@ -200,16 +206,18 @@ class Model:
         path = Path(path)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; give the model file that sbm train wrote")
-        file = container.read(path, "model")
+        file = container.read(path, "model", _ARRAYS.__contains__, is_own=False)
         arrays: dict[str, Any] = file.arrays
         try:
             W = arrays["W"] if "W" in arrays else _spread(arrays)
             model = cls(
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
+                {k: v for k, v in file.meta.items() if k not in ("labels", "bias", "info")},
+                file.unknown,
             )  # fmt: skip
             model._require_consistency()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StoreError(
                 f"{path} is not a model that can be used ({error}); train it again"
             ) from error
@@ -230,8 +238,10 @@ class Model:
             np.dtype(np.float64)
         }:
             raise ValueError("its arrays have the wrong types")
+        if self.ids.min(initial=0) < 0:
+            raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
-        if len(self.labels) == 1 or not all(type(x) in (int, float) for x in numbers):
+        if len(self.labels) == 1 or not all(map(_is_number, numbers)):
             raise ValueError("its labels or bias are not numbers")
         if outputs != len(self.labels) and (outputs, len(self.labels)) not in ((1, 0), (1, 2)):
             raise ValueError(
@@ -241,6 +251,14 @@ class Model:
             raise ValueError("a label stands in it twice")
         if not isinstance(self.info, dict):
             raise TypeError("its description is missing")
+        sources = self.info.get("sources", [])
+        if (
+            not isinstance(self.info.get("loss", ""), str)
+            or not isinstance(self.info.get("certificate") or {}, dict)
+            or not isinstance(sources, list)
+            or not all(map(_is_source, sources))
+        ):
+            raise ValueError("its description is none")
 
     def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
         """Decision values of rows given by original feature ids.
@@ -305,6 +323,19 @@ class Model:
         return labels[best]
 
 
+# Arrays of a file, whichever form the weights have; the others are passed over.
+_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values"])
+
+
+def _is_number(x: Any) -> bool:
+    return type(x) in (int, float) and abs(x) <= sys.float_info.max
+
+
+def _is_source(source: Any) -> bool:
+    counts = [source.get(key, 0) for key in ("rows", "skipped", "bytes")]
+    return isinstance(source["name"], str) and all(type(n) is int and n >= 0 for n in counts)
+
+
 def _column_type(n_outputs: int) -> str:
     """The smallest type that holds a number of columns."""
     return "|u1" if n_outputs < 1 << 8 else "<u2" if n_outputs < 1 << 16 else "<i4"
@@ -319,8 +350,9 @@ def _spread(arrays: dict[str, Any]) -> npt.NDArray[np.float64]:
     if not {counts.dtype.kind, columns.dtype.kind} <= {"u", "i"} or values.dtype != np.float64:
         raise ValueError("its arrays have the wrong types")
     ends = np.zeros(n + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    if (counts < 0).any() or ends[n] != len(values):
+    np.cumsum(counts, dtype=np.int64, out=ends[1:])
+    # None is longer than all together, so that no sum of them wraps around.
+    if ((counts < 0) | (counts > len(values))).any() or ends[n] != len(values):
         raise ValueError("its weights are not as many as it counts")
     if ((columns < 0) | (columns >= outputs)).any():
         raise ValueError("a weight belongs to no column")

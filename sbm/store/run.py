@@ -3,20 +3,24 @@
 ``MODEL.run/`` holds
 
 * ``run.json``: settings, store, position and the names of the files that belong to the last
-  commit; replaced atomically, it alone decides what counts;
+  commit, with the CRC-32 of each file's header, and a checksum of its own; replaced atomically, it
+  alone decides what counts;
 * ``alpha-00003.000012.sba``: alphas of block 3 as of version 12, sparse;
 * ``stray-00003.sbt``: alphas of block 3's rows that left the cache since block 3 was last written,
   where they are too many for the memory; never part of a commit;
 * ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
 * ``log.jsonl``: one line a pass.
 
-Files written since the last commit are new files, so a crash leaves the last commit whole.
+Files written since the last commit have new names, so a crash leaves the last commit whole, also
+that of an earlier training which this one is about to replace: its files go after the first commit.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,25 @@ from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.compiled import load
 from sbm.errors import StoreError
 from sbm.store import arrays as container
-from sbm.store.files import lock, sync_folder, write_atomically, write_error
+from sbm.store.files import (
+    follow_no_link,
+    lock,
+    make_folder,
+    open_own,
+    read_error,
+    reading,
+    sync_folder,
+    write_atomically,
+    write_error,
+    writing,
+)  # fmt: skip
+from sbm.store.records import decode_record, encode_record, parse
 
 __all__ = ["Run"]
 
-VERSION = 1
+VERSION = 2  # written; 1 had no checksum in run.json and is read for ever
+RECORD = "run.json"
+LOG = "log.jsonl"
 
 kernels = load("sbm.store.kernels.alphas")
 FREE = 255  # of kernels/alphas.py: the code of a variable that is not at rest
@@ -79,37 +97,40 @@ class Run:
         self._unwritten_limit = unwritten_bytes
         self._committed: set[str] = set()
         self._serial = 0
+        self._crcs: dict[str, int] = {}  # file -> CRC-32 of its header
+        self._record: dict[str, Any] = {}
+        self._is_logged = False  # whether the log is this run's
+        # Several learners keep alphas at the same time, and others are read ahead meanwhile.
+        self._lock = threading.RLock()
 
     @classmethod
     @contextlib.contextmanager
-    def create(
-        cls, folder: Path, *arguments: Any, clear: bool = True, **options: Any
-    ) -> Iterator["Run"]:
-        """Start a run from nothing, replacing what an earlier one left, under a lock.
+    def create(cls, folder: Path, *arguments: Any, **options: Any) -> Iterator["Run"]:
+        """Start a run from nothing, under a lock.
 
-        With `clear` False what it left stays until `clear` is called, before anything is written.
+        What an earlier one committed stays until the first commit of this one.
 
         Raises
         ------
         StoreError
             Another process trains this model, or the folder cannot be written.
         """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(folder, error) from error
+        make_folder(folder)
         with lock(folder / "lock", f"the run {folder}"):
             run = cls(folder, *arguments, **options)
-            if clear:
-                run.clear()
+            with contextlib.suppress(StoreError):  # damaged or none: there is nothing to keep
+                run._committed = _files_of(cls.read(folder))
+            run._tidy()
             yield run
 
     @classmethod
     @contextlib.contextmanager
     def take_up(
         cls, folder: Path, *arguments: Any, **options: Any
-    ) -> Iterator[tuple["Run", dict[str, Any], dict[str, npt.NDArray[Any]]]]:
-        """Go on from the last commit, under a lock; also give its record and the state's arrays.
+    ) -> Iterator[tuple["Run", dict[str, Any]]]:
+        """Go on from the last commit, under a lock; also give its record.
+
+        What was written behind that commit goes, lines of the log included.
 
         Raises
         ------
@@ -119,10 +140,11 @@ class Run:
         cls.read(folder)  # no lock file in a folder that is no run
         with lock(folder / "lock", f"the run {folder}"):
             record = cls.read(folder)
-            run, state = cls._of(record, folder, *arguments, **options)
-            run._committed = {str(record["state"]), *run._files.values()}
-            run._serial = int(str(record["state"]).removeprefix("state-").removesuffix(".sba"))
-            yield run, record, state
+            run = cls._of(record, folder, *arguments, **options)
+            run._committed = _files_of(record)
+            run._tidy()
+            run._cut_log(record.get("log_bytes"))
+            yield run, record
 
     @classmethod
     def reopen(
@@ -135,27 +157,41 @@ class Run:
         StoreError
             There is none, or a file of it is missing or damaged.
         """
-        return cls._of(cls.read(folder), folder, block_rows, lists_of)
+        run = cls._of(cls.read(folder), folder, block_rows, lists_of)
+        return run, run.read_state()
 
     @classmethod
-    def _of(
-        cls, record: Mapping[str, Any], folder: Path, *arguments: Any, **options: Any
-    ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
-        """Return the run that a commit's record is of, and the arrays of its state."""
+    def _of(cls, record: dict[str, Any], folder: Path, *arguments: Any, **options: Any) -> "Run":
+        """Return the run that a commit's record is of."""
         run = cls(folder, *arguments, **options)
-        try:
-            run._files = {int(block): str(name) for block, name in record["alphas"].items()}
-            state = container.read(folder / str(record["state"]), "state").arrays
-        except (KeyError, ValueError, AttributeError) as error:
-            raise StoreError(f"{folder / 'run.json'} is damaged ({error}); train again") from error
-        return run, state
+        run._record = record
+        run._files = {int(block): name for block, name in record["alphas"].items()}
+        run._crcs = dict(record.get("crc32", {}))  # an older version noted none
+        if any(block not in range(len(run._rows)) for block in run._files):
+            raise StoreError(f"{folder / RECORD} is of other blocks; train again with --fresh")
+        return run
 
-    def clear(self) -> None:
-        """Remove what an earlier run left."""
-        # run.json first: without it the rest is nothing.
-        names = ["run.json", *(p.name for p in self.folder.glob("*.sb[at]")), "log.jsonl"]
-        for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+    def _tidy(self) -> None:
+        """Remove what no commit names: a process that wrote it was killed.
+
+        New files get numbers that no file there has.
+        """
+        for path in self.folder.iterdir():
+            match = _OURS.fullmatch(path.name)
+            if match is not None and path.name not in self._committed:
+                path.unlink(missing_ok=True)
+            elif match is not None and match["serial"]:
+                self._serial = max(self._serial, int(match["serial"]))
+
+    def _cut_log(self, size: Any) -> None:
+        """Forget what was logged behind the last commit."""
+        path = self.folder / LOG
+        self._is_logged = True
+        if type(size) is not int or not path.is_file() or path.is_symlink():
+            return
+        with writing(path):
+            if 0 <= size < path.stat().st_size:
+                os.truncate(path, size)
 
     # ------------------------------------------------------------------------------- alphas
 
@@ -174,17 +210,23 @@ class Run:
             The file is missing or damaged.
         """
         alpha = no_alphas(self._rows[block], self._lists_of is not None) if out is None else out
-        name = self._files.get(block)
+        with self._lock:
+            name, unwritten = self._files.get(block), self._unwritten.get(block)
         if name is None:
             alpha.clear()
-        elif block in self._unwritten:
-            file = container.decode(self._unwritten[block], "alpha", name)
-            self._decode(file, alpha, name)
+        elif unwritten is not None:
+            self._decode(container.decode(unwritten, "alpha", name), alpha, name)
         else:
-            self._decode(container.read(self.folder / name, "alpha"), alpha, name)
+            self._decode(self._read(name, "alpha"), alpha, name)
         for rows, values in [*self._read_strays(block), *self._strays[block]]:
             alpha.put(rows, values)
         return alpha
+
+    def _read(
+        self, name: str, kind: str, wanted: Callable[[str], bool] = lambda name: True
+    ) -> container.Container:
+        """Read a file of the commit, and no other one in its place."""
+        return container.read(self.folder / name, kind, wanted, crc32=self._crcs.get(name))
 
     def _stray_path(self, block: int) -> Path:
         return self.folder / f"stray-{block:05d}.sbt"
@@ -197,7 +239,7 @@ class Run:
         try:
             data = memoryview(path.read_bytes())
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise read_error(path, error) from error
         position = 0
         for size in self._stray_files[block]:
             arrays = container.decode(data[position : position + size], "strays", str(path)).arrays
@@ -222,7 +264,8 @@ class Run:
             data = b"".join(container.encode("strays", arrays))
             path = self._stray_path(block)
             try:
-                with open(path, "ab" if self._stray_files[block] else "wb") as file:
+                mode = "ab" if self._stray_files[block] else "wb"
+                with open(path, mode, opener=follow_no_link) as file:
                     file.write(data)
             except OSError as error:
                 raise write_error(path, error) from error
@@ -232,6 +275,14 @@ class Run:
 
     def _decode(self, file: container.Container, alpha: Alphas, name: str) -> None:
         """Fill in the variables that a file holds; trust nothing."""
+        sound = False
+        with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
+            sound = self._is_decoded(file, alpha)
+        if not sound:
+            raise StoreError(f"{self.folder / name} does not belong to its block; train again")
+
+    def _is_decoded(self, file: container.Container, alpha: Alphas) -> bool:
+        """Fill in the variables that a file holds; tell whether it made sense."""
         arrays = file.arrays
         sound = True
         if isinstance(alpha, Lists):
@@ -247,14 +298,14 @@ class Run:
             alpha.set(offsets, outputs, np.empty(len(outputs)))
         codes, free = arrays["codes"], arrays["free"]
         resting = np.array(file.meta["resting"], np.float64)
-        if (
-            not sound
-            or codes.shape != alpha.values.shape
-            or codes.dtype != np.uint8
-            or free.dtype != np.float64
-            or not kernels.unpack(codes, free, resting, alpha.values)
-        ):
-            raise StoreError(f"{self.folder / name} does not belong to its block; train again")
+        return (
+            sound
+            and codes.shape == alpha.values.shape
+            and codes.dtype == np.uint8
+            and free.dtype == np.float64
+            and free.ndim == resting.ndim == 1
+            and bool(kernels.unpack(codes, free, resting, alpha.values))
+        )
 
     def store(self, block: int, alpha: Alphas) -> int:
         """Replace the alphas of a block; strays of the block are in `alpha` already.
@@ -269,22 +320,24 @@ class Run:
         StoreError
             The file cannot be written.
         """
-        self._stray_bytes -= sum(r.nbytes + a.nbytes for r, a in self._strays[block])
-        self._strays[block] = []
-        if self._stray_files[block]:
-            self._stray_files[block] = []
-            self._stray_path(block).unlink(missing_ok=True)
-        self._serial += 1
-        name = f"alpha-{block:05d}.{self._serial:06d}.sba"
         arrays, free_rows = self._pack(alpha)
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
-        old = self._files.get(block)
-        if old is not None and old not in self._committed and block not in self._unwritten:
-            (self.folder / old).unlink(missing_ok=True)
-        self._files[block] = name
-        self._unwritten[block] = b"".join(buffers)
-        if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
-            self._write()
+        with self._lock:
+            self._stray_bytes -= sum(r.nbytes + a.nbytes for r, a in self._strays[block])
+            self._strays[block] = []
+            if self._stray_files[block]:
+                self._stray_files[block] = []
+                self._stray_path(block).unlink(missing_ok=True)
+            self._serial += 1
+            name = f"alpha-{block:05d}.{self._serial:06d}.sba"
+            self._crcs[name] = container.header_crc(buffers[0])
+            old = self._files.get(block)
+            if old is not None and old not in self._committed and block not in self._unwritten:
+                (self.folder / old).unlink(missing_ok=True)
+            self._files[block] = name
+            self._unwritten[block] = b"".join(buffers)
+            if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
+                self._write()
         return free_rows
 
     def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
@@ -309,7 +362,8 @@ class Run:
         for block, data in self._unwritten.items():
             path = self.folder / self._files[block]
             try:
-                path.write_bytes(data)
+                with open(path, "wb", opener=follow_no_link) as file:
+                    file.write(data)
             except OSError as error:
                 raise write_error(path, error) from error
         self._unwritten.clear()
@@ -330,11 +384,12 @@ class Run:
         order = np.argsort(home, kind="stable")
         home, row, alpha = home[order], row[order], alpha.take(order)
         blocks, begins = np.unique(home, return_index=True)
-        for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
-            self._strays[block].append((row[begin:end], alpha.part(begin, end - begin)))
-        self._stray_bytes += row.nbytes + alpha.nbytes
-        if self._stray_bytes > self._stray_limit:
-            self._write_strays()
+        with self._lock:
+            for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
+                self._strays[block].append((row[begin:end], alpha.part(begin, end - begin)))
+            self._stray_bytes += row.nbytes + alpha.nbytes
+            if self._stray_bytes > self._stray_limit:
+                self._write_strays()
 
     def flush(self) -> None:
         """Put all strays into the alphas of their blocks."""
@@ -364,39 +419,76 @@ class Run:
         self._serial += 1
         name = f"state-{self._serial:06d}.sba"
         container.write(self.folder / name, "state", state, level=None)
+        with reading(self.folder / name), open_own(self.folder / name) as written:
+            self._crcs[name] = container.header_crc(written.read(container.HEAD))
         for file in self._files.values():
             if file not in self._committed:
                 _sync(self.folder / file)
         files = {str(block): file for block, file in self._files.items()}
-        record = {
-            "format": "sbm-run", "version": VERSION, **position, "state": name, "alphas": files
-        }  # fmt: skip
-        sync_folder(self.folder)
-        write_atomically(self.folder / "run.json", [json.dumps(record, indent=1).encode()])
-        stale = self._committed - {name, *self._files.values()}
-        self._committed = {name, *self._files.values()}
-        for old in stale:
+        now = {name, *files.values()}
+        self._crcs = {file: crc for file, crc in self._crcs.items() if file in now}
+        self._write_record({**position, "state": name, "alphas": files, "crc32": self._crcs})
+        stale, self._committed = self._committed, _files_of(self._record)
+        for old in stale - self._committed:
             (self.folder / old).unlink(missing_ok=True)
 
-    def read_state(self, wanted: Callable[[str], bool]) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the last commit whose names are wanted.
+    def note(self, **facts: Any) -> None:
+        """Add facts to the record of the last commit, which stays otherwise.
+
+        Raises
+        ------
+        StoreError
+            They cannot be written.
+        """
+        self._write_record({**self._record, **facts})
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        path = self.folder / LOG
+        log_bytes = path.stat().st_size if self._is_logged and path.exists() else 0
+        self._record = {
+            "format": "sbm-run", "version": VERSION, **record, "log_bytes": log_bytes
+        }  # fmt: skip
+        sync_folder(self.folder)
+        write_atomically(self.folder / RECORD, [encode_record("run", self._record)])
+
+    def state_names(self) -> list[str]:
+        """Names of the arrays of the last commit.
 
         Raises
         ------
         StoreError
             They are missing or damaged.
         """
-        name = str(self.read(self.folder)["state"])
-        return container.read(self.folder / name, "state", wanted).arrays
+        names: list[str] = []
+
+        def note(name: str) -> bool:
+            names.append(name)
+            return False
+
+        self._read(str(self._record["state"]), "state", note)
+        return names
+
+    def read_state(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return arrays of the last commit, all or those that are named; the others take no memory.
+
+        Raises
+        ------
+        StoreError
+            They are missing or damaged.
+        """
+        wanted = (lambda name: True) if names is None else names.__contains__
+        return self._read(str(self._record["state"]), "state", wanted).arrays
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the log."""
-        path = self.folder / "log.jsonl"
+        """Append one line to the log; the first line of a new run takes an older log's place."""
+        path = self.folder / LOG
         try:
-            with open(path, "a", encoding="utf-8") as file:
+            mode = "a" if self._is_logged else "w"
+            with open(path, mode, encoding="utf-8", opener=follow_no_link) as file:
                 file.write(json.dumps(dict(record)) + "\n")
         except OSError as error:
             raise write_error(path, error) from error
+        self._is_logged = True
 
     @staticmethod
     def read(folder: Path) -> dict[str, Any]:
@@ -407,18 +499,67 @@ class Run:
         StoreError
             No run, or no commit yet.
         """
-        path = folder / "run.json"
+        path = folder / RECORD
         try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
+            with open_own(path) as file:
+                data = file.read()
+        except StoreError:
+            raise
         except FileNotFoundError:
-            raise StoreError(f"{folder} is not a run with a commit (it has no run.json)") from None
-        except (OSError, ValueError) as error:
-            raise StoreError(f"cannot read {path}: {error}") from error
-        if not isinstance(record, dict):
-            raise StoreError(f"{path} is damaged; train again with the same command")
-        if record.get("format") != "sbm-run" or record.get("version") != VERSION:
-            raise StoreError(f"{path} is not a run of version {VERSION}")
+            raise StoreError(f"{folder} is not a run with a commit (it has no {RECORD})") from None
+        except OSError as error:
+            raise read_error(path, error) from error
+        try:
+            record = _decode_record(data)
+        except ValueError as error:
+            raise StoreError(
+                f"{path} is damaged ({error}); start over with --fresh, or remove {folder}"
+            ) from None
+        if record.get("format") != "sbm-run" or record.get("version") not in (1, VERSION):
+            raise StoreError(
+                f"{path} has version {record.get('version')}, this program reads runs of versions "
+                f"1 and {VERSION}; use the program that wrote it, or a newer one"
+            )
+        if not _is_sound(record):
+            raise StoreError(f"{path} names files that a run cannot have; remove {folder}")
         return record
+
+
+# Files of a run, with the number of the write.
+_OURS = re.compile(
+    r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|stray-\d{5,}\.sbt|run\.json\.tmp"
+)
+_NAMED = re.compile(r"(alpha-\d{5,}\.|state-)\d{6,}\.sba")
+
+
+def _decode_record(data: bytes) -> dict[str, Any]:
+    """Read run.json; that of version 1 has no checksum."""
+    try:
+        return decode_record("run", data)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            old = parse(data)
+            if isinstance(old, dict) and old.get("format") == "sbm-run":
+                return old
+        raise
+
+
+def _is_sound(record: dict[str, Any]) -> bool:
+    """Whether the files of a commit have names of their kind, in this folder, and checksums."""
+    alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32", {})
+    return (
+        isinstance(alphas, dict)
+        and isinstance(crcs, dict)
+        and all(type(crc) is int for crc in crcs.values())
+        and isinstance(state, str)
+        and all(re.fullmatch(r"\d{1,9}", block) for block in alphas)
+        and all(isinstance(x, str) and _NAMED.fullmatch(x) for x in [state, *alphas.values()])
+    )
+
+
+def _files_of(record: dict[str, Any]) -> set[str]:
+    """Names of the files that belong to a commit."""
+    return {record["state"], *record["alphas"].values()}
 
 
 def _sync(path: Path) -> None:

@@ -336,7 +336,7 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2
 
 def _refuse_compressed(piece: _Piece) -> None:
     """Notice compressed data under a name, or in a pipe, that does not say so."""
-    begin = piece.text[:6].tobytes()
+    begin = piece.text[: min(6, piece.size)].tobytes()
     for magic, name in _MAGIC.items():
         if begin.startswith(magic):
             raise DataError(

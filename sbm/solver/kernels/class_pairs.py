@@ -219,7 +219,8 @@ def _solve_pair(
             old = beta[i, other]
             G = s * _dot(indices, values, begin, end, W, a, b, bias * (bias_a - bias_b)) - 1.0
             if counted[t]:
-                gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0)
+                # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0) + 0.0 * norms[t]
             new, violation, rank = _step(G, old, C, 2.0 * sigma * norms[t])
             worst = max(worst, violation)
             score[t] = max(score[t], np.float32(rank))

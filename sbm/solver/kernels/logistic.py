@@ -34,7 +34,16 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.elementary import exp, log1p, log_ratio
-from sbm.solver.kernels.sparse import add, add_sums, dot, new_order, prefetch_row, sign_and_cost
+from sbm.solver.kernels.sparse import (
+    add,
+    add_sums,
+    dot,
+    dot_within,
+    new_order,
+    prefetch_row,
+    rounding,
+    sign_and_cost,
+)
 
 __all__ = ["certify", "solve"]
 
@@ -54,20 +63,28 @@ _EXP = np.array([math.exp(k / _PER_UNIT) for k in range(-_REACH, _REACH + 1)])
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
-def _values(m, alpha, cost):
-    """Return (g, φ, d) of a row; g is C times the divergence of p from what its margin says."""
+def _values(m, alpha, cost, error):
+    """Return (g, φ, d, what g may be more) of a row whose margin is known to within an error.
+
+    g is C times the divergence of p from what its margin says.
+    """
     rest = cost - alpha
     flip = alpha > rest
     low = rest if flip else alpha
     high = alpha if flip else rest
     m = -m if flip else m
     t = log_ratio(max(low, _LEAST), high)
-    loss = log1p(exp(-abs(m)))
+    odds = exp(-abs(m))
+    loss = log1p(odds)
     entropy = log1p(low / high)
     p = low / cost
-    g = loss + max(-m, 0.0) - entropy + p * (t + m)
+    below = max(-m, 0.0)
+    size = loss + below + entropy + p * (abs(t) + abs(m))
+    slope = abs(p - (odds if m > 0.0 else 1.0) / (1.0 + odds))
+    g = loss + below - entropy + p * (t + m)
+    missed = error * (slope + error) + rounding(4, size + p)
     loss += max(m if flip else -m, 0.0)
-    return cost * max(g, 0.0), cost * loss, cost * (entropy - p * t)
+    return cost * max(g, 0.0), cost * loss, cost * (entropy - p * t), cost * missed
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
@@ -250,7 +267,8 @@ def solve(
                 old = alpha[i]
                 m = s * (z + bias * w_bias)
                 if r == 0 and home[i] == block:
-                    gap += _values(m, old, C)[0]
+                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                    gap += _values(m, old, C, 0.0)[0] + 0.0 * a
                 new, rise, violation = _visit(m, old, sigma * a, C, inverse)
                 if not new >= 0.0:
                     new, rise, violation = _long_visit(m, old, sigma * a, C)
@@ -290,8 +308,8 @@ def certify(
     w_alpha : like w, added to in place
         Σ α_i s_i x_i, rebuilt from scratch over all blocks.
     sums : (5,) float64, added to in place
-        Σ g_i (the gap at drift 0), Σ φ_i (the primal's loss), Σ d_i (the dual without -½|w|²),
-        support vectors, free support vectors.
+        Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
+        Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
     """
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
@@ -309,11 +327,11 @@ def certify(
             continue
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
-        z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
+        z, error = dot_within(indices, values, begin, end, w, z_bias)
         value = alpha[i]
         m = s * z
-        row_gap, row_loss, row_dual = _values(m, value, C)
-        gap += row_gap
+        row_gap, row_loss, row_dual, missed = _values(m, value, C, error)
+        gap += row_gap + missed
         loss += row_loss
         dual += row_dual
         if value > 0.0:

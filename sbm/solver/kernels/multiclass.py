@@ -39,7 +39,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from sbm.solver.kernels.sparse import add_sums, new_order, rows_left
+from sbm.solver.kernels.sparse import add_sums, new_order, rounding, rows_left
 
 __all__ = ["append", "certify", "copy_lists", "mark_free", "screen", "solve"]
 
@@ -54,11 +54,12 @@ WESTON_WATKINS = 2
 # time; nothing that happens to a row is no number.
 _FAST = {"reassoc", "nsz", "nnan", "contract"}
 
-# A row with a smaller squared norm than this moves no weight.
-_TINY = 1e-30
+# A row with a smaller squared norm than this moves no weight; no cost is as small.
+_TINY = 1e-200
 # Below any loss and above any variable, but not so that a multiple of 0 would be no number.
 _NEVER = -1e300
 _EVER = 1e300
+_LOW = -1e90  # below any loss, and finite divided by the smallest norm
 # Sums of variables that are to be C differ from it by rounding.
 _FULL = 1.0 - 1e-12
 
@@ -408,29 +409,31 @@ def _judge_joint(loss, beta, C, kind):
 
 
 @njit(nogil=True, error_model="numpy", fastmath=_FAST, forceinline=True)
-def _find_simplex_level(v, guess, C):
-    """Return the root γ of  Σ max(v_c - γ, 0) = min(γ, C).
+def _find_simplex_level(v, top, guess, C):
+    """Return the root γ of  Σ max(v_c - γ, 0) = min(top + γ, C).
+
+    The v_c and γ are relative to the largest of them, which is `top`: that may be far above C, and
+    then nothing would be left of C.
 
     Newton's method on a convex, piecewise linear function: after one step from anywhere it comes
     from below and ends exactly, once the same variables are above the level again. It finds what
     LIBLINEAR's algorithm 2 finds by sorting.
     """
     level = guess
-    from_below = False
-    while True:
+    for step in range(len(v) + 2):  # each but the first leaves out a variable
         above = 0
         sum_ = 0.0
         for k in range(len(v)):
             inside = v[k] > level
             above += inside
             sum_ += v[k] if inside else 0.0
-        following = sum_ / (above + 1)
-        if following > C:
+        following = (sum_ - top) / (above + 1)
+        if top + following > C:
             following = (sum_ - C) / above
-        if from_below and following <= level:
-            return level
-        from_below = True
+        if step > 0 and following <= level:
+            break
         level = following
+    return level
 
 
 @njit(nogil=True, error_model="numpy", fastmath=_FAST, forceinline=True)
@@ -483,23 +486,33 @@ def _solve_joint(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
             left -= takes
         return
     scale = 1.0 / a
-    for k in range(len(loss)):
-        v[k] = loss[k] * scale + (beta[k] + sum_)
-    if may_shut:
-        for k in range(len(shut)):
-            v[k] = _NEVER if shut[k] else v[k]
     if kind == WESTON_WATKINS:
+        for k in range(len(loss)):
+            v[k] = loss[k] * scale + (beta[k] + sum_)
+        if may_shut:
+            for k in range(len(shut)):
+                v[k] = _NEVER if shut[k] else v[k]
         level = _find_box_level(v, keys, C)
         for k in range(len(loss)):
             new[k] = min(max(v[k] - level, 0.0), C)
         return
-    level = _find_simplex_level(v, sum_, C)
+    most = _NEVER
+    for k in range(len(loss)):
+        v[k] = loss[k] + a * beta[k]
+    if may_shut:
+        for k in range(len(shut)):
+            v[k] = _NEVER if shut[k] else v[k]
+    for k in range(len(loss)):
+        most = max(most, v[k])
+    for k in range(len(loss)):
+        v[k] = (v[k] - most) * scale
+    top = max(most, _LOW) * scale + sum_
+    level = _find_simplex_level(v, top, sum_ - top, C)
     total = 0.0
     for k in range(len(loss)):
         new[k] = max(v[k] - level, 0.0)
         total += new[k]
-    # Above C, what the variables lack to C is rounding, however much: the level may be far larger.
-    if total > C * _FULL or (level > C and total > 0.0):
+    if total > C * _FULL:  # what the variables lack to C is rounding
         for k in range(len(loss)):
             new[k] *= C / total
 
@@ -528,6 +541,96 @@ def _rank_joint(loss, new, C, kind, violation):
     if positive + left != 1:
         return violation
     return max(rank, 0.0) - corner if positive == 1 else rank
+
+
+# ------------------------------------------------------------------ what rounding may have done
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _size8(indices, values, begin, end, W, k):
+    """Return the largest Σ |x_f W_fc| of eight classes c, from k on."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        s0 += abs(v * W[f, k])
+        s1 += abs(v * W[f, k + np.uint64(1)])
+        s2 += abs(v * W[f, k + np.uint64(2)])
+        s3 += abs(v * W[f, k + np.uint64(3)])
+        s4 += abs(v * W[f, k + np.uint64(4)])
+        s5 += abs(v * W[f, k + np.uint64(5)])
+        s6 += abs(v * W[f, k + np.uint64(6)])
+        s7 += abs(v * W[f, k + np.uint64(7)])
+    return max(max(max(s0, s1), max(s2, s3)), max(max(s4, s5), max(s6, s7)))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _size1(indices, values, begin, end, W, k):
+    """Return Σ |x_f W_fk|."""
+    sum_ = 0.0
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        sum_ += abs(v * W[np.uint32(indices[p]), k])
+    return sum_
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _error(indices, values, begin, end, W, bias):
+    """Bound of the rounding error of every z of one row."""
+    outputs = np.uint64(W.shape[1])
+    size = 0.0
+    k = np.uint64(0)
+    while k + np.uint64(8) <= outputs:
+        size = max(size, _size8(indices, values, begin, end, W, k))
+        k += np.uint64(8)
+    if outputs > np.uint64(8) and k < outputs:  # as of `_decide`, blocks may overlap
+        size = max(size, _size8(indices, values, begin, end, W, outputs - np.uint64(8)))
+        k = outputs
+    while k < outputs:
+        size = max(size, _size1(indices, values, begin, end, W, k))
+        k += np.uint64(1)
+    if bias > 0.0:
+        last = 0.0
+        for c in range(outputs):
+            last = max(last, abs(W[W.shape[0] - 1, c]))
+        size += bias * last
+    return rounding(end - begin, size)
+
+
+@njit(nogil=True, error_model="numpy", fastmath=_FAST, forceinline=True)
+def _missed_rest(own, z, beta, cost, cost_rest, squared, error):
+    """How much larger the share of a row in the gap may be, where every z has an error."""
+    missed = 0.0
+    for k in range(len(z)):
+        C = cost if k == own else cost_rest
+        h = 1.0 - z[k] if k == own else 1.0 + z[k]
+        more = max(h + error, 0.0) - max(h, 0.0)
+        if squared:
+            r = abs(max(h, 0.0) - 0.5 * beta[k] / max(C, _TINY))
+            more = error if beta[k] > 0.0 else more
+            one = C * more * (2.0 * r + more)
+        else:
+            one = (C - beta[k]) * more
+        missed += one + beta[k] * error if C > 0.0 else 0.0
+    return missed
+
+
+@njit(nogil=True, error_model="numpy", fastmath=_FAST, forceinline=True)
+def _missed_joint(loss, beta, C, kind, error):
+    """The same, given losses, where each loss has an error."""
+    missed = 0.0
+    if kind == WESTON_WATKINS:
+        for k in range(len(loss)):
+            more = max(loss[k] + error, 0.0) - max(loss[k], 0.0)
+            missed += (C - beta[k]) * more + beta[k] * error
+        return missed
+    most = _NEVER
+    sum_ = 0.0
+    for k in range(len(loss)):
+        most = max(most, loss[k])
+        sum_ += beta[k]
+    more = max(most + error, 0.0) - max(most, 0.0)
+    return max(C - sum_, 0.0) * more + 2.0 * error * sum_
 
 
 # ------------------------------------------------------------------------------------ the kernels
@@ -794,7 +897,8 @@ def solve(
                     _read(begin[i], np.int64(count[i]), outputs, betas, beta)
                 violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
                 if r == 0 and home[i] == block:
-                    gap += row_gap
+                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                    gap += row_gap + 0.0 * a
                 worst = max(worst, violation)
                 total += violation
                 rank = _solve_row(
@@ -980,8 +1084,9 @@ def certify(
     scratch, columns : (4, width) float64, (width,) int32
         Scratch.
     sums : (5,) float64, added to in place
-        Σ g_i (the gap at drift 0), Σ φ_i, Σ d_i, rows with a variable above 0, rows with one inside
-        its bounds; of one-vs-rest these variables themselves, as every class has its own rows.
+        Σ g_i (the gap at drift 0, whatever W'x_i was rounded by), Σ φ_i, Σ d_i, rows with a
+        variable above 0, rows with one inside its bounds; of one-vs-rest these variables
+        themselves, as every class has its own rows.
     others : as in `solve`; nothing of these is changed
     """
     n = np.uint64(len(starts))
@@ -1011,6 +1116,11 @@ def certify(
         _, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
         row_loss, row_dual = _values(own, cost, z, beta, n_outputs, kind, rest, squared)
         gap += row_gap
+        error = _error(indices, values, start, end, W, bias)
+        if kind == ONE_VS_REST:
+            gap += _missed_rest(own, z, beta, cost, rest, squared, error)
+        else:
+            gap += _missed_joint(z, beta, cost, kind, 2.0 * error)
         loss += row_loss
         dual += row_dual
         n_steps, _ = _steps(

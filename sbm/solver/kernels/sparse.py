@@ -12,9 +12,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "add", "add_sums", "dot", "hinge_gap", "new_order", "prefetch", "prefetch_row", "rows_left",
-    "sign_and_cost",
+    "add", "add_sums", "dot", "dot_within", "hinge_gap", "hinge_gap_within", "new_order",
+    "prefetch", "prefetch_row", "rounding", "rows_left", "sign_and_cost",
 ]  # fmt: skip
+
+_HALF_ULP = 2.0**-53  # relative error of one operation
 
 
 @intrinsic
@@ -112,6 +114,32 @@ def dot(indices, values, begin, end, w, z, a):
     return z, a
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def rounding(n, size):
+    """Bound of the error of a sum of `n` products, and a few operations more, of sizes `size`."""
+    return (np.float64(n) + 4.0) * _HALF_ULP * size
+
+
+@njit(nogil=True, error_model="numpy")
+def dot_within(indices, values, begin, end, w, z):
+    """Return z + w·x for one row, and a bound of its rounding error; z is one product, or 0.
+
+    The second sum waits for nothing that the first one does not wait for, so it takes no time.
+    """
+    size = abs(z)
+    if values is None:
+        for p in range(begin, end):
+            product = w[np.uint32(indices[p])]
+            z += product
+            size += abs(product)
+    else:
+        for p in range(begin, end):
+            product = np.float64(values[p]) * w[np.uint32(indices[p])]
+            z += product
+            size += abs(product)
+    return z, rounding(end - begin, size)
+
+
 @njit(nogil=True, error_model="numpy")
 def add(indices, values, begin, end, w, step):
     """Add step times one row to w."""
@@ -130,6 +158,13 @@ def hinge_gap(h, alpha, cost, squared):
         r = max(h, 0.0) - 0.5 * alpha / cost
         return cost * r * r - alpha * min(h, 0.0)
     return (cost - alpha) * max(h, 0.0) - alpha * min(h, 0.0)
+
+
+@njit(nogil=True, error_model="numpy")
+def hinge_gap_within(h, error, alpha, cost, squared):
+    """Largest `hinge_gap` of an h that is known to within an error: it is convex in h."""
+    above = hinge_gap(h + error, alpha, cost, squared)
+    return max(above, hinge_gap(h - error, alpha, cost, squared))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -29,7 +29,9 @@ from sbm.solver.kernels.sparse import (
     add,
     add_sums,
     dot,
+    dot_within,
     hinge_gap,
+    hinge_gap_within,
     new_order,
     prefetch_row,
     rows_left,
@@ -122,7 +124,8 @@ def solve(
                 old = alpha[i]
                 h = 1.0 - s * z
                 if r == 0 and home[i] == block:
-                    gap += hinge_gap(h, old, C, squared)
+                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                    gap += hinge_gap(h, old, C, squared) + 0.0 * a
                 G = diagonal * old - h
                 PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= upper else G)
                 worst = max(worst, abs(PG))
@@ -202,8 +205,8 @@ def certify(
     w_alpha : like w, added to in place
         Σ α_i s_i x_i, rebuilt from scratch over all blocks.
     sums : (5,) float64, added to in place
-        Σ g_i (the gap at drift 0), Σ φ_i (the primal's loss), Σ d_i (the dual without -½|w|²),
-        support vectors, free support vectors.
+        Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
+        Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
     """
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
@@ -221,10 +224,10 @@ def certify(
             continue
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
-        z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
+        z, error = dot_within(indices, values, begin, end, w, z_bias)
         value = alpha[i]
         h = 1.0 - s * z
-        gap += hinge_gap(h, value, C, squared)
+        gap += hinge_gap_within(h, error, value, C, squared)
         h = max(h, 0.0)
         if squared:
             loss += C * h * h

@@ -31,9 +31,11 @@ from sbm.solver.kernels.sparse import (
     add,
     add_sums,
     dot,
+    dot_within,
     hinge_gap,
     new_order,
     prefetch_row,
+    rounding,
     rows_left,
 )
 
@@ -154,7 +156,8 @@ def solve(
                 old = alpha[i]
                 e = target - z
                 if r == 0 and home[i] == block:
-                    gap += _row_gap(e, old, C, squared, epsilon)
+                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                    gap += _row_gap(e, old, C, squared, epsilon) + 0.0 * a
                 G = diagonal * old - e
                 violation = max(_slack(old, G, upper, epsilon), 0.0)
                 worst = max(worst, violation)
@@ -241,8 +244,8 @@ def certify(
     w_alpha : like w, added to in place
         Σ α_i x_i, rebuilt from scratch over all blocks.
     sums : (5,) float64, added to in place
-        Σ g_i (the gap at drift 0), Σ φ_i (the primal's loss), Σ d_i (the dual without -½|w|²),
-        support vectors, free support vectors.
+        Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
+        Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
     """
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
@@ -263,10 +266,13 @@ def certify(
             continue
         begin = np.uint64(starts[i])
         end = begin + np.uint64(lengths[i])
-        z, _ = dot(indices, values, begin, end, w, z_bias, 0.0)
+        z, error = dot_within(indices, values, begin, end, w, z_bias)
         value = alpha[i]
         e = target - z
-        gap += _row_gap(e, value, C, squared, epsilon)
+        # It is convex in e, which is rounded, too.
+        error += rounding(0, abs(target) + epsilon)
+        above = _row_gap(e + error, value, C, squared, epsilon)
+        gap += max(above, _row_gap(e - error, value, C, squared, epsilon))
         h = max(abs(e) - epsilon, 0.0)
         loss += C * h * h if squared else C * h
         dual += target * value - epsilon * abs(value)

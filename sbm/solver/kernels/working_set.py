@@ -7,7 +7,7 @@ nonzeros lie in one arena: the cache's at its front, the block's in a buffer fur
 import numpy as np
 from numba import njit
 
-__all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "spill"]
+__all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "refill", "spill"]
 
 # Nonzeros moved at a time (sbm.rows.SPARE is the room behind what they overwrite). Positions are
 # unsigned because numba asks of every signed one whether it counts from the end.
@@ -222,3 +222,37 @@ def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices
             to += length
             kept += 1
     return kept
+
+
+@njit(nogil=True, error_model="numpy")
+def refill(
+    block, n_cached, b_starts, b_lengths, b_y, b_weight,
+    starts, lengths, y, weight, home, row, indices, values,
+):  # fmt: skip
+    """Copy the cached rows of a block to their places in the cache; return how many fitted.
+
+    Rows whose number or length is not that of a row of the block are left out: the cache was one
+    of another store.
+
+    Parameters
+    ----------
+    block, n_cached : int
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
+    starts, lengths, y, weight, home, row : arrays of the working set, y and weight in place
+    indices, values : the arena, in place
+    """
+    done = 0
+    for i in range(n_cached):
+        j = row[i]
+        if home[i] != block or j < 0 or j >= len(b_starts) or lengths[i] != b_lengths[j]:
+            continue
+        begin, to = np.uint64(b_starts[j]), np.uint64(starts[i])
+        for p in range(np.uint64(lengths[i])):
+            indices[to + p] = indices[begin + p]
+            if values is not None:
+                values[to + p] = values[begin + p]
+        y[i] = b_y[j]
+        if weight is not None:
+            weight[i] = b_weight[j]
+        done += 1
+    return done

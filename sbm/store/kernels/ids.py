@@ -7,18 +7,17 @@ __all__ = ["count", "drop_unknown", "intern", "look_up", "rehash"]
 
 DIRECT_LIMIT = 1 << 24
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiplicative hashing (Knuth, 6.4)
-
 
 @njit(nogil=True, error_model="numpy")
-def _slot(key, shift):
+def _slot(key, factor, shift):
+    """Multiplicative hashing (Knuth, 6.4); the table chooses an odd factor at random."""
     x = np.uint64(key)
     x ^= x >> np.uint64(32)
-    return np.int64((x * _MIX) >> shift)
+    return np.int64((x * factor) >> shift)
 
 
 @njit(nogil=True, error_model="numpy")
-def intern(keys, begin, direct, slots, slot_keys, shift, seen, n_seen, insert, out):
+def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, insert, out):
     """Write the codes of keys[begin:] to `out`, adding unknown keys if `insert`.
 
     Returns (position reached, n_seen): short of the end where a table must grow first, the caller
@@ -42,7 +41,7 @@ def intern(keys, begin, direct, slots, slot_keys, shift, seen, n_seen, insert, o
             continue
         if insert and 0 <= key < DIRECT_LIMIT:
             return k, n_seen
-        s = _slot(key, shift) & mask
+        s = _slot(key, factor, shift) & mask
         while slots[s] != 0 and slot_keys[s] != key:
             s = (s + 1) & mask
         if slots[s] == 0 and insert:
@@ -75,14 +74,14 @@ def look_up(keys, direct, out, unknown):
 
 
 @njit(nogil=True, error_model="numpy")
-def rehash(seen, n_seen, slots, slot_keys, shift):
+def rehash(seen, n_seen, slots, slot_keys, factor, shift):
     """Put the known keys that are too large for the plain array into an empty hash table."""
     mask = len(slots) - 1
     for code in range(n_seen):
         key = seen[code]
         if 0 <= key < DIRECT_LIMIT:
             continue
-        s = _slot(key, shift) & mask
+        s = _slot(key, factor, shift) & mask
         while slots[s] != 0:
             s = (s + 1) & mask
         slots[s] = code + 1

@@ -48,6 +48,19 @@ def _powers_of_five():
 _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 _TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
 
+
+def _edges():
+    """Return the digits of the least numbers that are too large, for float32 and float64.
+
+    Half way between the largest float64 that is allowed and the next one, which is even, so that
+    the middle goes there. For float32 that next one lies half way between two numbers as well.
+    """
+    middles = (2**128 - 2**103 - 2**74, 2**1024 - 2**970)
+    return np.array([[int(d) for d in str(m).ljust(309, "0")] for m in middles], np.uint8)
+
+
+_EDGES = _edges()
+
 SPARE = 64  # bytes behind the text that may be read, whatever they are
 
 _U0 = np.uint64(0)
@@ -80,13 +93,14 @@ def _multiply(a, b):
 
 @njit(nogil=True, error_model="numpy")
 def _nearest_double(w, q):
-    """Return (bits of the float64 nearest to w 10^q, whether that is certain); w > 0.
+    """Return the bits of the float64 nearest to w 10^q; w > 0, q <= 308.
 
     The product of the normalised decimal significand with 128 bits of 5^q, as analysed by Lemire
-    (2021, algorithm 1). Uncertain results are about one in 2^60; the caller hands them over.
+    (2021, algorithm 1); that these bits always suffice is shown by Mushtak and Lemire, "Fast
+    number parsing without fallback", 2023.
     """
     if q < -342:
-        return _U0, True
+        return _U0
     shift = 0
     while w >> _U63 == _U0:
         w <<= _U1
@@ -97,18 +111,16 @@ def _nearest_double(w, q):
         low += extra
         if low < extra:
             high += _U1
-    if low == _ALL and (q < -27 or q > 55):
-        return _U0, False
     upper = high >> _U63
     drop = upper + _U9
     mantissa = high >> drop
     exponent = ((217706 * q) >> 16) + 63 + np.int64(upper) - shift + 1023
     if exponent <= 0:
         if exponent <= -63:
-            return _U0, True
+            return _U0
         mantissa >>= np.uint64(1 - exponent)
-        mantissa = (mantissa + (mantissa & _U1)) >> _U1
-        return mantissa, True  # a carry into bit 52 is the exponent 1 that it should be
+        # A carry into bit 52 is the exponent 1 that it should be.
+        return (mantissa + (mantissa & _U1)) >> _U1
     if low <= _U1 and -4 <= q <= 23 and mantissa & np.uint64(3) == _U1 and mantissa << drop == high:
         mantissa &= ~_U1  # exactly half way: round to even
     mantissa = (mantissa + (mantissa & _U1)) >> _U1
@@ -116,8 +128,8 @@ def _nearest_double(w, q):
         mantissa = _BIT52
         exponent += 1
     if exponent >= 2047:
-        return np.uint64(0x7FF0000000000000), True
-    return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52)), True
+        return np.uint64(0x7FF0000000000000)
+    return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52))
 
 
 @intrinsic
@@ -211,15 +223,35 @@ def _parse_short_number(text, p):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_number(text, p, bits, limit):
-    """Return (number at text[p:], position behind it, code).
+def _is_too_large(text, p, limit):
+    """Whether the digits at text[p:], of a number so near the limit, reach the first too large."""
+    edge = _EDGES[1 if limit >= LARGEST_LABEL else 0]
+    while text[p] == 48 or text[p] == 46:
+        p += 1
+    for k in range(len(edge)):
+        if text[p] == 46:
+            p += 1
+        d = np.int64(text[p]) - 48
+        if 0 <= d <= 9:
+            p += 1
+        else:  # no more digits
+            d = 0
+        if d != edge[k]:
+            return d > edge[k]
+    return True
 
-    `code` is `HARD` where float64 arithmetic cannot decide the last bit; the number is then
-    right to one unit in the last place. `bits` is scratch of one uint64.
+
+@njit(nogil=True, error_model="numpy")
+def _parse_number(text, p, bits, limit):
+    """Return (the number that is the token at text[p:], position behind what was read, code).
+
+    `code` is `HARD` where 19 digits cannot decide the last bit; the number is then right to one
+    unit in the last place, and surely allowed. `bits` is scratch of one uint64.
     """
     negative = text[p] == 45
     if negative or text[p] == 43:
         p += 1
+    begin = p
     w = _U0
     q = np.int64(0)
     digits = np.int64(0)  # significant ones
@@ -260,12 +292,14 @@ def _parse_number(text, p, bits, limit):
             if d > _U9:
                 break
             seen += 1
-            if e < 100000000:
+            if e < 10**17:  # far more than a line has digits to make up for
                 e = e * 10 + np.int64(d)
             p += 1
         if seen == 0:
             return 0.0, p, BAD_VALUE
         q += -e if minus else e
+    if not _ends_token(text[p]):
+        return 0.0, p, BAD_VALUE
     code = OK
     if w == _U0:
         x = 0.0
@@ -275,15 +309,16 @@ def _parse_number(text, p, bits, limit):
     elif q > 308:
         return 0.0, p, OUT_OF_RANGE
     else:
-        bits[0], certain = _nearest_double(w, q)
+        bits[0] = _nearest_double(w, q)
         x = bits.view(np.float64)[0]
         if truncated:
-            bits[0], also = _nearest_double(w + _U1, q)
-            certain = certain and also and bits.view(np.float64)[0] == x
-        if not certain:
-            code = HARD
-            if x >= LARGEST_LABEL:  # could round to infinity
-                return 0.0, p, OUT_OF_RANGE
+            bits[0] = _nearest_double(w + _U1, q)
+            above = bits.view(np.float64)[0]
+            if x <= limit and above > limit:
+                if _is_too_large(text, begin, limit):
+                    return 0.0, p, OUT_OF_RANGE
+            elif x != above:
+                code = HARD
     if x > limit:
         return 0.0, p, OUT_OF_RANGE
     return (-x if negative else x), p, code
@@ -451,9 +486,11 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                 hard[n_hard, 2], hard[n_hard, 3] = begin, p
             n_hard += 1
             code = OK
-        elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
+        elif code == BAD_VALUE:
             code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_LABEL
         labels[rows] = x
+        if code == OK:
+            p = _behind_query_id(text, p)
         previous = np.int64(-1)
         ascending = True
         while code == OK:
@@ -475,11 +512,8 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
             if p - begin > 18 and _too_large(text, begin, p):
                 code = ID_TOO_LARGE
                 break
-            if text[p] != 58:
+            if text[p] != 58 or p == begin:
                 code = NO_COLON if p > begin and _ends_token(text[p]) else BAD_ID
-                break
-            if p == begin:
-                code = BAD_ID
                 break
             p += 1
             begin = p
@@ -494,10 +528,9 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                     ones = False
                     for k in range(nnz):
                         values[k] = 1.0
-            elif code == BAD_VALUE or (code == OK and not _ends_token(text[p])):
-                code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_VALUE
-                break
             elif code != OK:
+                if code == BAD_VALUE and _is_inf_or_nan(text, begin):
+                    code = NOT_FINITE
                 break
             key = np.int64(identity)
             ascending = ascending and key > previous
@@ -507,19 +540,6 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
             if not ones:
                 values[nnz] = x
             nnz += 1
-        # qid:N is ranking data's group number; it has no meaning for these models
-        if code == BAD_ID and text[begin] == 113 and nnz == start:
-            q = _behind_query_id(text, begin)
-            if q > 0:
-                # blank it out and take the line again
-                for k in range(begin, q):
-                    text[k] = 32
-                while begin > 0 and text[begin - 1] != 10:
-                    begin -= 1
-                p = begin
-                line -= 1
-                n_hard = hard_start
-                continue
         if code == OK and not ascending:
             _heap_sort(ids, values, not ones, start, nnz)
             for k in range(start + 1, nnz):
@@ -561,11 +581,17 @@ def _too_large(text, begin, end):
 
 @njit(nogil=True, error_model="numpy")
 def _behind_query_id(text, p):
-    """Position behind ``qid:digits``, or 0 where that does not stand at p."""
-    if text[p] != 113 or text[p + 1] != 105 or text[p + 2] != 100 or text[p + 3] != 58:
-        return 0
-    p += 4
-    begin = p
-    while 48 <= text[p] <= 57:
-        p += 1
-    return p if p > begin and _ends_token(text[p]) else 0
+    """Position behind ``qid:digits`` where that comes next, else p.
+
+    It is ranking data's group number; it has no meaning for these models.
+    """
+    q = p
+    while _is_blank(text[q]):
+        q += 1
+    if text[q] != 113 or text[q + 1] != 105 or text[q + 2] != 100 or text[q + 3] != 58:
+        return p
+    q += 4
+    begin = q
+    while 48 <= text[q] <= 57:
+        q += 1
+    return q if q > begin and _ends_token(text[q]) else p

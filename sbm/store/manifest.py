@@ -1,0 +1,230 @@
+"""The manifest of a store: what is in it, believed only as far as it makes sense.
+
+It is a record (`sbm.store.records`), and may come from a stranger. Everything that readers rely on
+is checked here, once, so that they need not: types, counts that add up, names that are those of
+files of a store. Fields that are not known are kept, whatever is done to a store.
+"""
+
+import datetime
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sbm.errors import StoreError
+from sbm.store.files import open_own, read_error, write_atomically
+from sbm.store.records import decode_record, encode_record
+
+__all__ = [
+    "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
+    "features_name", "index_name", "kept_generations", "next_block", "read_manifest",
+    "write_manifest",
+]  # fmt: skip
+
+FORMAT = "sbm-store"
+VERSION = 2  # written; 1 kept rows as planes of bytes, and is read for ever
+MANIFEST = "manifest.json"
+# Bytes of a nonzero in memory, index included.
+NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
+# What a block can hold at most, so that a small file can say of no large memory that it is needed:
+# a chunk of 65,536 rows takes 64 bytes, and 4 bytes of zstd stand for 128 kB.
+MOST_ROWS_A_BYTE = 1 << 10
+MOST_NNZ_A_BYTE = 1 << 15
+_NAMES = {
+    "file": re.compile(r"block-[0-9]{6,9}\.sbb"),
+    "features": re.compile(r"features-[0-9]{4,9}\.sba"),
+    "index": re.compile(r"index-[0-9]{4,9}\.sba"),
+}
+
+
+def block_name(block: int) -> str:
+    """File name of a block."""
+    return f"block-{block:06d}.sbb"
+
+
+def features_name(generation: int) -> str:
+    """File name of the feature ids that a generation brought."""
+    return f"features-{generation:04d}.sba"
+
+
+def index_name(generation: int) -> str:
+    """File name of a generation's chunk index."""
+    return f"index-{generation:04d}.sba"
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest atomically, with its own checksum."""
+    write_atomically(folder / MANIFEST, [encode_record("manifest", manifest)])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check the manifest of a store.
+
+    Raises
+    ------
+    StoreError
+        There is none, it is damaged, or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        with open_own(path) as file:
+            data = file.read()
+    except StoreError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(
+            f"{folder} is not a store (it has no {MANIFEST}); make one with sbm split"
+        ) from None
+    except OSError as error:
+        raise read_error(path, error) from error
+    try:
+        manifest = decode_record("manifest", data)
+    except ValueError:
+        raise StoreError(f"{path} is damaged; split the data again") from None
+    if manifest.get("format") != FORMAT:
+        raise StoreError(f"{path} is not the manifest of a store")
+    version = manifest.get("version")
+    if type(version) is not int or version not in (1, VERSION):
+        raise StoreError(
+            f"{folder} has store version {str(version)[:20]}, this program reads versions "
+            f"1 and {VERSION}; use the program that wrote it, or a newer one"
+        )
+    _check_names(manifest, folder)
+    if not _is_sound(manifest):
+        raise StoreError(f"{path} contradicts itself; split the data again")
+    return manifest
+
+
+def _check_names(manifest: dict[str, Any], folder: Path) -> None:
+    """Refuse names of files that could lie outside the store, or be something else in it."""
+    for group, keys in (("blocks", ["file"]), ("generations", ["features", "index"])):
+        entries = manifest.get(group)
+        for entry in entries if isinstance(entries, list) else []:
+            for key in keys:
+                name = entry.get(key) if isinstance(entry, dict) else None
+                if not isinstance(name, str) or not _NAMES[key].fullmatch(name):
+                    raise StoreError(
+                        f"{folder}: the manifest names {_short(name)}, which is no file of the "
+                        "store"
+                    )
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_crc(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value < 1 << 32)
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether this is a list of finite numbers, each once."""
+    return (
+        isinstance(values, list)
+        and all(type(x) in (int, float) and abs(x) <= sys.float_info.max for x in values)
+        and len(set(values)) == len(values)
+    )
+
+
+def _is_sound(manifest: dict[str, Any]) -> bool:
+    """Whether everything that a reader relies on is there and adds up."""
+    try:
+        blocks, labels, classes = (manifest[k] for k in ("blocks", "labels", "class_values"))
+        generations = manifest["generations"]
+        expired = [e for g in generations if "expired" in g for e in g["expired"]["blocks"]]
+        return (
+            all(_is_count(manifest[key]) for key in ("rows", "nnz", "features"))
+            and manifest["features"] < 1 << 31
+            and manifest["value_type"] in NONZERO_BYTES
+            and manifest["dtype"] in ("float32", "float64")
+            and (classes is None or _are_numbers(classes))
+            and (labels is None or _are_labels(labels))
+            and all(_is_block(entry) for entry in [*blocks, *expired])
+            and len({entry["file"] for entry in [*blocks, *expired]}) == len(blocks) + len(expired)
+            and manifest["rows"] == sum(b["rows"] for b in blocks)
+            and manifest["nnz"] == sum(b["nnz"] for b in blocks)
+            and all(_is_generation(g) for g in generations)
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        return False
+
+
+def _are_labels(labels: dict[str, Any]) -> bool:
+    values, counts = labels["values"], labels["counts"]
+    are_counts = isinstance(counts, list) and all(map(_is_count, counts))
+    return _are_numbers(values) and are_counts and len(values) == len(counts) <= 1 << 16
+
+
+def _is_block(entry: dict[str, Any]) -> bool:
+    """Whether an entry of a block says what it must, and no more rows than could be there."""
+    return (
+        all(_is_count(entry[key]) for key in ("rows", "nnz", "bytes"))
+        and entry["rows"] <= entry["bytes"] * MOST_ROWS_A_BYTE
+        and entry["nnz"] <= entry["bytes"] * MOST_NNZ_A_BYTE
+        and isinstance(entry["file"], str)
+        and _NAMES["file"].fullmatch(entry["file"]) is not None
+        and _is_crc(entry.get("crc32"))
+    )
+
+
+def _is_generation(entry: dict[str, Any]) -> bool:
+    """Whether the entry of a generation is one; what older programs did not note may be missing."""
+    sources, names = entry["sources"], entry["blocks"]
+    added = datetime.datetime.fromisoformat(entry["added"])
+    return (
+        _is_crc(entry.get("features_crc32"))
+        and _is_count(entry["rows"])
+        and isinstance(names, list)
+        and all(isinstance(n, str) and _NAMES["file"].fullmatch(n) is not None for n in names)
+        and isinstance(sources, list)
+        and all(_is_source(source) for source in sources)
+        and added.tzinfo is not None
+        and isinstance(entry["options"], dict)
+        and isinstance(entry.get("left_out", {}), dict)
+        and _is_deal(entry.get("deal"), entry)
+        and ("expired" not in entry or isinstance(entry["expired"]["at"], str))
+    )
+
+
+def _is_source(source: dict[str, Any]) -> bool:
+    counts = [source[key] for key in ("rows", "bytes", "skipped")]
+    return isinstance(source["name"], str) and all(map(_is_count, counts))
+
+
+def _is_deal(deal: Any, generation: dict[str, Any]) -> bool:
+    """Whether this can have been the deal of a generation's rows."""
+    if deal is None:
+        return True
+    batches = deal["batches"]
+    options = generation["options"]
+    return (
+        isinstance(batches, list)
+        and all(map(_is_count, batches))
+        and sum(batches) == generation["rows"]
+        and _is_count(deal["first"])
+        and _is_count(deal["blocks"])
+        and 1 <= deal["blocks"] < 1_000_000
+        and _is_count(options["seed"])
+        and isinstance(options["shuffle"], bool)
+    )
+
+
+def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Entries of the generations whose blocks were not expired."""
+    return [g for g in manifest["generations"] if "expired" not in g]
+
+
+def next_block(manifest: dict[str, Any]) -> int:
+    """Number of the next block to be written, above those of all there ever were."""
+    names = {b["file"] for b in manifest["blocks"]}
+    names.update(*(g.get("blocks", []) for g in manifest["generations"]))
+    return 1 + max((_block_number(name) for name in names), default=-1)
+
+
+def _block_number(file: str) -> int:
+    return int(file.removeprefix("block-").removesuffix(".sbb"))

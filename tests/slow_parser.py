@@ -1,0 +1,116 @@
+"""LIBSVM text read slowly and surely: what every line must give, from the README's grammar.
+
+A line is ``label [qid:N] [id:value]... [# comment]``. Tokens stand between blanks; any other
+control character ends a token too, but may stand nowhere, so that it is refused itself.
+"""
+
+import itertools
+import re
+import struct
+
+__all__ = ["Row", "read_line", "slow_parse"]
+
+Row = tuple[float, tuple[tuple[int, float], ...]]  # label, (id, value) by increasing id
+
+_BLANKS = re.compile(rb"[ \t\r\v\f]+")
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(rb"[+-]?(inf|nan)", re.IGNORECASE)
+_QUERY = re.compile(rb"qid:[0-9]+")
+_DIGITS = re.compile(rb"[0-9]*")
+_LARGEST_ID = 2**63 - 1
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def slow_parse(text: bytes, dtype: str = "float32") -> tuple[list[Row], list[tuple[int, str]]]:
+    """Rows of LIBSVM text, and (line, what is wrong with it) of those that are none."""
+    rows, refused = [], []
+    for number, line in enumerate(text.split(b"\n"), 1):
+        found = read_line(line, dtype)
+        if isinstance(found, str):
+            refused.append((number, found))
+        elif found is not None:
+            rows.append(found)
+    return rows, refused
+
+
+def read_line(line: bytes, dtype: str = "float32") -> Row | str | None:
+    """The row that a line holds, what is wrong with it, or None where it holds nothing."""
+    words = _words(line)
+    try:
+        return _row(words, dtype) if words else None
+    except _RefusedError as error:
+        return str(error)
+
+
+def _words(line: bytes) -> list[tuple[bytes, bytes]]:
+    """Tokens of a line, each with what is shown of it: all up to the next blank or comment."""
+    words = []
+    for token in _BLANKS.split(line.split(b"#", 1)[0]):
+        control = _CONTROL.search(token)
+        end = control.start() if control else len(token)
+        if end:
+            words.append((token[:end], token))
+        if control:
+            words.append((b"", token[end:]))
+    return words
+
+
+def _row(words: list[tuple[bytes, bytes]], dtype: str) -> Row:
+    label = _number(*words[0], "float64", "a numeric label")
+    features = words[1:]
+    if features and _QUERY.fullmatch(features[0][0]):
+        features = features[1:]
+    pairs = sorted([_feature(word, shown, dtype) for word, shown in features])
+    for (before, _), (identity, _) in itertools.pairwise(pairs):
+        if before == identity:
+            raise _RefusedError(
+                f"found feature id '{identity}' twice, each id is allowed once in a row"
+            )
+    return label, tuple(pairs)
+
+
+def _feature(word: bytes, shown: bytes, dtype: str) -> tuple[int, float]:
+    digits = _DIGITS.match(word)[0]  # type: ignore[index]
+    significant = digits.lstrip(b"0")
+    if len(significant) > 19 or int(significant or b"0") > _LARGEST_ID:
+        raise _RefusedError(
+            f"found feature id {_show(shown)}, the largest allowed id is {_LARGEST_ID}"
+        )
+    if digits and word == digits:
+        raise _RefusedError(
+            f"found {_show(shown)} without a value, a feature is written as id:value"
+        )
+    behind = len(digits) + 1
+    if not digits or word[len(digits) : behind] != b":":
+        raise _RefusedError(f"found {_show(shown)} where a feature written as id:value is expected")
+    value = _number(word[behind:], shown[behind:], dtype, "a decimal number")
+    return int(significant or b"0"), value
+
+
+def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
+    """The value of a number, rounded to float64 and then to the type; Python does both."""
+    if not _NUMBER.fullmatch(word):
+        if _NOT_FINITE.match(word):
+            raise _RefusedError(f"found {_show(shown)}, but only finite numbers are allowed")
+        raise _RefusedError(f"found {_show(shown)} where {expected} is expected")
+    kind = "d" if dtype == "float64" else "f"
+    try:
+        number: float = struct.unpack(kind, struct.pack(kind, float(word)))[0]
+    except OverflowError:
+        number = float("inf")
+    if abs(number) == float("inf"):
+        raise _RefusedError(
+            f"found {_show(shown)}, too large for the value type (float64 reaches 1.79e308, "
+            "float32 3.4e38; see --dtype)"
+        )
+    return number
+
+
+def _show(token: bytes) -> str:
+    """A token as messages quote it, 40 characters at the most."""
+    text = token.decode("utf-8", "replace")
+    return repr(text if len(text) <= 40 else text[:37] + "...")
