@@ -22,13 +22,14 @@ EVERY_FILE = pytest.mark.parametrize("path", FILES, ids=NAMES)
 # A layer may import itself and everything with a smaller number.
 LEVELS = {
     "cli": 5, "jobs": 4, "interop": 3, "solver": 2, "store": 2,
-    "rows": 1, "settings": 1, "errors": 1, "alphas": 1, "compiled": 1,
+    "distributed": 2, "rows": 1, "settings": 1, "errors": 1, "alphas": 1, "compiled": 1,
 }  # fmt: skip
 FORBIDDEN = {("solver", "store"), ("store", "solver")}
 NUMBA = re.compile(r"sbm/((solver|store)/kernels/\w+|compiled)\.py")
 ONLY_IN = {
     "numba": NUMBA,
     "llvmlite": NUMBA,
+    "mpi4py": re.compile(r"sbm/distributed/comm\.py"),
     "click": re.compile(r"sbm/cli\.py"),
     "tqdm": re.compile(r"sbm/cli\.py"),
     "zstandard": re.compile(r"sbm/store/(arrays|text)\.py"),

@@ -1,0 +1,1 @@
+"""Several processes, on one machine or many, as one."""
