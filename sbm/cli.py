@@ -508,8 +508,9 @@ def train(
             store if store is None else str(store).replace("{rank}", str(comm.rank)), model,
             settings, resume=resume, is_stopped=is_stopped, progress=progress, comm=comm,
         )  # fmt: skip
+    comm.leave()
     if result is None:  # process 0 tells what there is to tell
-        sys.exit(0 if report["converged"] else EXIT_BUDGET)
+        return
     if report["was_finished"]:
         progress.stage(
             f"{report['model']} is trained already, with these settings on this store; --fresh "
@@ -1251,9 +1252,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str] | None) -> int:
     """Run a command, and end the other processes of it if it fails; return the exit code."""
     code = _attempt(arguments)
-    if code not in (0, EXIT_BUDGET):
-        for comm in _ABORT:
-            comm.abort(code)
+    for comm in _ABORT if code else ():
+        comm.abort(code)
     return code
 
 
@@ -1292,6 +1292,10 @@ def _fail(sentence: str, code: int = EXIT_ERROR) -> int:
 
 
 def _stopped() -> int:
+    for comm in _ABORT:
+        if comm.rank > 0:
+            time.sleep(_LATER)
+            return EXIT_INTERRUPTED
     _complain(
         "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
     )

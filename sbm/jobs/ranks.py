@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,19 +27,17 @@ from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
 from sbm.store.files import make_folder, write_atomically
-from sbm.store.run import RECORD, Run
+from sbm.store.run import Run, runs_here
 
 __all__ = [
     "Share", "Status", "any_of", "common_record", "deal_parts", "folder_of", "forget_others",
-    "neighbours", "others_runs", "refuse_others",
+    "neighbours", "refuse_others", "runs_of_others",
 ]  # fmt: skip
 
 STATUS = "status.json"
 _PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
-
-_FOLDER = re.compile(r"rank-(\d+)-of-(\d+)")
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
@@ -207,32 +204,19 @@ def folder_of(run: Path, comm: Comm) -> Path:
     return run if comm.size == 1 else run / f"rank-{comm.rank}-of-{comm.size}"
 
 
-def others_runs(run: Path, size: int) -> list[Path]:
-    """Return the folders, that are here, of a run of another number of processes; none if none.
-
-    Of several the one with the most processes is taken: a training removes the others at its first
-    commit.
-    """
-    found: dict[int, list[Path]] = {}
-    for path in run.glob("rank-*-of-*"):
-        match = _FOLDER.fullmatch(path.name)
-        if match and (path / RECORD).is_file():
-            found.setdefault(int(match[2]), []).append(path)
-    if (run / RECORD).is_file():
-        found[1] = [run]
-    found.pop(size, None)
-    return sorted(found[max(found)]) if found else []
+def runs_of_others(run: Path, comm: Comm) -> list[Path]:
+    """Return the folders, that are here, of a run of another number of processes."""
+    return next((folders for n, folders in runs_here(run).items() if n != comm.size), [])
 
 
 def forget_others(run: Path, size: int) -> None:
     """Remove what was left by a run of another number of processes."""
-    for path in run.glob("rank-*-of-*"):
-        match = _FOLDER.fullmatch(path.name)
-        if match and int(match[2]) != size:
-            shutil.rmtree(path, ignore_errors=True)
-    if size > 1 and (run / RECORD).is_file():
-        with contextlib.suppress(StoreError):
-            Run.remove(run)
+    for n, folders in runs_here(run).items():
+        for folder in folders if n != size else ():
+            with contextlib.suppress(StoreError):  # another process may do the same
+                Run.remove(folder)
+                if n > 1:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def common_record(

@@ -34,7 +34,9 @@ from sbm.jobs.ranks import (
     common_record,
     deal_parts,
     folder_of,
+    forget_others,
     refuse_others,
+    runs_of_others,
 )  # fmt: skip
 from sbm.jobs.resume import (
     Ledger,
@@ -42,6 +44,7 @@ from sbm.jobs.resume import (
     identity,
     is_finished,
     is_of,
+    refuse_unfinished,
     run_to_go_on_with,
 )  # fmt: skip
 from sbm.jobs.setup import (
@@ -238,16 +241,20 @@ class _Job:
         parts = deal_parts(share.adding, blocks, plan)
         itself |= {"shape": shape_record(blocks, plan, share.problems), "bound": self.bound}
         itself |= {"own": parts[share.adding.rank]} if comm.size > 1 else {}
+        itself |= {"classes": [comm.rank, comm.size]} if share.is_by_class else {}
         record = earlier = None
+        others: list[Path] = []
         if is_again and is_of(self.folder, itself):
-            earlier = Earlier(self.folder, blocks, settings, share.problems)
+            earlier = Earlier([self.folder], blocks, settings, share.problems)
         else:
             record = run_to_go_on_with(self.folder, itself, settings, self.resume)
             record = common_record(comm, self.folder, record)
-        if record is not None and is_finished(record):
-            was = _read_model(path, record) if comm.rank == 0 else None
+            others = [] if record is not None else self._runs_of_others(itself)
+        done = record or (Run.read(others[0]) if others else None)
+        if done is not None and is_finished(done):
+            was = _read_model(path, done) if comm.rank == 0 else None
             if not any_of(comm, comm.rank == 0 and was is None)[0]:
-                return was, {**record["report"], "model": str(path), "was_finished": True}
+                return was, {**done["report"], "model": str(path), "was_finished": True}
         progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
@@ -256,7 +263,7 @@ class _Job:
             raise KeyboardInterrupt
         # All that can be refused comes before the run of an earlier training is replaced.
         if record is None and earlier is None:
-            earlier = _find_earlier(settings, path, blocks, share.problems, progress)
+            earlier = self._find_earlier(share, others)
         counts = class_counts(settings, blocks, weights)
         if counts is not None:
             share = Share.of(comm, settings, blocks, counts)
@@ -288,6 +295,43 @@ class _Job:
             run.note(report=report, model_crc32=comm.share(crc32)[0])
             self.status.say("finished", report=report)
         return result, report
+
+    def _runs_of_others(self, itself: Mapping[str, Any]) -> list[Path]:
+        """Return the run of this training by another number of processes, if that is there.
+
+        Raises
+        ------
+        StoreError
+            There is another training, which would be lost; or not all processes see the run.
+        """
+        if self.resume is False or self.settings.warm_start is not None:
+            return []
+        folders = runs_of_others(run_folder(self.path), self.comm)
+        seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
+        if any(seen) and not all(seen):
+            raise StoreError(
+                f"process {seen.index(False)} cannot see the run beside {self.path}, which was of "
+                "another number of processes; start as many as before, or start over with --fresh"
+            )
+        if folders and not is_of(folders[0], itself):
+            refuse_unfinished(folders[0])
+            return []
+        return folders
+
+    def _find_earlier(self, share: Share, others: list[Path]) -> Earlier | None:
+        """Return what to start from: the run that is named, or that of other processes."""
+        settings, folders = self.settings, others
+        if settings.warm_start is True:
+            folders = last_run(self.path)
+            if not folders:
+                self.progress.stage(f"{self.path} was not trained yet: starting from nothing")
+        elif settings.warm_start is not None:
+            folders = find_run(str(settings.warm_start))
+        elif folders:
+            self.progress.stage(
+                f"going on from the alphas of another number of processes, in {folders[0].parent}"
+            )
+        return Earlier(folders, self.store, settings, share.problems) if folders else None
 
     def _shape(self, share: Share, spare: Sequence[AnyProblem]) -> Shape:
         """Return what decides the memory; what the weights of all classes take comes on top."""
@@ -358,27 +402,6 @@ def _read_model(path: Path, record: Mapping[str, Any]) -> Model | None:
     if not path.exists() or file_checksum(path) != record.get("model_crc32"):
         return None
     return Model.load(path)
-
-
-def _find_earlier(
-    settings: Settings,
-    path: Path,
-    store: BlockStore,
-    problems: Sequence[AnyProblem],
-    progress: Progress,
-) -> Earlier | None:
-    """Return the run of an earlier training to start from, if one is asked for and there."""
-    if settings.warm_start is None:
-        return None
-    if settings.warm_start is not True:
-        folder = find_run(str(settings.warm_start))
-    else:
-        last = last_run(path)
-        if last is None:
-            progress.stage(f"{path} was not trained yet: starting from nothing")
-            return None
-        folder = last
-    return Earlier(folder, store, settings, problems)
 
 
 def refuse_in_many(settings: Settings, comm: Comm) -> None:
@@ -485,7 +508,7 @@ class _Training:
         ledger = self.ledger
         ledger.is_warm = not earlier.is_rescaled
         self._set_active(self.spare_learners, False)
-        earlier.hand_over(self.run_files, self.plan)
+        earlier.hand_over(self.run_files, self.plan, self.own)
         ledger.certificate = certificate = earlier.start(self.engine)
         self._set_active(self.spare_learners, True)
         self.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
@@ -696,6 +719,7 @@ class _Training:
         if asked or is_due or is_too_large:
             self._commit()
         if asked:
+            self.share.comm.barrier()  # nobody ends while another one commits
             raise KeyboardInterrupt
         if is_too_large:
             self.job.may_plan_with_less = True  # all processes come here
@@ -737,6 +761,7 @@ class _Training:
             self.run_files.commit(
                 {**self.itself, **now.record(), "engine": place}, self.engine.state()
             )
+            forget_others(run_folder(self.job.path), self.share.comm.size)
         took = time.monotonic() - begin
         self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 

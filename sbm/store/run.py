@@ -48,7 +48,7 @@ from sbm.store.files import (
 )  # fmt: skip
 from sbm.store.records import decode_record, encode_record, parse
 
-__all__ = ["Run"]
+__all__ = ["Run", "runs_here"]
 
 VERSION = 2  # written; 1 had no checksum in run.json and is read for ever
 RECORD = "run.json"
@@ -155,16 +155,22 @@ class Run:
 
     @classmethod
     def reopen(
-        cls, folder: Path, block_rows: Sequence[int], lists_of: int | None = None
+        cls,
+        folder: Path,
+        block_rows: Sequence[int],
+        lists_of: int | None = None,
+        record: dict[str, Any] | None = None,
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
         """Return the run of the last commit, to read from, and the arrays of its state.
+
+        With a record it is the run of that commit.
 
         Raises
         ------
         StoreError
             There is none, or a file of it is missing or damaged.
         """
-        run = cls._of(cls.read(folder), folder, block_rows, lists_of)
+        run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
         return run, run.read_state()
 
     @classmethod
@@ -571,6 +577,25 @@ _OURS = re.compile(
     r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|stray-\d{5,}\.sbt|run\.json\.tmp"
 )
 _NAMED = re.compile(r"(alpha-\d{5,}\.|state-)\d{6,}\.sba")
+
+
+_RANK = re.compile(r"rank-(?P<rank>\d+)-of-(?P<size>\d+)")
+
+
+def runs_here(folder: Path) -> dict[int, list[Path]]:
+    """Return the runs that a folder holds, by number of processes; the one with most comes first.
+
+    Of one process it is the folder itself, of several it has folders for each of them, of which not
+    all need be here.
+    """
+    found: dict[int, list[Path]] = {}
+    for path in sorted(folder.glob("rank-*-of-*")):
+        match = _RANK.fullmatch(path.name)
+        if match and (path / RECORD).is_file():
+            found.setdefault(int(match["size"]), []).append(path)
+    if (folder / RECORD).is_file():
+        found[1] = [folder]
+    return dict(sorted(found.items(), reverse=True))
 
 
 def _decode_record(data: bytes) -> dict[str, Any]:
