@@ -48,6 +48,7 @@ def choose_rounds(
     solve: float = 0.0,
     listed: bool = False,
     warm: bool = False,
+    processes: int = 1,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -67,10 +68,15 @@ def choose_rounds(
         Whether rows have lists of variables.
     warm : bool
         Whether alphas are those of an earlier training at the same cost.
+    processes : int
+        Of several that add up what they do each sees a part of the rows: it does not pay to solve
+        that part well before the others are heard.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
+    if processes > 1:
+        return 1
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
     if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
         rounds = max(rounds, int(load / (solve / before[-1])))

@@ -641,6 +641,7 @@ class _Training:
         return choose_rounds(
             self.settings.rounds, len(self.plan.parts), ledger.rounds, self._pass_bytes,
             spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, ledger.is_warm,
+            self.share.adding.size,
         )  # fmt: skip
 
     def _spent(self) -> dict[str, float]:
