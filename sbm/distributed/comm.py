@@ -188,8 +188,8 @@ class MpiComm:
                 [theirs, (here, np.arange(self.size) * width)],
             )
         )
-        total: Floats = theirs[0]
-        for other in theirs[1:]:
+        total = np.zeros(width)  # nobody's -0.0 first: as pairs it would not be sent
+        for other in theirs:
             total += other
         return total
 
