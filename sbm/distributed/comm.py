@@ -279,16 +279,17 @@ class MpiComm:
         self.sent += n_bytes
 
     def _wait(self, *requests: MPI.Request) -> None:
-        """Wait until all is sent and received, or the deadline."""
-        waiting, begin, pause, looks = list(requests), time.monotonic(), SHORTEST, 0
-        while not self._mpi.Request.Testall(waiting):
+        """Wait until all is sent and received; the deadline is for the next of it."""
+        waiting, heard, pause, looks = list(requests), time.monotonic(), SHORTEST, 0
+        while (done := self._mpi.Request.Testsome(waiting)) is not None:
             looks += 1
-            if looks < SPINS:
-                continue
-            if time.monotonic() - begin > self._timeout:
-                self._give_up()
-            time.sleep(pause)
-            pause = min(LONGEST, 1.5 * pause)
+            if done:
+                heard, pause, looks = time.monotonic(), SHORTEST, 0
+            elif looks > SPINS:
+                if time.monotonic() - heard > self._timeout:
+                    self._give_up()
+                time.sleep(pause)
+                pause = min(LONGEST, 1.5 * pause)
 
     def _give_up(self) -> NoReturn:
         text = (
