@@ -11,8 +11,10 @@ are lists of places and values, wherever these take less than half of the bytes.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -266,11 +268,14 @@ class MpiComm:
     def leave(self) -> None:
         """See `Comm`; a launcher that is told nothing takes an exit code above 0 for a crash."""
         self.barrier()
+        handler = _limit(self._timeout)
         self._mpi.Finalize()
+        _limit(0, handler)
 
     def abort(self, code: int) -> None:
         """See `Comm`."""
         if not self._mpi.Is_finalized():
+            _limit(self._timeout)
             self._world.Abort(code)
 
     # -------------------------------------------------------------------------------- waiting
@@ -303,6 +308,15 @@ class MpiComm:
             os._exit(EXIT_TIMEOUT)
 
 
+def _limit(seconds: float, handler: Any = signal.SIG_DFL) -> Any:
+    """Have the system end the process after that time; 0: not any more.
+
+    For what MPI waits for without limit, and where no line of ours is run meanwhile.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    return signal.signal(signal.SIGALRM, handler)
+
+
 def _pieces(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
     """Cut an array into messages of a bounded size, as bytes."""
     flat = array.reshape(-1).view(np.uint8)
@@ -322,6 +336,9 @@ def launched_size() -> int:
 def world(timeout: float = TIMEOUT) -> Comm:
     """Return what the process was started with: over MPI if mpi4py started it.
 
+    To be called first: where a process ends before, the others wait for it until their deadline.
+    From then on the deadline is also for the end of the process, which the system kills (SIGALRM).
+
     Raises
     ------
     SettingsError
@@ -335,7 +352,10 @@ def world(timeout: float = TIMEOUT) -> Comm:
                 f"knows the others; start them with {line}"
             )
         return SerialComm()
-    comm = MpiComm(timeout)
+    handler = _limit(timeout)
+    comm = MpiComm(timeout)  # waits for all to start
+    _limit(0, handler)
+    atexit.register(_limit, timeout)  # mpi4py waits for all to end, after all else
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
             f"{launched_size()} processes were started, but each of them is alone: the launcher is "
