@@ -62,15 +62,16 @@ class Comm(Protocol):
         """Replace an array, float64 and C-contiguous, by its sum over all processes."""
 
     def gather(self, numbers: Sequence[float]) -> Floats:
-        """Return a few numbers of each process, shape (size, n), float64."""
+        """Return a few numbers of each process, of all equally many: shape (size, n), float64."""
 
     def share(self, content: Any) -> list[Any]:
-        """Return JSON content of each process, by rank."""
+        """Return JSON content of each process, by rank: copies, the own one too."""
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
-        """Send arrays to processes, and receive others in place, all at the same time.
+        """Send arrays to other processes, and receive others in place, all at the same time.
 
-        Between two processes the arrays come in the order in which they are sent.
+        Between two processes the arrays come in the order in which they are sent, and are as large
+        at both ends. An array that is received is C-contiguous.
         """
 
     def barrier(self) -> None:
@@ -97,7 +98,7 @@ class SerialComm:
 
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
-        return [content]
+        return [json.loads(json.dumps(content))]
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`; there is nobody to send to."""
@@ -253,6 +254,8 @@ class MpiComm:
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`."""
+        assert all(array.flags.c_contiguous for _, array in receive)
+        assert all(rank != self.rank for rank, _ in (*send, *receive))
         waiting = [
             self._world.Irecv(piece, rank) for rank, array in receive for piece in _pieces(array)
         ]
