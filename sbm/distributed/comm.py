@@ -35,7 +35,7 @@ Message = tuple[int, npt.NDArray[Any]]
 
 EXIT_TIMEOUT = 75
 TIMEOUT = 600.0
-# Numbers that are added at a time: what a process needs for it is twice as large, whatever W is.
+# Numbers that are added at a time: a process needs room for at most 5 times as many beside W.
 SLICE = 1 << 19
 PAIR_BYTES = 12  # a place and a value
 MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
@@ -51,7 +51,7 @@ class Comm(Protocol):
     rank, size : int
         Number of this process, from 0, and how many there are.
     sent : int
-        Bytes this process has sent to others, headers apart.
+        Bytes this process has sent to others, without what MPI and the network add.
     """
 
     rank: int
@@ -171,9 +171,8 @@ class MpiComm:
             own[:] = total
             widths = np.diff(ends)
             self._count(own.nbytes * (self.size - 1))
-            self._wait(
-                self._world.Iallgatherv(self._mpi.IN_PLACE, [part, (widths, ends[:-1])])
-            )  # fmt: skip
+            everywhere = [part, (widths, ends[:-1])]
+            self._wait(self._world.Iallgatherv(self._mpi.IN_PLACE, everywhere))
 
     def _is_sparse(self, n_nonzero: int, n: int) -> bool:
         """Whether places and values take less than half as many bytes as all numbers."""
@@ -204,7 +203,8 @@ class MpiComm:
         values = part[places]
         local = (places - np.repeat(ends[:-1], widths)).astype(np.int32)
         theirs = np.empty(self.size, np.int64)
-        self._wait(self._world.Ialltoall(widths.astype(np.int64), theirs))
+        self._count(theirs.nbytes - theirs.itemsize)
+        self._wait(self._world.Ialltoall(widths, theirs))
         begins = np.cumsum(theirs) - theirs
         got, numbers = np.empty(theirs.sum(), np.int32), np.empty(theirs.sum())
         for mine, received in ((local, got), (values, numbers)):
@@ -347,12 +347,12 @@ def world(timeout: float = TIMEOUT) -> Comm:
     SettingsError
         Several processes were started that do not know each other; each would train a whole model.
     """
-    line = f"mpiexec -n {launched_size()} python -m mpi4py -m sbm train ..."
-    if "mpi4py.run" not in sys.modules and "mpi4py" not in sys.modules:
+    if "mpi4py" not in sys.modules:
         if launched_size() > 1:
             raise SettingsError(
                 f"{launched_size()} processes were started, but not through mpi4py, so that none "
-                f"knows the others; start them with {line}"
+                f"knows the others; start them with mpiexec -n {launched_size()} python -m mpi4py "
+                "-m sbm train ..."
             )
         return SerialComm()
     handler = _limit(timeout)
