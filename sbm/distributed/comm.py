@@ -345,7 +345,8 @@ def world(timeout: float = TIMEOUT) -> Comm:
     Raises
     ------
     SettingsError
-        Several processes were started that do not know each other; each would train a whole model.
+        Several processes were started that do not know each other, so that each would train a whole
+        model; or there is no MPI.
     """
     if "mpi4py" not in sys.modules:
         if launched_size() > 1:
@@ -356,8 +357,15 @@ def world(timeout: float = TIMEOUT) -> Comm:
             )
         return SerialComm()
     handler = _limit(timeout)
-    comm = MpiComm(timeout)  # waits for all to start
-    _limit(0, handler)
+    try:
+        comm = MpiComm(timeout)  # waits for all to start
+    except (ImportError, RuntimeError) as error:
+        raise SettingsError(
+            f"mpi4py cannot use an MPI library ({' '.join(str(error).split())}); where there is "
+            "none, pip install 'mpich>=5,<6' brings one"
+        ) from None
+    finally:
+        _limit(0, handler)
     atexit.register(_limit, timeout)  # mpi4py waits for all to end, after all else
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
