@@ -1,42 +1,23 @@
 """Messages between processes: their bits, their bytes, and how all end when one does not answer."""
 
-import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import ranks
+from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
 
 from sbm.distributed import comm
 from sbm.distributed.comm import EXIT_TIMEOUT, SerialComm, launched_size, world
 from sbm.errors import SettingsError
 
-ROOT = Path(__file__).resolve().parent.parent
-RANKS = Path(ranks.__file__)
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-LIMIT = 120  # seconds, for what takes one or two
-
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
-    reason="needs mpi4py and the mpiexec that pip installs with mpich",
-)
-
-
-def environment(**more):
-    """As a shell would have it, without what a launcher around the tests may say."""
-    clean = {k: v for k, v in os.environ.items() if k not in comm._SIZES}
-    return {**clean, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **more}
-
 
 def launch(size, folder, name, *arguments):
     """Run a function of ranks.py in so many processes."""
-    line = [MPIEXEC, "-n", size, sys.executable, "-m", "mpi4py", RANKS, name, folder, *arguments]
+    line = [MPIEXEC, "-n", size, *MPI4PY, RANKS, name, folder, *arguments]
     return subprocess.run(
         [str(word) for word in line],
         capture_output=True, text=True, timeout=LIMIT, env=environment(),
@@ -49,23 +30,6 @@ def run(size, folder, name, *arguments):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
-
-
-def all_gone(folder, size, within=10.0):
-    """Whether no process of a run is left, after a moment."""
-    pids = [int((folder / f"{rank}.pid").read_text()) for rank in range(size)]
-    end = time.monotonic() + within
-    while any(is_running(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not any(is_running(pid) for pid in pids)
-
-
-def is_running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 # ----------------------------------------------------------------------------------------- sums
@@ -283,13 +247,13 @@ def test_a_mistake_in_one_process_ends_all(tmp_path):
     done = launch(3, tmp_path, "fail", 1)
     assert done.returncode == 1
     assert "RuntimeError: of one process" in done.stderr.splitlines()
-    assert all_gone(tmp_path, 3)
+    assert all_gone(pids_of(tmp_path))
 
 
 @needs_mpi
 def test_one_process_can_end_all_with_a_code(tmp_path):
     assert launch(3, tmp_path, "give_up", 1, 7).returncode == 7
-    assert all_gone(tmp_path, 3)
+    assert all_gone(pids_of(tmp_path))
 
 
 @needs_mpi
@@ -297,7 +261,7 @@ def test_control_c_while_one_waits_ends_all(tmp_path):
     done = launch(2, tmp_path, "interrupted", 1)
     assert done.returncode == 130
     assert "KeyboardInterrupt" in done.stderr
-    assert all_gone(tmp_path, 2)
+    assert all_gone(pids_of(tmp_path))
 
 
 @needs_mpi
@@ -307,7 +271,7 @@ def test_a_process_that_stands_still_meets_the_deadline(tmp_path):
     said = [line for line in done.stderr.splitlines() if line.startswith("sbm:")]
     assert said
     assert set(said) <= {sentence(0, 3), sentence(2, 3)}
-    assert all_gone(tmp_path, 3)
+    assert all_gone(pids_of(tmp_path))
 
 
 @needs_mpi
@@ -315,7 +279,7 @@ def test_a_process_that_is_killed_ends_all(tmp_path):
     done = launch(3, tmp_path, "signalled", 1, "SIGKILL", LIMIT)
     assert done.returncode != 0
     assert "sbm:" not in done.stderr  # nobody has waited for the deadline
-    assert all_gone(tmp_path, 3)
+    assert all_gone(pids_of(tmp_path))
 
 
 @needs_mpi
@@ -324,4 +288,4 @@ def test_start_and_end_meet_the_deadline(tmp_path, name):
     done = launch(2, tmp_path, name, 1, 2)
     assert done.returncode != 0
     assert "Alarm clock (signal 14)" in done.stdout
-    assert all_gone(tmp_path, 2)
+    assert all_gone(pids_of(tmp_path))
