@@ -74,7 +74,7 @@ def test_all_numbers_cost_what_the_model_says(summed):
     for name in NAMES:
         n = ranks.arrays(0, size)[name].size
         slices = -(-n // ranks.SMALL_SLICE)
-        counts = 2 * 8 * slices * size * (size - 1)  # of what is not 0, before and after
+        counts = 8 * slices * size * (size - 1)  # of what is not 0
         assert sent(summed, "all", name) == 16 * n * (size - 1) + counts, name
 
 

@@ -163,17 +163,16 @@ class MpiComm:
         own = part[ends[self.rank] : ends[self.rank + 1]]
         if self._is_sparse(n_nonzero, self.size * len(part)):
             total = self._collect_pairs(part, ends)
-        else:
+            sizes = self._gather(np.array([np.count_nonzero(total)], np.int64))[:, 0]
+            if self._is_sparse(int(sizes.sum()), len(part)):
+                self._spread_pairs(total, part, ends, sizes)
+                return
+        else:  # a sum has as few zeros as its terms, unless they cancel
             total = self._collect(part, ends)
-        sizes = self._gather(np.array([np.count_nonzero(total)], np.int64))[:, 0]
-        if self._is_sparse(int(sizes.sum()), len(part)):
-            self._spread_pairs(total, part, ends, sizes)
-        else:
-            own[:] = total
-            widths = np.diff(ends)
-            self._count(own.nbytes * (self.size - 1))
-            everywhere = [part, (widths, ends[:-1])]
-            self._wait(self._world.Iallgatherv(self._mpi.IN_PLACE, everywhere))
+        own[:] = total
+        self._count(own.nbytes * (self.size - 1))
+        everywhere = [part, (np.diff(ends), ends[:-1])]
+        self._wait(self._world.Iallgatherv(self._mpi.IN_PLACE, everywhere))
 
     def _is_sparse(self, n_nonzero: int, n: int) -> bool:
         """Whether places and values take less than half as many bytes as all numbers."""
