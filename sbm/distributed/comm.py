@@ -40,8 +40,9 @@ TIMEOUT = 600.0
 SLICE = 1 << 19
 PAIR_BYTES = 12  # a place and a value
 MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
-# A rank that waits looks again soon at first, and then seldom enough to leave the core to others.
-SPINS, SHORTEST, LONGEST = 200, 2e-5, 1e-3
+# Seconds. A process that waits looks again at once, and then after a share of what it has waited:
+# it leaves the core to others, and messages, which move on only when it looks, take little longer.
+SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
 
 
 class Comm(Protocol):
@@ -299,16 +300,15 @@ class MpiComm:
 
     def _wait(self, *requests: MPI.Request) -> None:
         """Wait until all is sent and received; the deadline is for the next of it."""
-        waiting, heard, pause, looks = list(requests), time.monotonic(), SHORTEST, 0
+        waiting, heard = list(requests), time.monotonic()
         while (done := self._mpi.Request.Testsome(waiting)) is not None:
-            looks += 1
+            now = time.monotonic()
             if done:
-                heard, pause, looks = time.monotonic(), SHORTEST, 0
-            elif looks > SPINS:
-                if time.monotonic() - heard > self._timeout:
-                    self._give_up()
-                time.sleep(pause)
-                pause = min(LONGEST, 1.5 * pause)
+                heard = now
+            elif now - heard > self._timeout:
+                self._give_up()
+            elif now - heard > SPIN:
+                time.sleep(min(LONGEST, SHARE * (now - heard)))
 
     def _give_up(self) -> NoReturn:
         text = (
