@@ -3,11 +3,16 @@
 import contextlib
 import json
 import re
+import subprocess
 import time
 
 import pytest
-from launching import LIMIT, RANKS, all_gone, needs_mpi, pids_of
+from families import Case
+from helpers import write_rows
+from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
 from two_hosts import two_hosts, why_not
+
+import sbm
 
 REASON = why_not()
 pytestmark = [needs_mpi, pytest.mark.netns, pytest.mark.skipif(bool(REASON), reason=REASON)]
@@ -40,6 +45,17 @@ def test_what_goes_over_the_cable_is_what_is_counted(both, tmp_path, per_host, n
     for k, sent in enumerate(wire):
         here = found[k * per_host : (k + 1) * per_host]
         assert sent == pytest.approx(away * sum(one["sent"] for one in here), rel=0.2)
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_a_model_of_two_hosts_is_that_of_one(both, tmp_path, per_host):
+    write_rows(tmp_path / "a.svm", *Case("hinge", 2).rows(1, n=80))
+    sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=4)
+    program = ("-m", "sbm", "train", "-q", "--tol", "0.05", tmp_path / "a.sbm", "-o")
+    line = [MPIEXEC, "-n", 2 * per_host, *MPI4PY, *program, tmp_path / "one.model"]
+    subprocess.run([str(w) for w in line], check=True, timeout=LIMIT, env=environment())
+    both.run(per_host, *program, tmp_path / "two.model")
+    assert (tmp_path / "two.model").read_bytes() == (tmp_path / "one.model").read_bytes()
 
 
 @pytest.fixture
