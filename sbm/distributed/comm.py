@@ -11,8 +11,11 @@ are lists of places and values, wherever these take less than half of the bytes.
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -33,12 +36,13 @@ Message = tuple[int, npt.NDArray[Any]]
 
 EXIT_TIMEOUT = 75
 TIMEOUT = 600.0
-# Numbers that are added at a time: what a process needs for it is twice as large, whatever W is.
+# Numbers that are added at a time: a process needs room for at most 5 times as many beside W.
 SLICE = 1 << 19
 PAIR_BYTES = 12  # a place and a value
 MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
-# A rank that waits looks again soon at first, and then seldom enough to leave the core to others.
-SPINS, SHORTEST, LONGEST = 200, 2e-5, 1e-3
+# Seconds. A process that waits looks again at once, and then after a share of what it has waited:
+# it leaves the core to others, and messages, which move on only when it looks, take little longer.
+SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
 
 
 class Comm(Protocol):
@@ -49,7 +53,7 @@ class Comm(Protocol):
     rank, size : int
         Number of this process, from 0, and how many there are.
     sent : int
-        Bytes this process has sent to others, headers apart.
+        Bytes this process has sent to others, without what MPI and the network add.
     """
 
     rank: int
@@ -60,15 +64,16 @@ class Comm(Protocol):
         """Replace an array, float64 and C-contiguous, by its sum over all processes."""
 
     def gather(self, numbers: Sequence[float]) -> Floats:
-        """Return a few numbers of each process, shape (size, n), float64."""
+        """Return a few numbers of each process, of all equally many: shape (size, n), float64."""
 
     def share(self, content: Any) -> list[Any]:
-        """Return JSON content of each process, by rank."""
+        """Return JSON content of each process, by rank: copies, the own one too."""
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
-        """Send arrays to processes, and receive others in place, all at the same time.
+        """Send arrays to other processes, and receive others in place, all at the same time.
 
-        Between two processes the arrays come in the order in which they are sent.
+        Between two processes the arrays come in the order in which they are sent, and are as large
+        at both ends. An array that is received is C-contiguous.
         """
 
     def barrier(self) -> None:
@@ -95,7 +100,7 @@ class SerialComm:
 
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
-        return [content]
+        return [json.loads(json.dumps(content))]
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`; there is nobody to send to."""
@@ -159,18 +164,16 @@ class MpiComm:
         own = part[ends[self.rank] : ends[self.rank + 1]]
         if self._is_sparse(n_nonzero, self.size * len(part)):
             total = self._collect_pairs(part, ends)
-        else:
+            sizes = self._gather(np.array([np.count_nonzero(total)], np.int64))[:, 0]
+            if self._is_sparse(int(sizes.sum()), len(part)):
+                self._spread_pairs(total, part, ends, sizes)
+                return
+        else:  # a sum has as few zeros as its terms, unless they cancel
             total = self._collect(part, ends)
-        sizes = self._gather(np.array([np.count_nonzero(total)], np.int64))[:, 0]
-        if self._is_sparse(int(sizes.sum()), len(part)):
-            self._spread_pairs(total, part, ends, sizes)
-        else:
-            own[:] = total
-            widths = np.diff(ends)
-            self._count(own.nbytes * (self.size - 1))
-            self._wait(
-                self._world.Iallgatherv(self._mpi.IN_PLACE, [part, (widths, ends[:-1])])
-            )  # fmt: skip
+        own[:] = total
+        self._count(own.nbytes * (self.size - 1))
+        everywhere = [part, (np.diff(ends), ends[:-1])]
+        self._wait(self._world.Iallgatherv(self._mpi.IN_PLACE, everywhere))
 
     def _is_sparse(self, n_nonzero: int, n: int) -> bool:
         """Whether places and values take less than half as many bytes as all numbers."""
@@ -180,16 +183,9 @@ class MpiComm:
         """Return the sum of this process's range."""
         width = int(ends[self.rank + 1] - ends[self.rank])
         theirs = np.empty((self.size, width))
-        here = np.full(self.size, width)
-        self._count(part.nbytes - 8 * width)
-        self._wait(
-            self._world.Ialltoallv(
-                [part, (np.diff(ends), ends[:-1])],
-                [theirs, (here, np.arange(self.size) * width)],
-            )
-        )
-        total: Floats = theirs[0]
-        for other in theirs[1:]:
+        self._send_parts(part, ends, theirs.reshape(-1), width * np.arange(self.size + 1))
+        total = np.zeros(width)  # nobody's -0.0 first: as pairs it would not be sent
+        for other in theirs:
             total += other
         return total
 
@@ -201,18 +197,37 @@ class MpiComm:
         values = part[places]
         local = (places - np.repeat(ends[:-1], widths)).astype(np.int32)
         theirs = np.empty(self.size, np.int64)
-        self._wait(self._world.Ialltoall(widths.astype(np.int64), theirs))
-        begins = np.cumsum(theirs) - theirs
-        got, numbers = np.empty(theirs.sum(), np.int32), np.empty(theirs.sum())
-        for mine, received in ((local, got), (values, numbers)):
-            self._count(mine.itemsize * int(len(mine) - widths[self.rank]))
-            self._wait(
-                self._world.Ialltoallv([mine, (widths, cuts[:-1])], [received, (theirs, begins)])
-            )
+        self._count(theirs.nbytes - theirs.itemsize)
+        self._wait(self._world.Ialltoall(widths, theirs))
+        bounds = np.append(0, np.cumsum(theirs))
+        got, numbers = np.empty(bounds[-1], np.int32), np.empty(bounds[-1])
+        self._send_parts(local, cuts, got, bounds)
+        self._send_parts(values, cuts, numbers, bounds)
         total = np.zeros(ends[self.rank + 1] - ends[self.rank])
-        for begin, n in zip(begins, theirs, strict=True):  # in the order of the ranks
-            total[got[begin : begin + n]] += numbers[begin : begin + n]
+        for begin, end in itertools.pairwise(bounds):  # in the order of the ranks
+            total[got[begin:end]] += numbers[begin:end]
         return total
+
+    def _send_parts(
+        self,
+        mine: npt.NDArray[Any],
+        cuts: npt.NDArray[np.int64],
+        received: npt.NDArray[Any],
+        bounds: npt.NDArray[np.int64],
+    ) -> None:
+        """Send each process its part of an array, and receive one of each.
+
+        The own part is copied: MPI may send it too, a piece whenever we look, which took more than
+        ten times as long as all the others.
+        """
+        own = self.rank
+        received[bounds[own] : bounds[own + 1]] = mine[cuts[own] : cuts[own + 1]]
+        there, here = np.diff(cuts), np.diff(bounds)
+        there[own] = here[own] = 0
+        self._count(mine.itemsize * int(there.sum()))
+        self._wait(
+            self._world.Ialltoallv([mine, (there, cuts[:-1])], [received, (here, bounds[:-1])])
+        )
 
     def _spread_pairs(
         self, total: Floats, part: Floats, ends: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
@@ -251,6 +266,8 @@ class MpiComm:
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`."""
+        assert all(array.flags.c_contiguous for _, array in receive)
+        assert all(rank != self.rank for rank, _ in (*send, *receive))
         waiting = [
             self._world.Irecv(piece, rank) for rank, array in receive for piece in _pieces(array)
         ]
@@ -266,11 +283,14 @@ class MpiComm:
     def leave(self) -> None:
         """See `Comm`; a launcher that is told nothing takes an exit code above 0 for a crash."""
         self.barrier()
+        handler = _limit(self._timeout)
         self._mpi.Finalize()
+        _limit(0, handler)
 
     def abort(self, code: int) -> None:
         """See `Comm`."""
         if not self._mpi.Is_finalized():
+            _limit(self._timeout)
             self._world.Abort(code)
 
     # -------------------------------------------------------------------------------- waiting
@@ -279,16 +299,16 @@ class MpiComm:
         self.sent += n_bytes
 
     def _wait(self, *requests: MPI.Request) -> None:
-        """Wait until all is sent and received, or the deadline."""
-        waiting, begin, pause, looks = list(requests), time.monotonic(), SHORTEST, 0
-        while not self._mpi.Request.Testall(waiting):
-            looks += 1
-            if looks < SPINS:
-                continue
-            if time.monotonic() - begin > self._timeout:
+        """Wait until all is sent and received; the deadline is for the next of it."""
+        waiting, heard = list(requests), time.monotonic()
+        while (done := self._mpi.Request.Testsome(waiting)) is not None:
+            now = time.monotonic()
+            if done:
+                heard = now
+            elif now - heard > self._timeout:
                 self._give_up()
-            time.sleep(pause)
-            pause = min(LONGEST, 1.5 * pause)
+            elif now - heard > SPIN:
+                time.sleep(min(LONGEST, SHARE * (now - heard)))
 
     def _give_up(self) -> NoReturn:
         text = (
@@ -300,6 +320,15 @@ class MpiComm:
             os.write(2, text.encode())
         finally:
             os._exit(EXIT_TIMEOUT)
+
+
+def _limit(seconds: float, handler: Any = signal.SIG_DFL) -> Any:
+    """Have the system end the process after that time; 0: not any more.
+
+    For what MPI waits for without limit, and where no line of ours is run meanwhile.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    return signal.signal(signal.SIGALRM, handler)
 
 
 def _pieces(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -321,20 +350,34 @@ def launched_size() -> int:
 def world(timeout: float = TIMEOUT) -> Comm:
     """Return what the process was started with: over MPI if mpi4py started it.
 
+    To be called first: where a process ends before, the others wait for it until their deadline.
+    From then on the deadline is also for the end of the process, which the system kills (SIGALRM).
+
     Raises
     ------
     SettingsError
-        Several processes were started that do not know each other; each would train a whole model.
+        Several processes were started that do not know each other, so that each would train a whole
+        model; or there is no MPI.
     """
-    line = f"mpiexec -n {launched_size()} python -m mpi4py -m sbm train ..."
-    if "mpi4py.run" not in sys.modules and "mpi4py" not in sys.modules:
+    if "mpi4py" not in sys.modules:
         if launched_size() > 1:
             raise SettingsError(
                 f"{launched_size()} processes were started, but not through mpi4py, so that none "
-                f"knows the others; start them with {line}"
+                f"knows the others; start them with mpiexec -n {launched_size()} python -m mpi4py "
+                "-m sbm train ..."
             )
         return SerialComm()
-    comm = MpiComm(timeout)
+    handler = _limit(timeout)
+    try:
+        comm = MpiComm(timeout)  # waits for all to start
+    except (ImportError, RuntimeError) as error:
+        raise SettingsError(
+            f"mpi4py cannot use an MPI library ({' '.join(str(error).split())}); where there is "
+            "none, pip install 'mpich>=5,<6' brings one"
+        ) from None
+    finally:
+        _limit(0, handler)
+    atexit.register(_limit, timeout)  # mpi4py waits for all to end, after all else
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
             f"{launched_size()} processes were started, but each of them is alone: the launcher is "

@@ -1,0 +1,52 @@
+"""Starting several processes as a user does: with a launcher, in a process of its own."""
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from sbm.distributed import comm
+
+ROOT = Path(__file__).resolve().parent.parent
+RANKS = ROOT / "tests" / "ranks.py"
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+MPI4PY = (sys.executable, "-m", "mpi4py")
+LIMIT = 60  # seconds, for what takes two or three
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
+    reason="needs mpi4py and the mpiexec that pip installs with mpich",
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """As a shell would have it, without what a launcher around the tests may say."""
+    clean = {name: value for name, value in os.environ.items() if name not in comm._SIZES}
+    return {**clean, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **more}
+
+
+def all_gone(pids: Iterable[int], within: float = 10.0) -> bool:
+    """Whether no process of these is left, after so many seconds at most."""
+    pids, end = list(pids), time.monotonic() + within
+    while any(_is_running(pid) for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def pids_of(folder: Path) -> list[int]:
+    """Processes that have run a function of ranks.py with this folder."""
+    return [int(path.read_text()) for path in folder.glob("*.pid")]
