@@ -40,7 +40,7 @@ __all__ = [
 
 
 # What a sum over all processes takes beside the array: ranges of the others, places and values.
-COMM_BYTES = 4 * 8 * SLICE
+COMM_BYTES = 5 * 8 * SLICE
 
 
 def find_store(store: str | Path | None) -> Path:

@@ -237,7 +237,7 @@ class _Job:
         is_again = self.plan is not None
         if not is_again and self.resume is not False:
             self.bound = bound_before(self.folder, itself)
-        self.plan = plan = self._agreed_plan()
+        self.plan = plan = self._agreed_plan(share.adding)
         parts = deal_parts(share.adding, blocks, plan)
         itself |= {"shape": shape_record(blocks, plan, share.problems), "bound": self.bound}
         itself |= {"own": parts[share.adding.rank]} if comm.size > 1 else {}
@@ -344,10 +344,10 @@ class _Job:
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
         return replace(shape, advice="no --calibrate") if spare else shape
 
-    def _agreed_plan(self) -> MemoryPlan:
-        """Plan for what there is in all the processes, so that blocks are cut alike."""
+    def _agreed_plan(self, adding: Comm) -> MemoryPlan:
+        """Plan for what there is in all processes that add up, so that blocks are cut alike."""
         plan = plan_of(self.settings, self.store, self.shape, self.bound, self.progress)
-        least = int(self.comm.gather([plan.total]).min())
+        least = int(adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least
             plan = plan_of(self.settings, self.store, self.shape, least)
