@@ -207,6 +207,10 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.")
 @click.option("--block-size", metavar="SIZE", help="Or: memory a block takes when loaded.")
 @click.option(
+    "--shards", type=int, metavar="P",
+    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm ..., one for each process to train.",
+)  # fmt: skip
+@click.option(
     "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
     show_default=True, help="Type of stored values; values that are all 1 take no space.",
 )  # fmt: skip
@@ -970,6 +974,12 @@ def _in_words(name: str, value: Any) -> str:
         return f"{_count(len(value), 'source')} of {_count(rows, 'row')}, the last {last}"
     if name == "sources":
         return "\n".join(_source(s) for s in value).lstrip()
+    if name == "shard":
+        here = ", ".join(map(str, value["here"]))
+        return (
+            f"{value['number']} (of 0 to {value['of'] - 1}), "
+            f"blocks {here} of {value['blocks']} are here"
+        )
     if isinstance(value, dict):
         return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items())
     if isinstance(value, list):
@@ -1006,6 +1016,8 @@ def check(store: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
         f"{report['store']} is sound: {report['rows']:,} rows in {report['chunks']:,} chunks, "
         f"{format_size(report['bytes'])}, {report['features']:,} features"
     )
+    if report["elsewhere"]:
+        _echo(f"it is a part of a store; {_count(report['elsewhere'], 'block')} elsewhere")
     return None
 
 
