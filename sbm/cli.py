@@ -7,6 +7,7 @@ import heapq
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -411,12 +412,16 @@ def _with(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
     return decorate
 
 
+_WORDS = "sbm.words"  # where a context keeps the arguments as they were typed
+
+
 class _LiblinearCommand(click.Command):
     """A command that understands LIBLINEAR's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Turn -w1 2.5 into an option that can be declared; explain -v 5."""
         refuse_cross_validation(args)
+        ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, expand_weights(args))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -459,10 +464,16 @@ _LAST = ""  # --warm-start without a name
     "of the same store and settings, if there is one]",
 )  # fmt: skip
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
+@click.option(
+    "--launch", type=int, metavar="N",
+    help="Run this command in N processes, by mpiexec; {rank} in STORE is the number of each.",
+)  # fmt: skip
 @_shared
+@click.pass_context
 def train(
-    store: Path | None, model: Path | None, resume: bool | None, test: str | None,
-    config: Path | None, as_json: bool, quiet: bool, verbose: bool, **options: Any,
+    context: click.Context, /, store: Path | None, model: Path | None, resume: bool | None,
+    test: str | None, launch: int | None, config: Path | None, as_json: bool, quiet: bool,
+    verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
@@ -479,6 +490,8 @@ def train(
         store, start = Path(start), _LAST  # --warm-start STORE: nobody meant another thing
     options["warm_start"] = True if start == _LAST else start
     settings = _settings(config, options)
+    if launch is not None:
+        _launch(launch, "train", context.meta[_WORDS], quiet or as_json)
     from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job
     from sbm.jobs.train import train as job
@@ -507,6 +520,16 @@ def train(
         _print_quality(report["test"], "test ", every_class=verbose)
     if not report["converged"]:
         sys.exit(_not_converged(report, settings))
+
+
+def _launch(n_processes: int, command: str, words: list[str], quiet: bool) -> NoReturn:
+    """Become the launcher of several processes that run a command."""
+    from sbm.distributed.launch import become, launch_line
+
+    line = launch_line(n_processes, command, words)
+    if not quiet:
+        _complain(shlex.join(line))
+    become(line)
 
 
 def _not_converged(report: dict[str, Any], settings: Settings) -> int:
