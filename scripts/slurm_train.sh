@@ -9,9 +9,10 @@
 #
 # Tested: this file's syntax, and its decisions with stand-ins for srun and scontrol. Not tested: a
 # real Slurm. `srun --mpi=list` names what your site's Slurm knows; MPICH speaks pmi2, Open MPI
-# pmix. Where neither fits, LAUNCH="mpiexec" runs MPICH's launcher in the allocation.
+# pmix. Where neither fits, LAUNCH="mpiexec" runs MPICH's launcher in the allocation. Do not give srun
+# --kill-on-bad-exit: a process that ends with 3, not converged, must not end one that still writes.
 #
-# LAUNCH  how to start the processes; default: srun --mpi=pmi2 --kill-on-bad-exit=1
+# LAUNCH  how to start the processes; default: srun --mpi=pmi2
 # PYTHON  the Python that has sbm[mpi]; default: python
 # LIMIT   seconds of sbm's own --time-limit: it ends itself, certifies and writes the model as it is;
 #         default: 39600, 11 of the 12 hours
@@ -41,7 +42,7 @@ tries=${SLURM_RESTART_COUNT:-0}
 # LAUNCH is several words.
 # shellcheck disable=SC2086
 timeout --kill-after=60 "${OUTER:-42300}" \
-    ${LAUNCH:-srun --mpi=pmi2 --kill-on-bad-exit=1} \
+    ${LAUNCH:-srun --mpi=pmi2} \
     "${PYTHON:-python}" -m mpi4py -m sbm train "$@" -o "$model" --time-limit "${LIMIT:-39600}s"
 code=$?
 

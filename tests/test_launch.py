@@ -1,6 +1,7 @@
 """Launching: the line that is run, and what stands against it."""
 
 import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -119,6 +120,19 @@ def test_the_process_becomes_the_launcher(
     assert done.returncode == 7
     assert done.stdout.splitlines() == line
     assert done.stderr == ("" if quiet else shlex.join([mpiexec, *line]) + "\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_the_launcher_ignores_no_signal_for_being_started_by_python() -> None:
+    line = ["/bin/sh", "-c", "grep SigIgn /proc/self/status"]
+    code = f"from sbm.distributed.launch import become; become({line!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        restore_signals=True,
+    )  # fmt: skip
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & 1 << signal.SIGPIPE - 1
+    assert not ignored & 1 << signal.SIGXFSZ - 1
 
 
 @pytest.mark.parametrize(

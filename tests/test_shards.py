@@ -187,7 +187,8 @@ def test_what_needs_all_blocks_refuses_a_shard(shards: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
-        ({"shards": 0}, SettingsError, "shards is 0; it must be from 1 to 999999"),
+        ({"shards": 0}, SettingsError, "shards is 0; it must be from 1 to 256"),
+        ({"shards": 257}, SettingsError, "shards is 257; it must be from 1 to 256"),
         (
             {"shards": 4, "blocks": 3}, SettingsError,
             "blocks is 3, and each of 4 shards needs one; give --blocks 4 or more",

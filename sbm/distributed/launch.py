@@ -8,6 +8,7 @@ the exit code proves nothing: a training has succeeded when its model is there.
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,9 @@ def become(line: Sequence[str]) -> NoReturn:
     OSError
         It cannot be run.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and what is would stay so
+        signal.signal(number, signal.SIG_DFL)
     os.execv(line[0], list(line))

@@ -18,6 +18,10 @@ from sbm.store.shards import Shard, shard_path, write_shard
 
 __all__ = ["appended", "new_shards", "new_store"]
 
+# What may be done about a store that is there.
+_REPLACE = "replace it with --force"
+_ADD_OR_REPLACE = f"add to it with --append, {_REPLACE}"
+
 
 @contextlib.contextmanager
 def new_store(target: Path, force: bool) -> Iterator[Path]:
@@ -36,14 +40,14 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
         It is there already, or in use, or cannot be written.
     """
     _recover(target)
-    _refuse_to_replace(target, force, "add to it with --append, replace it with --force")
+    _refuse_to_replace(target, force, _ADD_OR_REPLACE)
     with contextlib.ExitStack() as locks:
         _lock_older(target, locks)
         partial = _make_partial(target, locks)
         try:
             store_files.remove_leftovers(partial)
             yield partial
-            _refuse_to_replace(target, force, "add to it with --append, replace it with --force")
+            _refuse_to_replace(target, force, _ADD_OR_REPLACE)
             put_in_place(partial, target)
         finally:
             remove([partial])  # an older store, or half of a new one
@@ -105,7 +109,7 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
             _take_back(whole, shards)
             for shard in shards:
                 _recover(shard)
-                _refuse_to_replace(shard, force, "replace it with --force")
+                _refuse_to_replace(shard, force, _REPLACE)
             store_files.remove_leftovers(whole)
             for shard in shards:
                 _lock_older(shard, locks)
@@ -114,7 +118,7 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
             yield whole
             _deal(whole, ours[1:])
             for shard in shards:
-                _refuse_to_replace(shard, force, "replace it with --force")
+                _refuse_to_replace(shard, force, _REPLACE)
             _put_all_in_place(whole, shards)
         finally:
             if not any(_is_of(whole, shard) for shard in shards):

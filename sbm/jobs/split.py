@@ -41,6 +41,7 @@ from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
 __all__ = ["default_store", "split"]
 
 LEAST_BLOCK = 100_000  # bytes
+MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 
 
 def default_store(first_input: str) -> Path:
@@ -251,8 +252,8 @@ def _check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
         return
     if append:
         raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
-    if not 1 <= shards <= 999_999:
-        raise SettingsError(f"shards is {shards}; it must be from 1 to 999999")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
     if blocks is not None and blocks < shards:
         raise SettingsError(
             f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks {shards} "
