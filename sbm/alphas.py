@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Alphas", "Dense", "Lists", "join", "no_alphas"]
+__all__ = ["Alphas", "Dense", "Lists", "blend", "join", "no_alphas"]
 
 
 @dataclass
@@ -155,6 +155,46 @@ def join(parts: Sequence[Alphas]) -> Alphas:
         np.concatenate([part.outputs[s] for part, s in zip(lists, own, strict=True)]),
         np.concatenate([part.values[s] for part, s in zip(lists, own, strict=True)]),
     )
+
+
+def blend(old: Alphas, new: Alphas, share: float) -> Alphas:
+    """Return ``old + share (new - old)``, each variable between the two.
+
+    Parameters
+    ----------
+    old, new : Alphas
+        Of the same rows.
+    share : float
+        From 0 to 1.
+    """
+    if isinstance(old, Dense):
+        assert isinstance(new, Dense)
+        return Dense(_between(old.values, new.values, share))
+    assert isinstance(new, Lists)
+    n = 1 + max(int(one.outputs.max(initial=0)) for one in (old, new))
+    keys = [np.repeat(np.arange(len(one)), one.counts) * n + _own(one)[0] for one in (old, new)]
+    both = np.union1d(*keys)
+    values = np.zeros((2, len(both)))
+    for row, key, one in zip(values, keys, (old, new), strict=True):
+        row[np.searchsorted(both, key)] = _own(one)[1]
+    mixed = _between(values[0], values[1], share)
+    both, mixed = both[mixed != 0], mixed[mixed != 0]
+    offsets = np.searchsorted(both, np.arange(len(old) + 1, dtype=np.int64) * n)
+    return Lists(offsets, (both % n).astype(np.int32), mixed)
+
+
+def _own(lists: Lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Outputs and values of the rows of these lists; the arrays may hold more."""
+    own = slice(lists.offsets[0], lists.offsets[-1])
+    return lists.outputs[own], lists.values[own]
+
+
+def _between(
+    old: npt.NDArray[np.float64], new: npt.NDArray[np.float64], share: float
+) -> npt.NDArray[np.float64]:
+    """Go a share of the way; rounding leads beyond neither end, so bounds stay exact."""
+    mixed: npt.NDArray[np.float64] = old + share * (new - old)
+    return np.clip(mixed, np.minimum(old, new), np.maximum(old, new))
 
 
 def no_alphas(n_rows: int, listed: bool) -> Alphas:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 import click
 
@@ -31,6 +31,9 @@ from sbm.jobs.progress import Progress
 from sbm.settings import SCHEDULES, TASKS, Settings, format_number, format_size, parse_grid
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
+
+if TYPE_CHECKING:
+    from sbm.distributed.comm import Comm
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUDGET, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -440,6 +443,22 @@ _LIBLINEAR = tuple(
 )
 
 
+_DISTRIBUTED = (
+    click.option(
+        "--sigma", metavar="S",
+        help="Of several processes: how far each goes, adaptive, safe or a number from 1 on.  "
+        "[default: adaptive]",
+    ),
+    click.option(
+        "--sync-every", type=int, metavar="N",
+        help="Of several processes: blocks before weights are added up.  [default: 1]",
+    ),
+    click.option(
+        "--comm-timeout", metavar="T",
+        help="Of several processes: most time to wait for the others.  [default: 10m]",
+    ),
+)  # fmt: skip
+
 _LAST = ""  # --warm-start without a name
 
 
@@ -448,6 +467,7 @@ _LAST = ""  # --warm-start without a name
 @click.option("-o", "--output", "model", type=click.Path(path_type=Path), help="Model to write.")
 @click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
 @_with(_SETTINGS)
+@_with(_DISTRIBUTED)
 @_with(_LIBLINEAR)
 @click.option(
     "--warm-start", is_flag=False, flag_value=_LAST, type=click.Path(), metavar="[MODEL|RUN]",
@@ -498,11 +518,16 @@ def train(
 
     if test is not None:
         check_input(test)  # before hours of training
-    progress = _Terminal(quiet or as_json, verbose)
+    comm = _meet(settings)
+    progress = _Terminal(quiet or as_json or comm.rank > 0, verbose and comm.rank == 0)
     with _stop_signals() as is_stopped:
         result, report = job(
-            store, model, settings, resume=resume, is_stopped=is_stopped, progress=progress
-        )
+            store if store is None else str(store).replace("{rank}", str(comm.rank)), model,
+            settings, resume=resume, is_stopped=is_stopped, progress=progress, comm=comm,
+        )  # fmt: skip
+    comm.leave()
+    if result is None:  # process 0 tells what there is to tell
+        return
     if report["was_finished"]:
         progress.stage(
             f"{report['model']} is trained already, with these settings on this store; --fresh "
@@ -530,6 +555,21 @@ def _launch(n_processes: int, command: str, words: list[str], quiet: bool) -> No
     if not quiet:
         _complain(shlex.join(line))
     become(line)
+
+
+def _meet(settings: Settings) -> "Comm":
+    """Find the other processes of this command, if it was started as several."""
+    from sbm.distributed.comm import world
+
+    comm = world(float(settings.comm_timeout))
+    if comm.size > 1:
+        _ABORT.append(comm)
+    return comm
+
+
+# Whom to end when this process fails; the others would wait for it.
+_ABORT: list["Comm"] = []
+_LATER = 1.0  # seconds: what all processes have to say process 0 says first
 
 
 def _not_converged(report: dict[str, Any], settings: Settings) -> int:
@@ -1245,7 +1285,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str] | None) -> int:
-    """Run a command; return the exit code."""
+    """Run a command, and end the other processes of it if it fails; return the exit code."""
+    code = _attempt(arguments)
+    for comm in _ABORT if code else ():
+        comm.abort(code)
+    return code
+
+
+def _attempt(arguments: list[str] | None) -> int:
     try:
         code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
     except SystemExit as end:
@@ -1271,11 +1318,19 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _fail(sentence: str, code: int = EXIT_ERROR) -> int:
+    for comm in _ABORT:
+        if comm.rank > 0:
+            time.sleep(_LATER)
+            sentence = f"process {comm.rank}: {sentence}"
     _complain("sbm: " + sentence.replace("\n", "\\n"))  # of a name
     return code
 
 
 def _stopped() -> int:
+    for comm in _ABORT:
+        if comm.rank > 0:
+            time.sleep(_LATER)
+            return EXIT_INTERRUPTED
     _complain(
         "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
     )

@@ -19,6 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEDULES = ("sample", "pairs")
+SIGMAS = ("adaptive", "safe")
 TASKS = ("auto", "classification", "regression")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
@@ -213,6 +214,13 @@ class Settings:
         Of ``weston_watkins``: visit rows with all their classes, or pairs of classes in parallel.
     caches : int
         Of one-vs-rest: groups of classes with a cache and a thread of their own.
+    sigma : float or {"adaptive", "safe"}
+        Of several processes: how far each goes, σ' of CoCoA+; ``safe`` is their number, and
+        ``adaptive`` what the last rounds have shown to do.
+    sync_every : int
+        Blocks that each of several processes visits before their weights are added up.
+    comm_timeout : float or str
+        Most seconds, or text such as ``"10m"``, that a process waits for the others.
     checkpoint_every : float or str
         Seconds, or text such as ``"5m"``, between commits inside a pass; 0: at the ends of passes
         alone.
@@ -247,6 +255,9 @@ class Settings:
     seed: int = 0
     schedule: str = "sample"
     caches: int = 1
+    sigma: float | str = "adaptive"
+    sync_every: int = 1
+    comm_timeout: float | str = 600.0
     checkpoint_every: float | str = 300.0
     threads: int | None = None
 
@@ -407,6 +418,10 @@ _RULES = {
     "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
     "schedule": _Rule(str, names=SCHEDULES),
     "caches": _COUNT,
+    "sigma": _Rule(
+        float, SIGMAS, lambda x: x >= 1 and math.isfinite(x), "at least 1, adaptive or safe"
+    ),
+    "sync_every": _COUNT,
     "threads": replace(_COUNT, besides=(None,)),
 }
 
@@ -429,14 +444,20 @@ def _read_rounds(value: Any) -> int | str:
     return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
 
 
-def _read_frac(value: Any) -> Any:
-    """Turn the text of a number into the number; ``auto`` stays."""
-    if not isinstance(value, str) or value == "auto":
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        raise SettingsError(f"cache_frac is {value!r}; a number or auto is expected") from None
+def _number_or(name: str, *words: str) -> Callable[[Any], Any]:
+    """Return what turns the text of a number into the number; some words stay."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value in words:
+            return value
+        try:
+            return float(value)
+        except ValueError:
+            raise SettingsError(
+                f"{name} is {value!r}; a number or {' or '.join(words)} is expected"
+            ) from None
+
+    return read
 
 
 def _path_to_text(value: Any) -> Any:
@@ -493,5 +514,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "weights": _path_to_text,
     "warm_start": lambda value: None if value is False else _path_to_text(value),
     "rounds": _read_rounds,
-    "cache_frac": _read_frac,
+    "cache_frac": _number_or("cache_frac", "auto"),
+    "sigma": _number_or("sigma", *SIGMAS),
+    "comm_timeout": parse_duration,
 }

@@ -74,6 +74,9 @@ class Comm(Protocol):
     def barrier(self) -> None:
         """Wait for all the others."""
 
+    def leave(self) -> None:
+        """Part from the others, when all is said: how this process ends is its own affair then."""
+
     def abort(self, code: int) -> None:
         """End all the processes, this one included; alone, do nothing."""
 
@@ -100,6 +103,9 @@ class SerialComm:
         assert not receive
 
     def barrier(self) -> None:
+        """See `Comm`."""
+
+    def leave(self) -> None:
         """See `Comm`."""
 
     def abort(self, code: int) -> None:
@@ -257,9 +263,15 @@ class MpiComm:
         """See `Comm`."""
         self._wait(self._world.Ibarrier())
 
+    def leave(self) -> None:
+        """See `Comm`; a launcher that is told nothing takes an exit code above 0 for a crash."""
+        self.barrier()
+        self._mpi.Finalize()
+
     def abort(self, code: int) -> None:
         """See `Comm`."""
-        self._world.Abort(code)
+        if not self._mpi.Is_finalized():
+            self._world.Abort(code)
 
     # -------------------------------------------------------------------------------- waiting
 

@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, no_alphas
 from sbm.compiled import load
+from sbm.distributed.comm import Comm, SerialComm
+from sbm.jobs.combine import Combiner, agree_on_unit
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.prefetch import Loaded, loading_thread
 from sbm.jobs.process import usable_threads
@@ -35,7 +37,7 @@ from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.problem import AnyProblem, decide, squared_norm
+from sbm.solver.problem import AnyProblem, OneClass, decide, squared_norm
 from sbm.solver.step import Screen, Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
@@ -53,6 +55,7 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 FULL_PASS = 8
 # Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
+_TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
 JUDGED = 1 << 16  # decision values that are judged at a time
 
 
@@ -65,6 +68,7 @@ class Seconds:
     wait: float = 0.0
     solve: float = 0.0
     certify: float = 0.0
+    combine: float = 0.0
     write: float = 0.0
 
     @contextmanager
@@ -268,6 +272,8 @@ class Pass:
     is_part : bool
     done : int
         How many blocks are done.
+    rounds : int
+        How many rounds are done: alone, as many; of several processes, as often as they added up.
     totals : dict of int to Totals
         Of each learner.
     free : Counter
@@ -278,6 +284,7 @@ class Pass:
     order: list[int]
     is_part: bool
     done: int = 0
+    rounds: int = 0
     totals: dict[int, Totals] = field(default_factory=dict)
     free: Counter[int] = field(default_factory=Counter)
 
@@ -291,7 +298,8 @@ class Pass:
         """Undo `record`."""
         totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
         free = Counter({int(k): int(n) for k, n in record["free"].items()})
-        return cls(**{**record, "totals": totals, "free": free})
+        rounds = record.get("rounds", record["done"])  # older versions had none but blocks
+        return cls(**{**record, "totals": totals, "free": free, "rounds": rounds})
 
 
 class Engine:
@@ -312,10 +320,14 @@ class Engine:
     weights : RowWeights, optional
     read_rate : float, optional
         Most bytes a second that are read.
+    comm : Comm, optional
+        Of several processes that train one model, each on blocks of its own. Default: alone.
+    own : sequence of int, optional
+        The blocks of this process. Default: all.
     is_late : callable
-        Tells after each block whether to stop.
-    after_block : callable
-        Is called after each block but the last of a pass; `place` and `state` then hold what there
+        Tells after each round, which alone is a block, whether to stop.
+    after_round : callable
+        Is called after each round but the last of a pass; `place` and `state` then hold what there
         is to go on from.
     after_look : callable
         Is called after each block that is looked at while weights and alphas stay as they are.
@@ -346,13 +358,17 @@ class Engine:
         held_out: Sequence[int | None] | None = None,
         weights: RowWeights | None = None,
         read_rate: float | None = None,
+        comm: Comm | None = None,
+        own: Sequence[int] | None = None,
         is_late: Callable[[], bool] = lambda: False,
-        after_block: Callable[[], None] = lambda: None,
+        after_round: Callable[[], None] = lambda: None,
         after_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
         self._run, self._progress, self._folds, self.is_late = run, progress, folds, is_late
-        self._after_block, self._after_look = after_block, after_look
+        self._after_round, self._after_look = after_round, after_look
+        self._comm = comm or SerialComm()
+        self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
         self._cache_nnz = plan.cache_nnz // n
@@ -361,11 +377,20 @@ class Engine:
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
+        self._blocks_a_round = 1 if self._comm.size == 1 else settings.sync_every
+        own_rounds = -(-len(self.own) // self._blocks_a_round)
+        self._most_rounds = int(self._comm.gather([own_rounds]).max())
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         self.learners = [
             Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
             for k, problem in enumerate(problems)
         ]
+        self._combiners: dict[int, Combiner] = {}
+        if self._comm.size > 1:
+            self._combiners = {
+                k: Combiner(self._comm, learner.solver, settings, run, self._home(k, 0))
+                for k, learner in enumerate(self.learners)
+            }
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
         self.reader = BlockReader(
@@ -457,38 +482,78 @@ class Engine:
         now = self.now = self.now or self._begin(number, only)
         every_row = number % FULL_PASS == 0 or not self._screens
         self._progress.start(f"{what} {number}", len(now.order), "blocks")
-        if self._blocks is None:
-            self._evicted = {}
-            order = self._order(now)
-            self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
-        for loaded in itertools.islice(self._blocks, len(now.order) - now.done):
-            self.seconds.disk = self.disk_before + self.reader.disk_seconds
-            self.seconds.load += loaded.load_seconds
-            self.seconds.wait += loaded.wait_seconds
-            visit = loaded.coming.visit(loaded.result)
-            if self._coming is loaded.coming:  # nothing is read ahead
-                self._coming = None
-            with self.seconds.measure("solve"):
-                steps = self._step(visit, groups, loaded.coming, every_row)
-            for k, step in steps.items():
-                now.totals[k].add(step.totals)
-                self._evicted[k] = step.evicted
-            self._last_block = visit.block
-            now.done += 1
-            self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
-            self._progress.advance(now.done)
+        n_rounds = len(now.order) if self._comm.size == 1 else self._most_rounds
+        while now.rounds < n_rounds:
+            with self._round(now):
+                for _ in range(min(self._blocks_a_round, len(now.order) - now.done)):
+                    self._visit_next(now, groups, every_row)
             if self.is_late():
                 break
-            if now.done < len(now.order):
-                self._after_block()
+            if now.rounds < n_rounds:
+                self._after_round()
         self._progress.finish()
-        if len(self.plan.parts) == 1 or now.is_part:
+        if len(self.own) <= 1 or now.is_part:
             self._stop_reading()
         self._settle()
         self.now = None
         free = Counter({learner.number: learner.solver.count_free() for learner in active})
         free.update(now.free)
-        return now.totals, free
+        return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
+
+    def agree_on_unit(self) -> None:
+        """Let several processes have the same unit of the offset of one class."""
+        for learner in self.learners if self._comm.size > 1 else ():
+            problem = learner.solver.problem
+            if isinstance(problem, OneClass) and problem.unit == 0.0:
+                first = next(self.visit_all("measure"), None)
+                agree_on_unit(self._comm, problem, None if first is None else first.rows)
+
+    def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
+        """Inner iteration of Algorithm 1, on the next block."""
+        if self._blocks is None:
+            self._evicted = {}
+            order = self._order(now)
+            self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
+        loaded = next(self._blocks)
+        self.seconds.disk = self.disk_before + self.reader.disk_seconds
+        self.seconds.load += loaded.load_seconds
+        self.seconds.wait += loaded.wait_seconds
+        visit = loaded.coming.visit(loaded.result)
+        if self._coming is loaded.coming:  # nothing is read ahead
+            self._coming = None
+        with self.seconds.measure("solve"):
+            steps = self._step(visit, groups, loaded.coming, every_row)
+        for k, step in steps.items():
+            now.totals[k].add(step.totals)
+            self._evicted[k] = step.evicted
+        self._last_block = visit.block
+        now.done += 1
+        self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
+        self._progress.advance(now.done)
+
+    @contextmanager
+    def _round(self, now: Pass) -> Iterator[None]:
+        """Let the processes add up what they do inside; alone, do nothing."""
+        active = [k for k in self._combiners if self.learners[k].is_active]
+        first = now.done
+        for k in active:
+            self._combiners[k].begin()
+        yield
+        now.rounds += 1
+        if not active:
+            return
+        self._settle()
+        with self.seconds.measure("combine"):
+            changed = {k: self._combiners[k].combine() for k in active}
+        self._evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
+        coming = self._coming
+        if coming is not None and coming.block in now.order[first : now.done]:
+            self._stop_reading()  # what it was read with has changed
+
+    def _of_all(self, mine: Totals) -> Totals:
+        """Add up the totals of all processes."""
+        numbers = self._comm.gather(list(asdict(mine).values()))
+        return Totals(*(kind(n) for kind, n in zip(_TOTALS, numbers.sum(axis=0), strict=True)))
 
     def _begin(self, number: int, only: Sequence[int] | None) -> Pass:
         """Begin a pass over all blocks, or over some."""
@@ -511,7 +576,7 @@ class Engine:
         kept.
         """
         yield from now.order[now.done :]
-        if now.is_part or len(self.plan.parts) == 1:
+        if now.is_part or len(self.own) <= 1:
             return
         before = now.order[-1]
         for number in range(now.number + 1, self.last_pass + 1):
@@ -524,8 +589,8 @@ class Engine:
 
         A block that came twice in a row would be read before its alphas are kept.
         """
-        order = self.shuffled(number, range(len(self.plan.parts)))
-        return order[-1:] + order[:-1] if order[0] == before else order
+        order = self.shuffled(number, self.own)
+        return order[-1:] + order[:-1] if order[:1] == [before] else order
 
     def shuffled(self, number: int, blocks: Sequence[int]) -> list[int]:
         """Return blocks in a random order, another one for each number of a pass."""
@@ -551,6 +616,8 @@ class Engine:
         begin = time.perf_counter()
         k, solver = learner.number, learner.solver
         moving = coming.own[k].moving(visit.block, self._evicted.get(k))
+        if k in self._combiners:
+            self._combiners[k].visit(visit.block, visit.alpha[k])
         if every_row:
             moving = None
         mine = learner.its_own(visit.folds)
@@ -640,6 +707,7 @@ class Engine:
             "last_block": self._last_block,
             "pass": None if self.now is None else self.now.record(),
             "coming": None if coming is None else coming.block,
+            "adding": {k: one.adding.record() for k, one in self._combiners.items()},
         }
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
@@ -689,6 +757,8 @@ class Engine:
             if "moving" in state:
                 rows = self.plan.parts[int(place["coming"])].rows
                 marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
+        for k, combiner in self._combiners.items():
+            combiner.adding.restore(place["adding"][str(k)])
         if with_rows:
             self._refill()
         self._marks = marks  # not before: reading everything forgets them
@@ -709,11 +779,8 @@ class Engine:
     def visit_all(self, what: str) -> Iterator[Visit]:
         """Yield every block with the alphas of the active learners, cached ones included."""
         self._stop_reading()
-        n_blocks = len(self.plan.parts)
-        self._progress.start(what, n_blocks, "blocks")
-        blocks = self.reader.read(
-            range(n_blocks), self._prepare_alpha, self._load_alpha, self._look
-        )
+        self._progress.start(what, len(self.own), "blocks")
+        blocks = self.reader.read(self.own, self._prepare_alpha, self._load_alpha, self._look)
         for done, loaded in enumerate(blocks, 1):
             visit = loaded.coming.visit(loaded.result)
             for k, mine in visit.alpha.items():
@@ -767,7 +834,16 @@ class Engine:
                         certifiers[learner.number].add(rows, alpha)
 
                 self.for_each(groups, add)
+            for certifier in certifiers.values():
+                self._add_up(certifier)
             return {k: (c.finish(), c.W_alpha) for k, c in certifiers.items()}
+
+    def _add_up(self, certifier: Certifier) -> None:
+        """Let a certificate be of the blocks of all processes."""
+        theirs = self._comm.share([one.tolist() for one in certifier.sums])
+        certifier.sums = [np.array(one) for one in itertools.chain(*theirs)]
+        for array in certifier.arrays:
+            self._comm.add_up(array)
 
     def replace_weights(self, found: dict[int, tuple[Certificate, Weights]]) -> None:
         """Go on with the weights that `certify` rebuilt from the alphas; that cancels drift."""

@@ -74,6 +74,8 @@ class Shape:
         What is needed beside all that.
     first_bytes : int
         What is needed before all else is there, and given back.
+    noted_blocks : int
+        Blocks whose alphas, as they were, are kept for a round of several processes.
     models : int
         How many models the problems make up. Each has a cache that is as large as if it were alone;
         groups of the classes of one model share that room.
@@ -89,6 +91,7 @@ class Shape:
     row_bytes: int = 0
     more_bytes: int = 0
     first_bytes: int = 0
+    noted_blocks: int = 0
     models: int = 1
     advice: str = ""
 
@@ -351,6 +354,9 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         work += n * _LIST_WORK_ROW + room * _VARIABLE
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
+    if shape.noted_blocks:  # those of the cache, too, and both as they are and as they will be
+        alpha = n * 8 + (room * _VARIABLE if shape.listed else 0)
+        spill += (2 + 3 * shape.noted_blocks) * alpha
     if shape.pairs:
         work += _PAIR_ROW + variables * _PAIR_VARIABLE
     return work, spill

@@ -27,7 +27,9 @@ __all__ = [
 ]  # fmt: skip
 
 # Budgets, and what no result depends on.
-FREE = ("threads", "time_limit", "max_passes", "checkpoint_every")
+FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
+# What differs between processes, or with their number.
+_OF_A_PROCESS = ("shape", "bound", "own", "classes")
 
 
 @dataclass
@@ -141,7 +143,7 @@ def is_finished(record: Mapping[str, Any]) -> bool:
 
 def is_of(folder: Path, mine: Mapping[str, Any]) -> bool:
     """Whether a folder holds a run of these settings and this data, whatever its shape."""
-    wanted = {name: value for name, value in mine.items() if name not in ("shape", "bound")}
+    wanted = {k: value for k, value in mine.items() if k not in _OF_A_PROCESS}
     return same_run(folder, wanted) is not None
 
 
@@ -259,6 +261,11 @@ def _difference(
         )
     if record.get("weights") != mine["weights"]:
         return "with other weights of rows; start over with --fresh"
+    if record.get("own") != mine.get("own"):
+        return (
+            "whose blocks were dealt otherwise to the processes; give each the files it had, start "
+            "over with --fresh, or go on from its alphas with --warm-start"
+        )
     if record.get("shape") != mine["shape"]:
         return (
             "whose blocks were cut otherwise, by another version of sbm; start over with --fresh, "

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbm.distributed.comm import SLICE
 from sbm.errors import DataError, StoreError
 from sbm.jobs.calibration import HELD_OUT_BYTES
 from sbm.jobs.limits import system_limit, within_limit
@@ -36,6 +37,10 @@ __all__ = [
     "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_folder",
     "shape_of", "smaller_plan", "time_left",
 ]  # fmt: skip
+
+
+# What a sum over all processes takes beside the array: ranges of the others, places and values.
+COMM_BYTES = 4 * 8 * SLICE
 
 
 def find_store(store: str | Path | None) -> Path:
@@ -128,9 +133,17 @@ def time_left(settings: Settings, begin: float) -> float:
 
 
 def shape_of(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int = 1
+    settings: Settings,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    models: int = 1,
+    processes: int = 1,
 ) -> Shape:
-    """Return what decides the memory of a training; rows have folds where there are models."""
+    """Return what decides the memory of a training.
+
+    Rows have folds where there are models. Of several processes each notes, for a round, the
+    weights and alphas it began with.
+    """
     pairs = settings.schedule == "pairs"
     # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
     # the sum of all rows and mixtures; a warm start has the earlier one.
@@ -141,9 +154,10 @@ def shape_of(
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         pairs=pairs,
-        copies=copies + (settings.warm_start is not None),
+        copies=copies + (settings.warm_start is not None) + (processes > 1),
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate,
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
+        noted_blocks=settings.sync_every if processes > 1 else 0,
         first_bytes=dealing_bytes(store) if settings.weights is not None else 0,
         models=models,
     )
@@ -156,20 +170,23 @@ def run_folder(model: Path) -> Path:
 
 @contextmanager
 def open_run(
-    model: Path,
+    folder: Path,
     problems: Sequence[AnyProblem],
     plan: MemoryPlan,
     record: Mapping[str, Any] | None = None,
+    is_one_of_many: bool = False,
 ) -> Iterator[Run]:
-    """Open the run beside a model, with room for the alphas of each problem.
+    """Open a run, with room for the alphas of each problem.
 
     Parameters
     ----------
-    model : Path
+    folder : Path
     problems : sequence of Problem, MultiProblem or OneClass
     plan : MemoryPlan
     record : mapping, optional
         Of the commit to go on from. Default: begin anew.
+    is_one_of_many : bool
+        Whether other processes train the same model, each with a run of its own.
 
     Raises
     ------
@@ -179,8 +196,7 @@ def open_run(
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
-    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES)
-    folder = run_folder(model)
+    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
         with Run.create(folder, *shape) as run:
             yield run

@@ -16,22 +16,35 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from sbm.errors import MemoryPlanError, StoreError
+from sbm.distributed.comm import Comm, SerialComm
+from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
-from sbm.jobs.memory import INTERPRETER, MemoryPlan
+from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.jobs.pace import choose_blocks, choose_cache_rows, choose_rounds
-from sbm.jobs.problem import label_places, make_model, make_problems, model_labels
+from sbm.jobs.problem import label_places, make_model, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
+from sbm.jobs.ranks import (
+    Share,
+    Status,
+    any_of,
+    common_record,
+    deal_parts,
+    folder_of,
+    forget_others,
+    refuse_others,
+    runs_of_others,
+)  # fmt: skip
 from sbm.jobs.resume import (
     Ledger,
     bound_before,
     identity,
     is_finished,
     is_of,
+    refuse_unfinished,
     run_to_go_on_with,
 )  # fmt: skip
 from sbm.jobs.setup import (
@@ -68,6 +81,7 @@ COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
 
+@overload
 def train(
     store: str | Path | None = None,
     model: str | Path | None = None,
@@ -77,11 +91,43 @@ def train(
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
     read_rate: float | None = None,
-) -> tuple[Model, dict[str, Any]]:
+    comm: None = None,
+) -> tuple[Model, dict[str, Any]]: ...
+
+
+@overload
+def train(
+    store: str | Path | None = None,
+    model: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    *,
+    resume: bool | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+    read_rate: float | None = None,
+    comm: Comm,
+) -> tuple[Model | None, dict[str, Any]]: ...
+
+
+def train(
+    store: str | Path | None = None,
+    model: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    *,
+    resume: bool | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+    read_rate: float | None = None,
+    comm: Comm | None = None,
+) -> tuple[Model | None, dict[str, Any]]:
     """Train a model on a store.
 
     What an earlier call with the same store and settings began is gone on with; where that one came
     to its end, its model and report are returned.
+
+    Several processes train one model together if each of them calls this with the same arguments
+    (`sbm.jobs.ranks`). Where one of them fails the others wait for it, until their deadline: end
+    them all then (``comm.abort``).
 
     Parameters
     ----------
@@ -101,19 +147,23 @@ def train(
         Is told each block and each pass.
     read_rate : float, optional
         Read no more bytes a second than this, as from a slow disk; for benchmarks.
+    comm : Comm, optional
+        Of several processes, as ``sbm.distributed.comm.world()`` returns it. Default: alone.
 
     Returns
     -------
     model : Model
-        The certified one, as written.
+        The certified one, as written; of several processes, in number 0 alone, None in the others.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
         ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
-        load, wait, solve, certify, write),
+        load, wait, solve, certify, combine, write),
         ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
         (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
-        processes that took part.
+        processes that took part, one after the other; of several at a time, those of this one.
+        These also report ``processes``, ``rounds_of_all`` (how often they added up) and
+        ``bytes_sent`` by this one.
 
     Raises
     ------
@@ -135,7 +185,8 @@ def train(
     blocks = BlockStore(find_store(store))
     path = place_of(model, blocks)
     job = _Job(
-        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate
+        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate,
+        comm or SerialComm(),
     )  # fmt: skip
     while True:
         try:
@@ -143,7 +194,8 @@ def train(
         except MemoryPlanError:
             raise
         except MemoryError:
-            pass
+            if not job.may_plan_with_less:
+                raise
         job.plan_with_less()  # not above: what was raised keeps the arrays of all it went through
 
 
@@ -159,64 +211,155 @@ class _Job:
     progress: Progress
     begin: float
     read_rate: float | None
+    comm: Comm
     plan: MemoryPlan | None = None
     bound: int | None = None  # where it is another one than --mem
     spare_memory: int = 0  # of what calls this, beside an interpreter
 
     def __post_init__(self) -> None:
-        self.folder = run_folder(self.path)
+        self.folder = folder_of(run_folder(self.path), self.comm)
+        self.status = Status(run_folder(self.path), self.comm)
+        self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
         self.spare_memory = max(0, resident_bytes() - INTERPRETER)
 
-    def run(self) -> tuple[Model, dict[str, Any]]:
+    def run(self) -> tuple[Model | None, dict[str, Any]]:
         """Train as planned."""
         settings, blocks, path, progress = self.settings, self.store, self.path, self.progress
-        problems = make_problems(settings, blocks)
+        comm = self.comm
+        refuse_in_many(settings, comm)
+        share = Share.of(comm, settings, blocks)
         spare = held_out_problems(settings, blocks)
-        shape = shape_of(settings, blocks, [*problems, *spare], models=2 if spare else 1)
-        self.shape = replace(shape, advice="no --calibrate") if spare else shape
+        self.shape = self._shape(share, spare)
         plan_of(settings, blocks, self.shape)  # it is refused before anything is read
-        weights = read_weights(settings, blocks, [*problems, *spare], path.parent)
+        weights = read_weights(settings, blocks, [*share.problems, *spare], path.parent)
         itself = identity(settings, blocks, weights)
+        refuse_others(comm, blocks, itself)
         is_again = self.plan is not None
         if not is_again and self.resume is not False:
             self.bound = bound_before(self.folder, itself)
-        self.plan = plan = plan_of(settings, blocks, self.shape, self.bound, progress)
-        itself |= {"shape": shape_record(blocks, plan, problems), "bound": self.bound}
+        self.plan = plan = self._agreed_plan()
+        parts = deal_parts(share.adding, blocks, plan)
+        itself |= {"shape": shape_record(blocks, plan, share.problems), "bound": self.bound}
+        itself |= {"own": parts[share.adding.rank]} if comm.size > 1 else {}
+        itself |= {"classes": [comm.rank, comm.size]} if share.is_by_class else {}
         record = earlier = None
+        others: list[Path] = []
         if is_again and is_of(self.folder, itself):
-            earlier = Earlier(self.folder, blocks, settings, problems)
+            earlier = Earlier([self.folder], blocks, settings, share.problems)
         else:
             record = run_to_go_on_with(self.folder, itself, settings, self.resume)
-        if record is not None and is_finished(record) and (was := _read_model(path, record)):
-            return was, {**record["report"], "model": str(path), "was_finished": True}
+            record = common_record(comm, self.folder, record)
+            others = [] if record is not None else self._runs_of_others(itself)
+        done = record or (Run.read(others[0]) if others else None)
+        if done is not None and is_finished(done):
+            was = _read_model(path, done) if comm.rank == 0 else None
+            if not any_of(comm, comm.rank == 0 and was is None)[0]:
+                return was, {**done["report"], "model": str(path), "was_finished": True}
         progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
-        prepare(kernels_of(settings, problems), blocks.value_type, progress)
-        if self.is_stopped():
+        self._prepare(share)
+        if any_of(comm, self.is_stopped())[0]:
             raise KeyboardInterrupt
         # All that can be refused comes before the run of an earlier training is replaced.
         if record is None and earlier is None:
-            earlier = _find_earlier(settings, path, blocks, problems, progress)
+            earlier = self._find_earlier(share, others)
         counts = class_counts(settings, blocks, weights)
         if counts is not None:
-            problems = make_problems(settings, blocks, counts)
+            share = Share.of(comm, settings, blocks, counts)
             spare = held_out_problems(settings, blocks, counts)
-        with blocks.in_use(), open_run(path, [*problems, *spare], plan, record) as run:
-            training = _Training(self, problems, spare, plan, run, weights, itself)
+        problems = [*share.problems, *spare]
+        with (
+            blocks.in_use(),
+            open_run(self.folder, problems, plan, record, comm.size > 1) as run,
+        ):
+            self.status.say("running")
+            training = _Training(
+                self, share, spare, plan, parts[share.adding.rank], run, weights, itself
+            )
             calibration = training.run(earlier, record)
-            report, made = training.report(), time.perf_counter()
+            report, made = share.total(training.report()), time.perf_counter()
             W = [solver.W for solver in training.solvers]
             del training  # its memory goes to the writing of the model
-            result = make_model(blocks, settings, problems, W, report)
-            result.info["calibration"] = calibration
-            result.save(path)
+            result = crc32 = None
+            W = share.collect(W)
+            if comm.rank == 0:
+                result = make_model(blocks, settings, share.every, W, report)
+                result.info["calibration"] = calibration
+                result.save(path)
+                crc32 = file_checksum(path)
             report |= {"model": str(path), "resumed": record is not None, "was_finished": False}
             report["seconds"]["total"] += time.perf_counter() - made
             report["peak_rss_bytes"] = peak_bytes()
             run.log({"event": "end", **report})
-            run.note(report=report, model_crc32=file_checksum(path))
+            run.note(report=report, model_crc32=comm.share(crc32)[0])
+            self.status.say("finished", report=report)
         return result, report
+
+    def _runs_of_others(self, itself: Mapping[str, Any]) -> list[Path]:
+        """Return the run of this training by another number of processes, if that is there.
+
+        Raises
+        ------
+        StoreError
+            There is another training, which would be lost; or not all processes see the run.
+        """
+        if self.resume is False or self.settings.warm_start is not None:
+            return []
+        folders = runs_of_others(run_folder(self.path), self.comm)
+        seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
+        if any(seen) and not all(seen):
+            raise StoreError(
+                f"process {seen.index(False)} cannot see the run beside {self.path}, which was of "
+                "another number of processes; start as many as before, or start over with --fresh"
+            )
+        if folders and not is_of(folders[0], itself):
+            refuse_unfinished(folders[0])
+            return []
+        return folders
+
+    def _find_earlier(self, share: Share, others: list[Path]) -> Earlier | None:
+        """Return what to start from: the run that is named, or that of other processes."""
+        settings, folders = self.settings, others
+        if settings.warm_start is True:
+            folders = last_run(self.path)
+            if not folders:
+                self.progress.stage(f"{self.path} was not trained yet: starting from nothing")
+        elif settings.warm_start is not None:
+            folders = find_run(str(settings.warm_start))
+        elif folders:
+            self.progress.stage(
+                f"going on from the alphas of another number of processes, in {folders[0].parent}"
+            )
+        return Earlier(folders, self.store, settings, share.problems) if folders else None
+
+    def _shape(self, share: Share, spare: Sequence[AnyProblem]) -> Shape:
+        """Return what decides the memory; what the weights of all classes take comes on top."""
+        problems = [*share.problems, *spare]
+        shape = shape_of(
+            self.settings, self.store, problems, 2 if spare else 1, share.adding.size
+        )  # fmt: skip
+        if share.is_by_class and self.comm.rank == 0:
+            others = sum(problem.n_outputs for problem in share.every)
+            shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
+        return replace(shape, advice="no --calibrate") if spare else shape
+
+    def _agreed_plan(self) -> MemoryPlan:
+        """Plan for what there is in all the processes, so that blocks are cut alike."""
+        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.progress)
+        least = int(self.comm.gather([plan.total]).min())
+        if least < plan.total:
+            self.bound = least
+            plan = plan_of(self.settings, self.store, self.shape, least)
+        return plan
+
+    def _prepare(self, share: Share) -> None:
+        """Have kernels compiled, by one process if they are several."""
+        kernels = kernels_of(self.settings, share.problems)
+        for turn in range(min(2, self.comm.size)):
+            if turn == min(1, self.comm.rank):
+                prepare(kernels, self.store.value_type, self.progress)
+            self.comm.barrier()
 
     def is_too_large(self) -> bool:
         """Whether more memory is in use than there may be, and a smaller plan would do."""
@@ -261,25 +404,24 @@ def _read_model(path: Path, record: Mapping[str, Any]) -> Model | None:
     return Model.load(path)
 
 
-def _find_earlier(
-    settings: Settings,
-    path: Path,
-    store: BlockStore,
-    problems: Sequence[AnyProblem],
-    progress: Progress,
-) -> Earlier | None:
-    """Return the run of an earlier training to start from, if one is asked for and there."""
-    if settings.warm_start is None:
-        return None
-    if settings.warm_start is not True:
-        folder = find_run(str(settings.warm_start))
-    else:
-        last = last_run(path)
-        if last is None:
-            progress.stage(f"{path} was not trained yet: starting from nothing")
-            return None
-        folder = last
-    return Earlier(folder, store, settings, problems)
+def refuse_in_many(settings: Settings, comm: Comm) -> None:
+    """Notice what takes a single process.
+
+    Raises
+    ------
+    SettingsError
+        It was asked for, and there are several.
+    """
+    if comm.size > 1 and settings.calibrate:
+        raise SettingsError(
+            f"calibrate is for one process, and there are {comm.size}; train without it, then "
+            "again with --warm-start --calibrate alone"
+        )
+    if comm.size > 1 and settings.weights == "-":
+        raise SettingsError(
+            f"weights come from standard input, which only one of {comm.size} processes can read; "
+            "put them in a file"
+        )
 
 
 @dataclass
@@ -293,24 +435,26 @@ class _Training:
     """
 
     job: _Job
-    problems: Sequence[AnyProblem]
+    share: Share
     spare: Sequence[AnyProblem]
     plan: MemoryPlan
+    own: Sequence[int]
     run_files: Run
     weights: RowWeights | None
     itself: dict[str, Any]
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        n, job = len(self.problems), self.job
+        job, self.problems = self.job, self.share.problems
+        n = len(self.problems)
         self.store, self.settings, self.progress = job.store, job.settings, job.progress
         self.begin, self.is_stopped = job.begin, job.is_stopped
         self.engine = Engine(
             self.store, self.settings, [*self.problems, *self.spare], self.plan, self.run_files,
             self.progress, folds=FOLDS if self.spare else None,
             held_out=[None] * n + [0] * len(self.spare), weights=self.weights,
-            read_rate=job.read_rate, is_late=self._is_late, after_block=self._after_block,
-            after_look=self._stop_if_asked,
+            read_rate=job.read_rate, comm=self.share.adding, own=self.own, is_late=self._is_late,
+            after_round=self._after_round, after_look=self._stop_if_asked,
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
@@ -335,6 +479,7 @@ class _Training:
             elif earlier is not None:
                 self._start_from(earlier)
             self._run_passes()
+            self._wait_for_all()
             return self._calibrate() if self.spare else None
 
     def _go_on(self, record: Mapping[str, Any]) -> None:
@@ -363,7 +508,7 @@ class _Training:
         ledger = self.ledger
         ledger.is_warm = not earlier.is_rescaled
         self._set_active(self.spare_learners, False)
-        earlier.hand_over(self.run_files, self.plan)
+        earlier.hand_over(self.run_files, self.plan, self.own)
         ledger.certificate = certificate = earlier.start(self.engine)
         self._set_active(self.spare_learners, True)
         self.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
@@ -376,6 +521,7 @@ class _Training:
         ledger = self.ledger
         if ledger.is_done:
             return
+        self.engine.agree_on_unit()
         while not ledger.is_done:
             if ledger.ended is None:
                 ledger.ended = self._pass()
@@ -409,6 +555,7 @@ class _Training:
         """
         new = earlier.new_parts(self.plan)
         some = 0 < len(new) < len(self.plan.parts) and self.settings.max_passes > 1
+        some = some and self.share.adding.size == 1
         return self.engine.shuffled(1, new) if some else None
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
@@ -416,6 +563,8 @@ class _Training:
         ledger, blocks = self.ledger, range(len(self.plan.parts))
         number = ledger.passes + 1
         if certificate is None or not ledger.is_warm or number % FULL_PASS == 0:
+            return None
+        if self.share.adding.size > 1:  # what is left to do is not the same everywhere
             return None
         if len(ledger.gaps) < 2 or ledger.gaps[-2] == 0:
             return None
@@ -499,7 +648,8 @@ class _Training:
         return {k: v - self.ledger.mark[k] for k, v in asdict(self.seconds).items()}
 
     def _is_late(self) -> bool:
-        return time_left(self.settings, self.begin) < 0
+        late = time_left(self.settings, self.begin) < 0
+        return late if self.share.is_by_class else self._any(late)[0]
 
     def _certify(self, last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
@@ -557,25 +707,48 @@ class _Training:
         self.run_files.log({"event": "pass", **record})
         self.progress.row(record)
 
-    def _after_block(self) -> None:
+    def _after_round(self) -> None:
         """Commit inside a pass, where it is time or the end."""
         self._commit_if_due(float(self.settings.checkpoint_every) or math.inf)
 
     def _commit_if_due(self, after: float) -> None:
         """Commit if the last one is so many seconds old; also if told to stop, and end here."""
-        asked, every = self.is_stopped(), float(self.settings.checkpoint_every) or math.inf
-        if asked or time.monotonic() - self._committed >= min(after, every):
+        every = float(self.settings.checkpoint_every) or math.inf
+        is_due = time.monotonic() - self._committed >= min(after, every)
+        asked, is_due, is_too_large = self._any(self.is_stopped(), is_due, self.job.is_too_large())
+        if asked or is_due or is_too_large:
             self._commit()
         if asked:
+            self.share.comm.barrier()  # nobody ends while another one commits
             raise KeyboardInterrupt
-        if self.job.is_too_large():
-            self._commit()
+        if is_too_large:
+            self.job.may_plan_with_less = True  # all processes come here
             raise MemoryError
 
     def _stop_if_asked(self) -> None:
-        """End here if told so, where nothing has changed since the last commit."""
-        if self.is_stopped():
+        """End here if told so, where nothing has changed since the last commit.
+
+        Of processes that add up each has looked at another number of blocks: they end later.
+        """
+        if self.share.adding.size == 1 and self._any(self.is_stopped())[0]:
             raise KeyboardInterrupt
+
+    def _any(self, asked: bool, *flags: bool) -> list[bool]:
+        """Return what is set in any of the processes that do the same; the first flag, in any.
+
+        With classes of its own a process also hears here, again and again, that the others live.
+        """
+        if not self.share.is_by_class:
+            return any_of(self.share.comm, asked, *flags)
+        return [any_of(self.share.comm, asked, True)[0], *flags]
+
+    def _wait_for_all(self) -> None:
+        """With classes of its own a process may be the first; wait until all are ready."""
+        is_one_at_work = self.share.is_by_class
+        while is_one_at_work:
+            asked, is_one_at_work = any_of(self.share.comm, self.is_stopped(), False)
+            if asked:
+                raise KeyboardInterrupt
 
     def _commit(self) -> None:
         """Make this moment, between two steps, the state to come back to."""
@@ -588,6 +761,7 @@ class _Training:
             self.run_files.commit(
                 {**self.itself, **now.record(), "engine": place}, self.engine.state()
             )
+            forget_others(run_folder(self.job.path), self.share.comm.size)
         took = time.monotonic() - begin
         self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 

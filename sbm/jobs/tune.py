@@ -154,7 +154,7 @@ def tune(
     if record is not None and is_finished(record):
         report = record["report"]
     else:
-        with blocks.in_use(), open_run(beside, every, plan, record) as run:
+        with blocks.in_use(), open_run(run_folder(beside), every, plan, record) as run:
             engine = Engine(
                 blocks, settings, every, plan, run, progress,
                 folds=Folds(folds, settings.seed),

@@ -8,7 +8,7 @@ there; new rows start at 0; alphas of rows that are gone are dropped, and W is m
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.run import Run
+from sbm.store.run import RECORD, Run, runs_here
 
 __all__ = ["Earlier", "find_run", "last_run", "shape_record"]
 
@@ -50,13 +50,15 @@ def _sizes(entry: dict[str, Any]) -> list[int | None]:
     return [*(entry[name] for name in ("rows", "nnz", "bytes")), entry.get("crc32")]
 
 
-def last_run(model: Path) -> Path | None:
-    """Return the run of the last training of a model, or None where there is no commit of one."""
+def last_run(model: Path) -> list[Path]:
+    """Return the folders of the run of the last training of a model; none without a commit."""
     return _with_commit(run_folder(model))
 
 
-def find_run(path: str | Path) -> Path:
-    """Return the run that is meant: a folder, or the one beside a model.
+def find_run(path: str | Path) -> list[Path]:
+    """Return the folders of the run that is meant: one that is named, or the one beside a model.
+
+    There are several where several processes trained together.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def find_run(path: str | Path) -> Path:
     path = Path(path)
     beside = run_folder(path)
     found = _with_commit(path, beside)
-    if found is not None:
+    if found:
         return found
     if (path / MANIFEST).is_file():
         raise StoreError(
@@ -84,9 +86,70 @@ def find_run(path: str | Path) -> Path:
     )
 
 
-def _with_commit(*folders: Path) -> Path | None:
-    """Return the first of the folders that holds a run with a commit."""
-    return next((folder for folder in folders if (folder / "run.json").is_file()), None)
+def _with_commit(*folders: Path) -> list[Path]:
+    """Return what the first of the folders that holds a run with a commit is made of."""
+    return next((found for found in map(_newest, folders) if found), [])
+
+
+def _newest(folder: Path) -> list[Path]:
+    """Return the folders of the run that was committed last, of any number of processes."""
+    every = runs_here(folder).values()
+    return max(every, key=lambda mine: (mine[0] / RECORD).stat().st_mtime_ns, default=[])
+
+
+@dataclass
+class _Source:
+    """The run of one process of the earlier training, with its state as of a commit of all."""
+
+    run: Run
+    state: dict[str, npt.NDArray[Any]]
+    parts: set[int] | None
+
+    def has(self, part: int) -> bool:
+        """Whether the process had the alphas of a part."""
+        return self.parts is None or part in self.parts
+
+    def of(self, name: str, k: int) -> npt.NDArray[Any]:
+        """Return an array of the k-th learner."""
+        return self.state[name if k == 0 else f"{name}-{k}"]
+
+    @property
+    def lists(self) -> bool:
+        """Whether rows have lists of variables."""
+        return "alpha_offsets" in self.state
+
+    def cached(self, k: int, part: int) -> tuple[npt.NDArray[np.int32], Alphas]:
+        """Rows of a part that were in the cache, and their alphas."""
+        mine = np.flatnonzero(self.of("home", k) == part)
+        alpha: Alphas = Dense(self.of("alpha", k))
+        if self.lists:
+            alpha = Lists(
+                self.of("alpha_offsets", k), self.of("alpha_outputs", k), self.of("alpha", k)
+            )
+        return self.of("row", k)[mine], alpha.take(mine)
+
+
+def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the records of the last commit that all processes have, one a folder.
+
+    Raises
+    ------
+    StoreError
+        They have none in common, or one is damaged.
+    """
+    records = [Run.read(folder) for folder in folders]
+    if len(records) == 1:
+        return records
+    every = [
+        {one["commit"]: one for one in (record, record.get("before")) if one and "commit" in one}
+        for record in records
+    ]
+    common = set.intersection(*map(set, every))
+    if not common:
+        raise StoreError(
+            f"the runs in {folders[0].parent} have no commit in common; start over with --fresh"
+        )
+    return [commits[max(common)] for commits in every]
 
 
 class Earlier:
@@ -94,7 +157,8 @@ class Earlier:
 
     Parameters
     ----------
-    folder : Path
+    folders : sequence of Path
+        Of the processes that took part; where one is not here its alphas are 0.
     store : BlockStore
     settings : Settings
         Of the training to come.
@@ -114,10 +178,16 @@ class Earlier:
     """
 
     def __init__(
-        self, folder: Path, store: BlockStore, settings: Settings, problems: Sequence[AnyProblem]
+        self,
+        folders: Sequence[Path],
+        store: BlockStore,
+        settings: Settings,
+        problems: Sequence[AnyProblem],
     ) -> None:
-        self.folder, self._store = folder, store
-        record = Run.read(folder)
+        folder, self._store = folders[0], store
+        self.folder = folder
+        records = _last_common(folders)
+        record = records[0]
         if record.get("kind") == "stream":
             raise StoreError(
                 f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
@@ -133,6 +203,12 @@ class Earlier:
             raise StoreError(
                 f"{folder} cannot be started from ({error}); an older version wrote it"
             ) from error
+        if "classes" in record:
+            raise StoreError(
+                f"{folder} has some of the classes of one-vs-rest, which were divided over "
+                f"{record['classes'][1]} processes; start as many to go on, or start over with "
+                "--fresh, without --warm-start"
+            )
         self._refuse_others(was, outputs, listed, settings, problems)
         self._was = self._find_blocks(blocks, files)
         if pieces is None:  # of an older version
@@ -141,13 +217,16 @@ class Earlier:
         else:
             self._parts = [[Piece(*piece) for piece in part] for part in pieces]
         rows = [sum(piece.rows for piece in part) for part in self._parts]
-        self._run, self._state = Run.reopen(
-            folder, rows * len(outputs), max(outputs) if listed else None
-        )
+        self._sources = []
+        for one, of_it in zip(folders, records, strict=True):
+            lists_of = max(outputs) if listed else None
+            run, state = Run.reopen(one, rows * len(outputs), lists_of, of_it)
+            own = of_it.get("own")
+            self._sources.append(_Source(run, state, None if own is None else set(own)))
         self._outputs = outputs
         self.is_rescaled = factor != 1.0
         self._factors = [
-            factor * ray(float(self._of("dual_sum", k)[0]), self._of("W", k), factor)
+            factor * ray(float(self._first.of("dual_sum", k)[0]), self._first.of("W", k), factor)
             for k in range(len(outputs))
         ]
 
@@ -200,14 +279,21 @@ class Earlier:
             if any(piece.block not in self._was for piece in part.pieces)
         ]
 
-    def hand_over(self, run: Run, plan: MemoryPlan) -> None:
+    @property
+    def _first(self) -> _Source:
+        return self._sources[0]
+
+    def hand_over(self, run: Run, plan: MemoryPlan, own: Sequence[int]) -> None:
         """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
+
+        They are those of the parts that are its own.
 
         Those of blocks that were expired are left behind.
         """
         for k in range(len(self._outputs)):
-            whole, block = no_alphas(0, self._run_lists), -1
-            for number, part in enumerate(plan.parts):
+            whole, block = no_alphas(0, self._first.lists), -1
+            for number in own:
+                part = plan.parts[number]
                 if all(piece.block not in self._was for piece in part.pieces):
                     continue  # nothing is known of them: all are 0
                 found = []
@@ -219,19 +305,20 @@ class Earlier:
 
     def _of_block(self, k: int, block: int) -> Alphas:
         """Alphas of the rows of a block of the store, of the k-th problem."""
-        whole = no_alphas(sum(c.rows for c in self._store.chunks[block]), self._run_lists)
+        whole = no_alphas(sum(c.rows for c in self._store.chunks[block]), self._first.lists)
         for number, part in enumerate(self._parts):
             begins = itertools.accumulate((piece.rows for piece in part), initial=0)
             for piece, begin in zip(part, begins, strict=False):
-                if piece.block == self._was.get(block):
-                    alpha = self._of_part(k, number).part(begin, piece.rows)
+                source = next((one for one in self._sources if one.has(number)), None)
+                if piece.block == self._was.get(block) and source is not None:
+                    alpha = self._of_part(source, k, number).part(begin, piece.rows)
                     whole.put(self._places(replace(piece, block=block)), alpha)
         return whole
 
-    def _of_part(self, k: int, part: int) -> Alphas:
+    def _of_part(self, source: _Source, k: int, part: int) -> Alphas:
         """Alphas of a part of the earlier training, those of its cached rows included."""
-        alpha = self._run.load(k * len(self._parts) + part)
-        alpha.put(*self._cached(k, part))
+        alpha = source.run.load(k * len(self._parts) + part)
+        alpha.put(*source.cached(k, part))
         return alpha
 
     def _places(self, piece: Piece) -> npt.NDArray[np.int64]:
@@ -240,22 +327,6 @@ class Earlier:
         begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
         rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
         return np.concatenate(rows[piece.first :: piece.step])
-
-    @property
-    def _run_lists(self) -> bool:
-        return "alpha_offsets" in self._state
-
-    def _of(self, name: str, k: int) -> npt.NDArray[Any]:
-        return self._state[name if k == 0 else f"{name}-{k}"]
-
-    def _cached(self, k: int, part: int) -> tuple[npt.NDArray[np.int32], Alphas]:
-        """Rows of a part that were in the cache, and their alphas."""
-        mine = np.flatnonzero(self._of("home", k) == part)
-        alpha: Alphas = Dense(self._of("alpha", k))
-        if self._run_lists:
-            offsets, outputs = self._of("alpha_offsets", k), self._of("alpha_outputs", k)
-            alpha = Lists(offsets, outputs, self._of("alpha", k))
-        return self._of("row", k)[mine], alpha.take(mine)
 
     def start(self, engine: Engine) -> Certificate:
         """Give the learners W and alphas to start with; return the certificate of that start.
@@ -280,12 +351,12 @@ class Earlier:
             found = engine.certify()
             engine.replace_weights(found)
             certificate = Certificate.total([one for one, _ in found.values()])
-        self._state = {}  # its memory
+        self._sources = []  # their memory
         return certificate
 
     def _give_weights(self, learner: Learner) -> None:
         """Let W be the earlier one; features and classes that are new have no weight yet."""
-        was, now = self._of("W", learner.number), learner.solver.W
+        was, now = self._first.of("W", learner.number), learner.solver.W
         with_bias = int(learner.solver.problem.bias > 0)
         n, columns = len(was) - with_bias, was.shape[1]
         now[:n, :columns] = was[:n]
@@ -293,5 +364,5 @@ class Earlier:
             now[-1, :columns] = was[-1]
         now *= self._factors[learner.number]
         learner.solver.problem.restore(
-            {name: self._of(name, learner.number) for name in learner.solver.problem.state()}
+            {name: self._first.of(name, learner.number) for name in learner.solver.problem.state()}
         )

@@ -81,6 +81,14 @@ class Certifier:
     W : ndarray, shape (n_weights, n_outputs), float64
     W_alpha : ndarray, like W
         Overwritten with the weights that belong to the alphas.
+
+    Attributes
+    ----------
+    sums : list of ndarray
+        What each block contributes.
+    arrays : list of ndarray
+        What all blocks add to. Where several hold blocks, every one of them gets the sums of all
+        and these arrays added up, before it finishes.
     """
 
     def __init__(
@@ -90,12 +98,12 @@ class Certifier:
         self._W = W
         self.W_alpha = W_alpha
         W_alpha[:] = 0.0
-        problem.start_certificate(W)
-        self._sums: list[npt.NDArray[np.float64]] = []
+        self.arrays = [W_alpha, *problem.start_certificate(W)]
+        self.sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block, every row of the data exactly once over all calls."""
-        self._sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
+        self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
 
     def finish(self) -> Certificate:
         """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with.
@@ -105,7 +113,7 @@ class Certifier:
         DataError
             A number is beyond the range of a float.
         """
-        columns = list(zip(*self._sums, strict=True))
+        columns = list(zip(*self.sums, strict=True))
         if not all(math.isfinite(part) for column in columns for part in column):
             raise DataError(TOO_LARGE)
         sums = [math.fsum(column) for column in columns]

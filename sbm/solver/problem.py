@@ -36,6 +36,7 @@ __all__ = [
     "Problem",
     "Sweeps",
     "decide",
+    "mean_square",
     "rows_ahead",
     "squared_norm",
 ]
@@ -76,6 +77,8 @@ class Sweeps:
         Into how many parts it is worth dividing what can be done at the same time.
     count_active : bool
         Score rows of many classes by the number of their variables that are not shrunk.
+    sigma : float
+        1 for a solver alone; σ' where what several make of the same weights is added up.
     """
 
     block: int
@@ -88,6 +91,7 @@ class Sweeps:
     spread: Callable[..., Iterable[Any]] = map
     tasks: int = 1
     count_active: bool = False
+    sigma: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -167,8 +171,8 @@ class Problem:
         self._kernels.solve(
             work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
             work.arena.indices, work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0],
-            *self._numbers, 1.0, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
-            how.state, how.active, how.order, stats,
+            *self._numbers, how.sigma, how.rounds, how.chunk, rows_ahead(W), how.inner_tol,
+            how.block, how.state, how.active, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -180,8 +184,9 @@ class Problem:
             alpha.values, W[:, 0], *self._numbers, rows_ahead(W), moving,
         )  # fmt: skip
 
-    def start_certificate(self, W: Weights) -> None:
-        """Get ready for `certify`."""
+    def start_certificate(self, W: Weights) -> list[Weights]:
+        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
+        return []
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -229,6 +234,13 @@ class Problem:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Undo `state`."""
 
+    def numbers(self) -> list[float]:
+        """What several solvers add up, beside W and Σ d_i: nothing."""
+        return []
+
+    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
+        """Take over the sum of what several solvers made of their numbers."""
+
 
 @dataclass(eq=False)
 class OneClass:
@@ -259,12 +271,41 @@ class OneClass:
     def __post_init__(self) -> None:
         self._level = np.zeros(2)  # ρ, Σ α
         self._scale = 0.0  # mean |x|²; in this unit ρ moves
+        self._visited = 0.0  # rows, by weight, since ρ was last moved
         self._x_sum: Weights | None = None
 
     @property
     def rho(self) -> float:
         """The offset: rows with w·x below it are outliers."""
         return float(self._level[0])
+
+    def numbers(self) -> list[float]:
+        """What several solvers add up, beside W and Σ d_i: ρ, Σ α and rows that were visited."""
+        return [*map(float, self._level), self._visited]
+
+    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
+        """Take over the sum of what several solvers made of their numbers.
+
+        ρ is a weight like those in W.
+
+        Parameters
+        ----------
+        before : sequence of float
+            `numbers` of each of them when they began.
+        theirs : ndarray, shape (n_solvers, 3), float64
+            When they ended.
+        sigma : float
+            How many times as far as α each of them went with its weights.
+        """
+        rho, total, _ = before
+        self._level[0] = rho + math.fsum(theirs[:, 0] - rho) / sigma
+        self._level[1] = total + math.fsum(theirs[:, 1] - total)
+        self._visited = math.fsum(theirs[:, 2])
+        self._move_offset()
+
+    def agree_on_scale(self, means: Sequence[float], rows: Sequence[float]) -> None:
+        """Take the mean |x|² that solvers found, each in so many rows, as the unit of ρ."""
+        self._scale = math.fsum(np.multiply(means, rows)) / max(1.0, math.fsum(rows)) or 1.0
 
     @property
     def unit(self) -> float:
@@ -309,27 +350,38 @@ class OneClass:
         """Sweep over a working set, then move ρ; see `Problem.solve`."""
         assert isinstance(work.alpha, DenseSet)
         n, stats, weights = work.n, np.zeros(5), _first(work.weights, work.n)
-        self._scale = self._scale or _mean_square(work)
+        self._scale = self._scale or mean_square(
+            work.starts[:n], work.lengths[:n], work.arena.values
+        )
         self._kernels.solve(
             work.starts[:n], work.lengths[:n], weights, work.home[:n], work.arena.indices,
             work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0], self._level,
-            self._scale, 1.0, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
+            self._scale, how.sigma, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
             how.state, how.active, how.order, stats,
         )  # fmt: skip
         mine = work.home[:n] == how.block
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         excess = self._level[1] - self.nu * self.total
-        self._level[0] -= self._scale * share / self.total * excess
+        self._visited += share
+        if how.sigma == 1.0:
+            self._move_offset()
         stats[1] += abs(self.rho * excess) * share / self.total
         return _finite(stats)
+
+    def _move_offset(self) -> None:
+        """Move ρ against what Σ α is off by, as far as the rows that were visited go."""
+        excess = self._level[1] - self.nu * self.total
+        self._level[0] -= self._scale * self._visited / self.total * excess
+        self._visited = 0.0
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark every row: ρ moves with all of them, so none is at rest for sure."""
         moving[:] = True
 
-    def start_certificate(self, W: Weights) -> None:
-        """Get ready for `certify`."""
+    def start_certificate(self, W: Weights) -> list[Weights]:
+        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
         self._x_sum = np.zeros(len(W))
+        return [self._x_sum]
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -471,12 +523,11 @@ class MultiProblem:
             work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
             work.arena.indices, work.arena.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
-            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, 1.0, pool.held_limit,
-            how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block, how.count_active,
-            how.state, how.active,
-            how.order, np.empty((6, self._width)), np.empty((6, FEW)),
-            np.empty(self._width, np.int32), np.empty(self.n_outputs, np.bool_),
-            np.empty(FEW, np.bool_), stats,
+            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
+            pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
+            how.count_active, how.state, how.active, how.order,
+            np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
+            np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -493,7 +544,7 @@ class MultiProblem:
         totals = solve_pairs(
             rows, work.home[:n], beta, work.score[:n], by_class, self.costs, rounds=how.rounds,
             inner_tol=how.inner_tol, block=how.block, state=how.state, bias=self.bias,
-            weight=_first(work.weights, n), spread=how.spread, tasks=how.tasks,
+            sigma=how.sigma, weight=_first(work.weights, n), spread=how.spread, tasks=how.tasks,
         )  # fmt: skip
         W[:] = by_class.T
         pool.gather(beta, work.home[:n])
@@ -509,8 +560,9 @@ class MultiProblem:
             self.loss.squared, rows_ahead(W), np.empty((2, self._width)), moving,
         )  # fmt: skip
 
-    def start_certificate(self, W: Weights) -> None:
-        """Get ready for `certify`."""
+    def start_certificate(self, W: Weights) -> list[Weights]:
+        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
+        return []
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -538,6 +590,13 @@ class MultiProblem:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Undo `state`."""
+
+    def numbers(self) -> list[float]:
+        """What several solvers add up, beside W and Σ d_i: nothing."""
+        return []
+
+    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
+        """Take over the sum of what several solvers made of their numbers."""
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
         """Move variables that lie outside their bounds inside, in place."""
@@ -601,16 +660,21 @@ def _first(weights: Weights | None, n: int) -> Weights | None:
     return None if weights is None else weights[:n]
 
 
-def _mean_square(work: WorkingSet) -> float:
-    """Mean |x|² of rows of a working set, evenly chosen, and 1 where all are 0."""
-    chosen = np.arange(0, work.n, max(1, work.n // _MEAN_OF))
-    lengths, values = work.lengths[chosen].astype(np.int64), work.arena.values
+def mean_square(
+    starts: npt.NDArray[np.int64],
+    row_lengths: npt.NDArray[np.int32],
+    values: npt.NDArray[Any] | None,
+) -> float:
+    """Mean |x|² of rows, evenly chosen, and 1 where all are 0."""
+    n = len(starts)
+    chosen = np.arange(0, n, max(1, n // _MEAN_OF))
+    lengths = row_lengths[chosen].astype(np.int64)
     total = float(lengths.sum())
     if values is not None:
         with np.errstate(over="ignore"):
             parts = [
                 float(np.square(values[a : a + k].astype(np.float64)).sum())
-                for a, k in zip(work.starts[chosen].tolist(), lengths.tolist(), strict=True)
+                for a, k in zip(starts[chosen].tolist(), lengths.tolist(), strict=True)
             ]
         total = sum(parts) if math.inf in parts else math.fsum(parts)
     if not math.isfinite(total):

@@ -132,6 +132,9 @@ class Solver:
     ----------
     dual_sum : float
         Σ d_i(α_i) over all rows; the dual value is ``dual_sum - ½|W|²`` at any moment.
+    sigma : float
+        1 alone; σ' where the steps of several solvers are added up: `W` then goes σ' times as far
+        as the alphas do.
     W_seen : ndarray, like W
         W as of the last `look_ahead`; free for other uses between passes.
     """
@@ -152,6 +155,7 @@ class Solver:
         self.W = W
         self.working = working
         self.rounds = rounds
+        self.sigma = 1.0
         self._spread, self._tasks = spread, tasks
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
@@ -257,7 +261,7 @@ class Solver:
         order = self._order[: -(-n // chunk)]
         how = Sweeps(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self._spread, self._tasks, self._count_active,
+            self._spread, self._tasks, self._count_active, self.sigma,
         )  # fmt: skip
         stats = self.problem.solve(self.working, self.W, how)
         self.dual_sum += float(stats[0])

@@ -13,6 +13,9 @@
 
 Files written since the last commit have new names, so a crash leaves the last commit whole, also
 that of an earlier training which this one is about to replace: its files go after the first commit.
+
+A run that is one of several, of processes that commit together, keeps the commit before the last
+one, too: some of them may have been killed before they came to the last.
 """
 
 import contextlib
@@ -45,7 +48,7 @@ from sbm.store.files import (
 )  # fmt: skip
 from sbm.store.records import decode_record, encode_record, parse
 
-__all__ = ["Run"]
+__all__ = ["Run", "runs_here"]
 
 VERSION = 2  # written; 1 had no checksum in run.json and is read for ever
 RECORD = "run.json"
@@ -73,6 +76,8 @@ class Run:
         bytes they go to files.
     unwritten_bytes : int
         Encoded alphas are kept in memory up to this many bytes, or until the next commit.
+    is_one_of_many : bool
+        Whether to keep two commits.
     """
 
     def __init__(
@@ -83,8 +88,10 @@ class Run:
         resting_values: Sequence[float] = (),
         stray_bytes: int = 4_000_000,
         unwritten_bytes: int = 4_000_000,
+        is_one_of_many: bool = False,
     ) -> None:
         self.folder = folder
+        self._is_one_of_many = is_one_of_many
         self._rows = list(block_rows)
         self._lists_of = lists_of
         self._resting = [0.0, *resting_values]
@@ -148,16 +155,22 @@ class Run:
 
     @classmethod
     def reopen(
-        cls, folder: Path, block_rows: Sequence[int], lists_of: int | None = None
+        cls,
+        folder: Path,
+        block_rows: Sequence[int],
+        lists_of: int | None = None,
+        record: dict[str, Any] | None = None,
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
         """Return the run of the last commit, to read from, and the arrays of its state.
+
+        With a record it is the run of that commit.
 
         Raises
         ------
         StoreError
             There is none, or a file of it is missing or damaged.
         """
-        run = cls._of(cls.read(folder), folder, block_rows, lists_of)
+        run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
         return run, run.read_state()
 
     @classmethod
@@ -427,7 +440,11 @@ class Run:
         files = {str(block): file for block, file in self._files.items()}
         now = {name, *files.values()}
         self._crcs = {file: crc for file, crc in self._crcs.items() if file in now}
-        self._write_record({**position, "state": name, "alphas": files, "crc32": self._crcs})
+        record = {**position, "state": name, "alphas": files, "crc32": self._crcs}
+        if self._is_one_of_many:
+            record["commit"] = self._record.get("commit", 0) + 1
+            record["before"] = {k: v for k, v in self._record.items() if k != "before"} or None
+        self._write_record(record)
         stale, self._committed = self._committed, _files_of(self._record)
         for old in stale - self._committed:
             (self.folder / old).unlink(missing_ok=True)
@@ -441,6 +458,36 @@ class Run:
             They cannot be written.
         """
         self._write_record({**self._record, **facts})
+
+    @classmethod
+    def roll_back(cls, folder: Path) -> dict[str, Any]:
+        """Go back to the commit before the last one; return its record.
+
+        Raises
+        ------
+        StoreError
+            There is none, or it cannot be written.
+        """
+        before = cls.read(folder).get("before")
+        if not isinstance(before, dict):
+            raise StoreError(f"{folder} has no commit before the last one; start over with --fresh")
+        write_atomically(folder / RECORD, [encode_record("run", before)])
+        return cls.read(folder)
+
+    @classmethod
+    def remove(cls, folder: Path) -> None:
+        """Remove a run's files from its folder, the record first.
+
+        Raises
+        ------
+        StoreError
+            Another process is at work on it, or a file cannot be removed.
+        """
+        with lock(folder / "lock", f"the run {folder}"):
+            for path in [folder / RECORD, *folder.iterdir()]:
+                if path.name in (RECORD, LOG) or _OURS.fullmatch(path.name):
+                    with writing(path):
+                        path.unlink(missing_ok=True)
 
     def _write_record(self, record: dict[str, Any]) -> None:
         path = self.folder / LOG
@@ -532,6 +579,25 @@ _OURS = re.compile(
 _NAMED = re.compile(r"(alpha-\d{5,}\.|state-)\d{6,}\.sba")
 
 
+_RANK = re.compile(r"rank-(?P<rank>\d+)-of-(?P<size>\d+)")
+
+
+def runs_here(folder: Path) -> dict[int, list[Path]]:
+    """Return the runs that a folder holds, by number of processes; the one with most comes first.
+
+    Of one process it is the folder itself, of several it has folders for each of them, of which not
+    all need be here.
+    """
+    found: dict[int, list[Path]] = {}
+    for path in sorted(folder.glob("rank-*-of-*")):
+        match = _RANK.fullmatch(path.name)
+        if match and (path / RECORD).is_file():
+            found.setdefault(int(match["size"]), []).append(path)
+    if (folder / RECORD).is_file():
+        found[1] = [folder]
+    return dict(sorted(found.items(), reverse=True))
+
+
 def _decode_record(data: bytes) -> dict[str, Any]:
     """Read run.json; that of version 1 has no checksum."""
     try:
@@ -545,10 +611,16 @@ def _decode_record(data: bytes) -> dict[str, Any]:
 
 
 def _is_sound(record: dict[str, Any]) -> bool:
-    """Whether the files of a commit have names of their kind, in this folder, and checksums."""
+    """Whether the files of a commit have names of their kind, in this folder, and checksums.
+
+    So must those of the commit before, where it is kept.
+    """
     alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32", {})
+    before = record.get("before")
     return (
-        isinstance(alphas, dict)
+        (before is None or (isinstance(before, dict) and "before" not in before))
+        and (before is None or _is_sound(before))
+        and isinstance(alphas, dict)
         and isinstance(crcs, dict)
         and all(type(crc) is int for crc in crcs.values())
         and isinstance(state, str)
@@ -558,8 +630,10 @@ def _is_sound(record: dict[str, Any]) -> bool:
 
 
 def _files_of(record: dict[str, Any]) -> set[str]:
-    """Names of the files that belong to a commit."""
-    return {record["state"], *record["alphas"].values()}
+    """Names of the files that belong to a commit, and to the one before where it is kept."""
+    before = record.get("before")
+    mine = {record["state"], *record["alphas"].values()}
+    return mine if before is None else mine | _files_of(before)
 
 
 def _sync(path: Path) -> None:
