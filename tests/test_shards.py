@@ -4,10 +4,14 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import sbm
 from sbm.cli import main
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs import destination
@@ -336,3 +340,23 @@ def test_the_commands_tell_what_is_here(
     assert sound.startswith("big.0.sbm is sound: 30 rows in 3 chunks, ")
     assert elsewhere == "it is a part of a store; 9 blocks elsewhere"
     assert json.loads(said("check big.0.sbm --json", capsys)[0])["bytes"] == size
+
+
+def test_processes_train_the_same_model_on_shards_as_on_one_store(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(text.parent)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent.parent))
+    split(text, blocks=6, shards=2)
+    split(text, blocks=6)
+    for store, model in (("big.{rank}.sbm", "of shards.model"), ("big.sbm", "whole.model")):
+        line = [sys.executable, "-m", "sbm", "train", store, "-o", model, "-C", "0.1", "-q"]
+        done = subprocess.run(
+            [*line, "--launch", "2"], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(Path(f"{model}.run/status.json").read_text())["processes"] == 2
+    of_shards, whole = (sbm.Model.load(name) for name in ("of shards.model", "whole.model"))
+    assert of_shards.info["converged"]
+    np.testing.assert_array_equal(of_shards.ids, whole.ids)
+    np.testing.assert_array_equal(of_shards.W, whole.W)
