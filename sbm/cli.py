@@ -7,6 +7,7 @@ import heapq
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -210,6 +211,10 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.")
 @click.option("--block-size", metavar="SIZE", help="Or: memory a block takes when loaded.")
 @click.option(
+    "--shards", type=int, metavar="P",
+    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm ..., one for each process to train.",
+)  # fmt: skip
+@click.option(
     "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
     show_default=True, help="Type of stored values; values that are all 1 take no space.",
 )  # fmt: skip
@@ -410,12 +415,16 @@ def _with(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
     return decorate
 
 
+_WORDS = "sbm.words"  # where a context keeps the arguments as they were typed
+
+
 class _LiblinearCommand(click.Command):
     """A command that understands LIBLINEAR's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Turn -w1 2.5 into an option that can be declared; explain -v 5."""
         refuse_cross_validation(args)
+        ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, expand_weights(args))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -475,10 +484,16 @@ _LAST = ""  # --warm-start without a name
     "of the same store and settings, if there is one]",
 )  # fmt: skip
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
+@click.option(
+    "--launch", type=int, metavar="N",
+    help="Run this command in N processes, by mpiexec; {rank} in STORE is the number of each.",
+)  # fmt: skip
 @_shared
+@click.pass_context
 def train(
-    store: Path | None, model: Path | None, resume: bool | None, test: str | None,
-    config: Path | None, as_json: bool, quiet: bool, verbose: bool, **options: Any,
+    context: click.Context, /, store: Path | None, model: Path | None, resume: bool | None,
+    test: str | None, launch: int | None, config: Path | None, as_json: bool, quiet: bool,
+    verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
@@ -495,6 +510,8 @@ def train(
         store, start = Path(start), _LAST  # --warm-start STORE: nobody meant another thing
     options["warm_start"] = True if start == _LAST else start
     settings = _settings(config, options)
+    if launch is not None:
+        _launch(launch, "train", context.meta[_WORDS], quiet or as_json)
     from sbm.jobs.predict import check_input
     from sbm.jobs.predict import predict as predict_job
     from sbm.jobs.train import train as job
@@ -528,6 +545,16 @@ def train(
         _print_quality(report["test"], "test ", every_class=verbose)
     if not report["converged"]:
         sys.exit(_not_converged(report, settings))
+
+
+def _launch(n_processes: int, command: str, words: list[str], quiet: bool) -> NoReturn:
+    """Become the launcher of several processes that run a command."""
+    from sbm.distributed.launch import become, launch_line
+
+    line = launch_line(n_processes, command, words)
+    if not quiet:
+        _complain(shlex.join(line))
+    become(line)
 
 
 def _meet(settings: Settings) -> "Comm":
@@ -1010,6 +1037,12 @@ def _in_words(name: str, value: Any) -> str:
         return f"{_count(len(value), 'source')} of {_count(rows, 'row')}, the last {last}"
     if name == "sources":
         return "\n".join(_source(s) for s in value).lstrip()
+    if name == "shard":
+        here = ", ".join(map(str, value["here"]))
+        return (
+            f"{value['number']} (of 0 to {value['of'] - 1}), "
+            f"blocks {here} of {value['blocks']} are here"
+        )
     if isinstance(value, dict):
         return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items())
     if isinstance(value, list):
@@ -1046,6 +1079,8 @@ def check(store: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
         f"{report['store']} is sound: {report['rows']:,} rows in {report['chunks']:,} chunks, "
         f"{format_size(report['bytes'])}, {report['features']:,} features"
     )
+    if report["elsewhere"]:
+        _echo(f"it is a part of a store; {_count(report['elsewhere'], 'block')} elsewhere")
     return None
 
 

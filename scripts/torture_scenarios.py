@@ -85,7 +85,7 @@ def _words(*lines: str) -> tuple[Line, ...]:
     return tuple(tuple(line.split()) for line in lines)
 
 
-_EXISTS = r"exists; add to it with --append"
+_EXISTS = r"exists; (add to it with --append|replace it with --force)"
 _KNOWN = r"is already in .* \(as .*same SHA-256\)"
 _GONE = r"has no source"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
@@ -127,6 +127,13 @@ SCENARIOS: dict[str, Scenario] = {
     "split: replace, slowly": Scenario(
         "split", _words("split -q b.svm c.svm -o s.sbm --blocks 3 --force"), _words(_SPLIT),
         slow_swap=True,
+    ),
+    "split: shards": Scenario(
+        "split", _words(f"{_SPLIT} --shards 3"), done=_EXISTS
+    ),
+    "split: replace shards": Scenario(
+        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 4 --shards 3 --force"),
+        _words(f"{_SPLIT} --shards 3"),
     ),
     "append": Scenario(
         "append", _words("split -q --append s.sbm b.svm --blocks 3"), _words(_SPLIT), _KNOWN
@@ -556,6 +563,8 @@ class Stage:
             files += [g[key] for g in manifest["generations"] for key in ("features", "index")]
             for file in files:
                 path = f"{store}/{file}"
+                if path not in same[0]:
+                    continue  # in another shard
                 if path not in now:
                     yield f"{path} is missing"
                 elif now[path] != same[0][path]:

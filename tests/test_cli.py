@@ -287,7 +287,8 @@ JSON_KEYS = {
                             "sources"},
     "info big.model --json": {"kind", "certificate", "settings", "converged", "sources", "labels"},
     "info big.model.run --json": {"kind", "finished", "passes", "settings", "log"},
-    "check big.sbm --json": {"store", "rows", "chunks", "bytes", "features", "unused_features"},
+    "check big.sbm --json": {"store", "rows", "chunks", "bytes", "features", "unused_features",
+        "elsewhere"},
 }  # fmt: skip
 
 

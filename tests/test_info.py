@@ -184,6 +184,7 @@ def test_a_sound_store_is_sound(made):
     assert report == {
         "store": str(path), "rows": facts["rows"], "chunks": facts["chunks"],
         "bytes": facts["bytes"], "features": facts["features"], "unused_features": 0,
+        "elsewhere": 0,
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.progress import Progress
 from sbm.settings import parse_moment
 from sbm.store import blocks as store_files
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
 
 __all__ = ["expire"]
@@ -70,12 +70,14 @@ def expire(
     DataError
         Nothing is to be dropped, or everything, or rows that lie in blocks with rows that stay.
     StoreError
-        No store, damaged, in use by a training or another command, or not to be written.
+        No store or a part of one, damaged, in use by a training or another command, or not to be
+        written.
     """
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if (before is None) == (not names):
         raise SettingsError("give either --before DATE or --source NAME, to say what is to go")
     folder, progress = Path(store), progress or Progress()
+    require_whole(BlockStore(folder))
     with _at_rest(folder) if not dry_run else contextlib.nullcontext():
         manifest = store_files.read_manifest(folder)
         if before is None:

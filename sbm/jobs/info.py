@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.jobs.arrivals import sources_of
@@ -68,6 +69,7 @@ def _store(path: Path) -> dict[str, Any]:
         "nnz_per_row": store.nnz / store.n_rows if store.n_rows else 0.0,
         "value_type": store.value_type,
         "blocks": store.n_blocks,
+        **_shard(store),
         "chunks": sum(len(c) for c in store.chunks),
         "block_rows": [b["rows"] for b in store.manifest["blocks"]],
         "bytes": size,
@@ -92,6 +94,15 @@ def _store(path: Path) -> dict[str, Any]:
             if "left_out" in g
         ],
     }
+
+
+def _shard(store: BlockStore) -> dict[str, Any]:
+    """Which part of a store this is, if it is one."""
+    shard, here = store.shard, store.blocks_here
+    if shard is None:
+        return {}
+    facts = {"number": shard.number, "of": shard.of, "here": here, "blocks": store.n_blocks}
+    return {"shard": facts}
 
 
 def _memory(store: BlockStore) -> int:
@@ -199,7 +210,8 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     -------
     dict
         ``rows``, ``chunks``, ``bytes``, ``features`` verified, and ``unused_features``, ids that
-        no row names any more.
+        no row names any more. Of a shard its own blocks are verified: ``elsewhere`` are the others,
+        and ids that no row names there may be used in these.
 
     Raises
     ------
@@ -215,15 +227,20 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     values_seen = False
     counts = np.zeros(len(store.labels or []), np.int64)
     rows_read = chunks_read = 0
-    for entry in store.manifest["blocks"]:
+    here = set(store.blocks_here)
+    elsewhere = {b for b in range(store.n_blocks) if store.is_elsewhere(b)} - here
+    blocks = [b for b in range(store.n_blocks) if b not in elsewhere]
+    entries = [store.manifest["blocks"][b] for b in blocks]
+    chunks = [chunk for b in blocks for chunk in store.chunks[b]]
+    for entry in entries:
         file = store.folder / entry["file"]
         if _size(file) != entry["bytes"]:
             raise StoreError(
                 f"{file} has {_size(file)} bytes where the manifest says {entry['bytes']}; "
                 "split the data again"
             )
-    progress.start("check", store.n_rows, "rows")
-    for chunk in (chunk for block in store.chunks for chunk in block):
+    progress.start("check", sum(entry["rows"] for entry in entries), "rows")
+    for chunk in chunks:
         rows, codes = _read_chunk(store, chunk)
         seen[rows.indices] = True
         _check_values(store, chunk, rows)
@@ -234,19 +251,25 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
         chunks_read += 1
         progress.advance(rows_read, rows=rows_read)
     progress.finish()
-    labels = store.manifest["labels"]
-    nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
-    counted = rows_read == store.n_rows and nnz == store.nnz
-    if not counted or (labels and counts.tolist() != labels["counts"]):
+    if not elsewhere and not _adds_up(store, rows_read, counts):
         raise StoreError(f"{path}: the manifest's counts are not those of the blocks")
     return {
         "store": str(path),
         "rows": rows_read,
         "chunks": chunks_read,
-        "bytes": sum(b["bytes"] for b in store.manifest["blocks"]),
+        "bytes": sum(entry["bytes"] for entry in entries),
         "features": len(ids),
         "unused_features": int(np.count_nonzero(~seen)),
+        "elsewhere": len(elsewhere),
     }
+
+
+def _adds_up(store: BlockStore, rows: int, counts: npt.NDArray[np.int64]) -> bool:
+    """Whether the manifest counts what all blocks hold."""
+    labels = store.manifest["labels"]
+    nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
+    counted = rows == store.n_rows and nnz == store.nnz
+    return counted and (not labels or counts.tolist() == labels["counts"])
 
 
 def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:

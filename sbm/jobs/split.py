@@ -10,7 +10,6 @@ the others.
 """
 
 import contextlib
-import copy
 import datetime
 import os
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.count import FeatureCounter
 from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, least_to_split, limit_threads
+from sbm.jobs.destination import appended, new_shards, new_store
 from sbm.jobs.limits import less, system_limit, within_limit
 from sbm.jobs.memory import INTERPRETER
 from sbm.jobs.process import return_freed_memory, usable_threads
@@ -33,14 +33,15 @@ from sbm.jobs.warm import prepare
 from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
-from sbm.store.files import aside, lock, make_folder, put_in_place, reading, remove
 from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
+from sbm.store.shards import shard_path
 from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
 
 __all__ = ["default_store", "split"]
 
 LEAST_BLOCK = 100_000  # bytes
+MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 
 
 def default_store(first_input: str) -> Path:
@@ -57,6 +58,7 @@ def split(
     *,
     blocks: int | None = None,
     block_size: int | str | None = None,
+    shards: int | None = None,
     dtype: str = "auto",
     seed: int = 0,
     shuffle: bool = True,
@@ -82,6 +84,9 @@ def split(
         Number of blocks.
     block_size : int or str, optional
         Instead of `blocks`: bytes of a block in memory.
+    shards : int, optional
+        Make so many folders ``big.0.sbm``, ``big.1.sbm`` and so on instead of one, each with all of
+        the store but the blocks of the others.
     dtype : {"auto", "float32", "float64"}
         Type of stored values. ``auto`` is float32; values that are all 1 take no space anyway.
     seed : int
@@ -109,9 +114,9 @@ def split(
     Returns
     -------
     dict
-        ``store``, ``rows``, ``features``, ``nnz``, ``blocks``, ``bytes``, ``text_bytes``,
-        ``skipped``, ``problems``, ``value_type``, ``labels``, ``left_out`` (``features`` and
-        ``nnz`` that `min_count` left out).
+        ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``value_type``, ``labels``,
+        ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
 
     Raises
     ------
@@ -133,6 +138,7 @@ def split(
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"]
+    _check_shards(shards, blocks, append)
     progress = progress or Progress()
     options = within_limit(
         lambda bound: _check_options(
@@ -146,8 +152,9 @@ def split(
     prepare("split", options.dtype, progress)
     while True:
         try:
-            with _destination(target, append, force) as (folder, manifest):
-                return _fill_store(folder, target, manifest, sources, options, force, progress)
+            with _destination(target, append, shards, force) as (folder, manifest):
+                named = target if shards is None else shard_path(target, "{rank}")
+                return _fill_store(folder, named, manifest, sources, options, force, progress)
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
                 raise
@@ -240,6 +247,20 @@ def _check_options(
     )
 
 
+def _check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
+    if shards is None:
+        return
+    if append:
+        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
+    if blocks is not None and blocks < shards:
+        raise SettingsError(
+            f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks {shards} "
+            "or more"
+        )
+
+
 def _is_file(source: Source) -> bool:
     return source.name != "-" and os.path.isfile(source.name)
 
@@ -255,76 +276,16 @@ def _refuse_pipes(sources: list[Source]) -> None:
 
 @contextlib.contextmanager
 def _destination(
-    target: Path, append: bool, force: bool
+    target: Path, append: bool, shards: int | None, force: bool
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-    """Give a folder to write to; on success it becomes the store, on failure nothing is left."""
+    """Give the folder to write to, and the manifest of what is there already."""
     if append:
-        with _appended(target) as manifest:
+        with appended(target) as manifest:
             yield target, manifest
         return
-    _recover(target)
-    _refuse_to_replace(target, force)
-    with contextlib.ExitStack() as locks:
-        if target.exists():  # not while it is appended to or trained on
-            for place in (target / "lock", target):
-                locks.enter_context(lock(place, f"the store {target}"))
-        partial = _make_partial(target)
-        locks.enter_context(lock(partial / "lock", f"the store {target}"))
-        try:
-            store_files.remove_leftovers(partial)
-            yield partial, None
-            _refuse_to_replace(target, force)
-            put_in_place(partial, target)
-        finally:
-            remove([partial])  # an older store, or half of a new one
-
-
-@contextlib.contextmanager
-def _appended(target: Path) -> Iterator[dict[str, Any]]:
-    """Lock a store that gets new blocks; on failure remove what was added."""
-    store_files.read_manifest(target)  # no lock file in a folder that is no store
-    with lock(target / "lock", f"the store {target}"):
-        manifest = store_files.read_manifest(target)
-        store_files.remove_leftovers(target, manifest)
-        with reading(target):
-            before = set(target.iterdir())
-        try:
-            yield copy.deepcopy(manifest)
-        except BaseException:
-            with contextlib.suppress(StoreError):
-                if store_files.read_manifest(target) == manifest:
-                    new = [p for p in target.iterdir() if p not in before]
-                    remove(new)
-            raise
-
-
-def _refuse_to_replace(target: Path, force: bool) -> None:
-    if target.exists() and not force:
-        raise StoreError(
-            f"{target} exists; add to it with --append, replace it with --force, "
-            "or name another with -o"
-        )
-    if target.exists() and not (target / store_files.MANIFEST).exists():
-        raise StoreError(f"{target} exists and is not a store; --force does not replace it")
-
-
-def _recover(target: Path) -> None:
-    """Bring back a store that a split was about to replace when it was killed."""
-    old = aside(target)
-    if store_files.holds_only_ours(old):
-        if target.exists():
-            remove([old])
-        else:
-            put_in_place(old, target)
-
-
-def _make_partial(target: Path) -> Path:
-    """Make the folder that becomes the store; one left by a killed split is taken over."""
-    partial = target.with_name(target.name + ".partial")
-    if partial.exists() and not store_files.holds_only_ours(partial):
-        raise StoreError(f"{partial} is in the way and holds other files; move it elsewhere")
-    make_folder(partial)
-    return partial
+    new = new_store(target, force) if shards is None else new_shards(target, shards, force)
+    with new as folder:
+        yield folder, None
 
 
 def _fill_store(

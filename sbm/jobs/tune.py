@@ -48,7 +48,7 @@ from sbm.settings import Settings, format_number, parse_grid
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.model import Model
 from sbm.store.run import Run
 
@@ -125,6 +125,7 @@ def tune(
     if picture is not None:
         check_metric_picture(picture)
     blocks = BlockStore(find_store(store))
+    require_whole(blocks)
     path = place_of(model, blocks)
     weights = read_weights(settings, blocks, [], path.parent)
     counts = class_counts(settings, blocks, weights)

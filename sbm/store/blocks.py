@@ -16,6 +16,8 @@ Each run of ``split`` or ``split --append`` adds a generation: new blocks, one i
 file with the ids that were new. ``expire`` removes the block files of whole generations; their
 entries stay, marked, and so do index and ids: no index of a feature and no name of a block is ever
 given to another one.
+
+`split --shards` deals the block files of a store to several folders (`sbm.store.shards`).
 """
 
 import contextlib
@@ -61,10 +63,12 @@ from sbm.store.manifest import (
     read_manifest,
     write_manifest,
 )  # fmt: skip
+from sbm.store.shards import read_shard
 
 __all__ = [
     "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
-    "kept_generations", "next_block", "read_manifest", "write_generation", "write_manifest",
+    "kept_generations", "next_block", "read_manifest", "require_whole", "write_generation",
+    "write_manifest",
 ]  # fmt: skip
 
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
@@ -281,6 +285,8 @@ class BlockStore:
     manifest : dict
     chunks : list of list of Chunk
         The chunks of each block, in file order.
+    shard : Shard or None
+        Which part of the store this folder is, if not all of it.
     read_seconds : float
         Time spent so far waiting for the bytes of chunks, decoding left out.
 
@@ -294,6 +300,7 @@ class BlockStore:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.chunks = self._read_index()
+        self.shard = read_shard(self.folder)
         self.read_seconds = 0.0
 
     def _read_index(self) -> list[list[Chunk]]:
@@ -334,6 +341,13 @@ class BlockStore:
     def n_blocks(self) -> int:
         """Blocks with rows."""
         return len(self.manifest["blocks"])
+
+    @property
+    def blocks_here(self) -> list[int]:
+        """Blocks whose file is in this folder; of a whole store all."""
+        with reading(self.folder):
+            names = set(os.listdir(self.folder))
+        return [k for k, entry in enumerate(self.manifest["blocks"]) if entry["file"] in names]
 
     @property
     def expired_blocks(self) -> list[dict[str, Any]]:
@@ -491,11 +505,43 @@ class BlockStore:
         except StoreError:
             raise
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self.is_elsewhere(chunk.block):
+                raise self._not_here(chunk.block) from None
             raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
         if len(data) != chunk.size:
             raise StoreError(f"{path} is shorter than the index says; split the data again")
         return data, where
+
+    def is_elsewhere(self, block: int) -> bool:
+        """Whether the file of a block belongs to another shard than this one."""
+        return self.shard is not None and not self.shard.holds(block)
+
+    def _not_here(self, block: int) -> StoreError:
+        assert self.shard is not None
+        return StoreError(
+            f"{self.folder / block_name_of(self.manifest, block)} is not here: {self.folder} is a "
+            f"part of a store, {self.shard}, and that file is in shard {block % self.shard.of}; "
+            "read it there, or copy the block files of all shards into one folder"
+        )
+
+
+def require_whole(store: BlockStore) -> None:
+    """Refuse a shard, for what needs all blocks of a store.
+
+    Raises
+    ------
+    StoreError
+        Blocks are in other shards.
+    """
+    here = len(store.blocks_here)
+    if store.shard is None or here == store.n_blocks:
+        return
+    raise StoreError(
+        f"{store.folder} is a part of a store, {store.shard}, with {here} of its {store.n_blocks} "
+        f"blocks; train on all parts with sbm train --launch {store.shard.of} and {{rank}} for the "
+        "number in the name, or copy the block files of all shards into one folder"
+    )
 
 
 def block_name_of(manifest: dict[str, Any], block: int) -> str:
@@ -574,7 +620,9 @@ def _labels_of(
     return codes
 
 
-_OURS = re.compile(r"(block-\d+\.sbb|(features|index)-\d+\.sba|manifest\.json)(\.tmp)?|lock")
+_OURS = re.compile(
+    r"(block-\d+\.sbb|(features|index)-\d+\.sba|(manifest|shard)\.json)(\.tmp)?|lock"
+)
 
 
 def holds_only_ours(folder: Path) -> bool:

@@ -19,12 +19,13 @@ from typing import IO
 from sbm.errors import StoreError
 
 __all__ = [
-    "aside", "file_checksum", "follow_no_link", "lock", "make_folder", "open_atomically",
-    "open_own", "put_in_place", "read_error", "reading", "remove", "sync_folder",
-    "write_atomically", "write_error", "writing",
+    "aside", "copy", "file_checksum", "follow_no_link", "lock", "make_folder", "move",
+    "open_atomically", "open_own", "put_in_place", "read_error", "reading", "remove",
+    "sync_folder", "write_atomically", "write_error", "writing",
 ]  # fmt: skip
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PIECE = 1 << 20  # bytes read at a time
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # a call that there is not
 
 
@@ -89,9 +90,40 @@ def file_checksum(path: Path) -> int:
     """
     crc = 0
     with reading(path), open(path, "rb") as file:
-        while piece := file.read(1 << 20):
+        while piece := file.read(_PIECE):
             crc = zlib.crc32(piece, crc)
     return crc
+
+
+def copy(path: Path, folder: Path) -> None:
+    """Copy a file into a folder, atomically; it keeps its name.
+
+    Raises
+    ------
+    StoreError
+        It cannot be read or written.
+    """
+    write_atomically(folder / path.name, _pieces(path))
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with reading(path), open_own(path) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def move(paths: Iterable[Path], folder: Path) -> None:
+    """Move files into a folder of the same file system, and make their names there durable.
+
+    Raises
+    ------
+    StoreError
+        The system cannot.
+    """
+    for path in paths:
+        with writing(folder / path.name):
+            os.rename(path, folder / path.name)
+    sync_folder(folder)
 
 
 def _temporary(path: Path) -> Path:

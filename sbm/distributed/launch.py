@@ -1,0 +1,89 @@
+"""Launching: the command line by which MPI starts several processes of one training.
+
+What starts and ends processes, on this machine or on others, is the launcher of the MPI library,
+``mpiexec``; this process becomes it. So signals, output and the exit code are the launcher's, and
+the exit code proves nothing: a training has succeeded when its model is there.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sbm.distributed.comm import launched_size
+from sbm.errors import SettingsError
+
+__all__ = ["become", "launch_line"]
+
+
+def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> list[str]:
+    """Return the line that runs a command of sbm in several processes.
+
+    Parameters
+    ----------
+    n_processes : int
+    command : str
+        As ``train``.
+    arguments : sequence of str
+        Of the command; ``--launch N`` among them is left out.
+
+    Raises
+    ------
+    SettingsError
+        There is no launcher, no mpi4py, or this process was launched itself.
+    """
+    if n_processes < 1:
+        raise SettingsError(f"launch is {n_processes}; it must be at least 1")
+    if launched_size() > 1:
+        raise SettingsError(
+            f"--launch {n_processes} in one of {launched_size()} processes that were launched "
+            "already; leave it out there"
+        )
+    program = _find_launcher()
+    if program is None or importlib.util.find_spec("mpi4py") is None:
+        missing = "mpiexec" if program is None else "mpi4py"
+        raise SettingsError(
+            f"--launch needs {missing}, which is not there; install sbm[mpich], or load your "
+            "site's MPI and install sbm[mpi]"
+        )
+    python = [sys.executable, "-m", "mpi4py", "-m", "sbm"]
+    return [program, "-n", str(n_processes), *python, command, *_without_launch(arguments)]
+
+
+def _find_launcher() -> str | None:
+    """Return the mpiexec of this Python's environment, or else that of the system."""
+    beside = Path(sys.executable).parent
+    return shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+
+
+def _without_launch(arguments: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            return [*kept, word, *words]
+        if word == "--launch":
+            next(words, None)
+        elif not word.startswith("--launch="):
+            kept.append(word)
+    return kept
+
+
+def become(line: Sequence[str]) -> NoReturn:
+    """Replace this process by another program.
+
+    Raises
+    ------
+    OSError
+        It cannot be run.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and what is would stay so
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(line[0], list(line))

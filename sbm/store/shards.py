@@ -1,0 +1,86 @@
+"""Shards: a store in several folders, one for each process that trains on it.
+
+A shard ``big.2.sbm/`` has the manifest, the ids and the index of the whole store, and the files of
+its own blocks alone. What tells it from a damaged store is ``shard.json``: which shard it is, of
+how many. So the same bytes are a store again as soon as all block files lie in one folder.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbm.errors import StoreError
+from sbm.store.files import open_own, read_error, write_atomically
+from sbm.store.records import decode_record, encode_record
+
+__all__ = ["SHARD", "Shard", "read_shard", "shard_path", "write_shard"]
+
+SHARD = "shard.json"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which shard of how many.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 0.
+    of : int
+        Number of shards.
+    """
+
+    number: int
+    of: int
+
+    def holds(self, block: int) -> bool:
+        """Whether the file of a block, by its place in the manifest, belongs here."""
+        return block % self.of == self.number
+
+    def __str__(self) -> str:
+        return f"shard {self.number} (of 0 to {self.of - 1})"
+
+
+def shard_path(store: Path, number: int | str) -> Path:
+    """``big.sbm`` -> ``big.2.sbm``."""
+    ending = ".sbm" if store.suffix == ".sbm" else ""
+    return store.with_name(f"{store.name.removesuffix(ending)}.{number}{ending}")
+
+
+def write_shard(folder: Path, shard: Shard) -> None:
+    """Say of a folder which shard it is.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written.
+    """
+    record = encode_record("shard", {"shard": shard.number, "of": shard.of})
+    write_atomically(folder / SHARD, [record])
+
+
+def read_shard(folder: Path) -> Shard | None:
+    """Return which shard a store is; None: it is none.
+
+    Raises
+    ------
+    StoreError
+        That cannot be read.
+    """
+    path = folder / SHARD
+    try:
+        with open_own(path) as file:
+            record = decode_record("shard", file.read())
+        number, of = record["shard"], record["of"]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise read_error(path, error) from error
+    except (ValueError, KeyError):
+        raise _damaged(path) from None
+    if type(number) is not int or type(of) is not int or not 0 <= number < of:
+        raise _damaged(path)
+    return Shard(number, of)
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path} is damaged; copy it again, or split the data again")
