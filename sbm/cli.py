@@ -522,8 +522,8 @@ def train(
     progress = _Terminal(quiet or as_json or comm.rank > 0, verbose and comm.rank == 0)
     with _stop_signals() as is_stopped:
         result, report = job(
-            store if store is None else str(store).replace("{rank}", str(comm.rank)), model,
-            settings, resume=resume, is_stopped=is_stopped, progress=progress, comm=comm,
+            store, model, settings, resume=resume, is_stopped=is_stopped, progress=progress,
+            comm=comm,
         )  # fmt: skip
     comm.leave()
     if result is None:  # process 0 tells what there is to tell

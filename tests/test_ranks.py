@@ -384,3 +384,32 @@ def test_words_for_sigma():
     with pytest.raises(SettingsError) as error:
         sbm.Settings(sigma="save")
     assert str(error.value) == "sigma is 'save'; a number or adaptive or safe is expected"
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_shards_and_a_shared_store_come_to_the_same_optimum(tmp_path, monkeypatch, size):
+    case = Case("crammer_singer", 3)
+    store = a_store(tmp_path, case, 6)
+    sbm.split([tmp_path / "d.svm"], tmp_path / "e.sbm", blocks=6, shards=size)
+    alone = fit(store, "alone.model", **options_of(case))[:2]
+    monkeypatch.chdir(tmp_path)
+    (model, report), *_ = in_threads(
+        size, lambda comm: sbm.train("e.{rank}.sbm", None, options_of(case), comm=comm)
+    )
+    assert report["model"] == "e.model"
+    assert_same_optimum((model, report), alone)
+
+
+def test_a_shard_that_nobody_has_is_refused(tmp_path):
+    sbm.split([a_store(tmp_path).with_suffix(".svm")], tmp_path / "e.sbm", blocks=6, shards=3)
+    with pytest.raises(StoreError) as error:
+        in_threads(2, lambda comm: sbm.train(
+            tmp_path / "e.{rank}.sbm", tmp_path / "x.model", comm=comm, settings={"threads": 1}
+        ))  # fmt: skip
+    rank = 0 if "e.0.sbm" in str(error.value) else 1
+    assert str(error.value) == (
+        f"block-000002.sbb of {tmp_path / f'e.{rank}.sbm'} can be seen by none of the 2 processes; "
+        "start as many as there are shards, or copy the missing files there"
+    )
+    with pytest.raises(StoreError, match="is a part of a store"):
+        sbm.train(tmp_path / "e.0.sbm")

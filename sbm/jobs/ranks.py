@@ -30,11 +30,12 @@ from sbm.store.files import make_folder, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
-    "Share", "Status", "any_of", "common_record", "deal_parts", "folder_of", "forget_others",
-    "neighbours", "refuse_others", "runs_of_others",
+    "Share", "Status", "any_of", "common_name", "common_record", "deal_parts", "folder_of",
+    "forget_others", "neighbours", "own_name", "refuse_others", "runs_of_others",
 ]  # fmt: skip
 
 STATUS = "status.json"
+RANK = "{rank}"
 _PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
@@ -82,7 +83,7 @@ class Share:
             n = len(one.costs)
             groups = min(n, settings.caches * comm.size)
             classes = list(replace(one, first=0, n_outputs=n).groups(groups))
-        is_whole = len(_blocks_here(store)) == store.n_blocks
+        is_whole = len(store.blocks_here) == store.n_blocks
         if any_of(comm, not is_whole)[0] or len(classes) < comm.size:
             return cls(comm, every, False)
         return cls(comm, classes, True)
@@ -157,6 +158,21 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
             raise StoreError(f"processes {comm.rank} and {rank} were given other settings")
 
 
+def own_name(name: str | Path, comm: Comm) -> Path:
+    """Return what a name stands for in this process: ``{rank}`` in it is the process's number."""
+    return Path(str(name).replace(RANK, str(comm.rank)))
+
+
+def common_name(store: str | Path, suffix: str) -> Path | None:
+    """Return what to call what is made of all shards: ``big.{rank}.sbm`` gives ``big.model``.
+
+    None where the store is not named for each process.
+    """
+    if RANK not in str(store):
+        return None
+    return Path(Path(store).stem.replace(RANK, "").rstrip(".-_") + suffix)
+
+
 def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int]]:
     """Return the parts of each process: those it can see, about as many nonzeros for each.
 
@@ -165,7 +181,7 @@ def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int
     StoreError
         A part that no process can see.
     """
-    here = _blocks_here(store)
+    here = set(store.blocks_here)
     mine = [
         number
         for number, part in enumerate(plan.parts)
@@ -186,10 +202,6 @@ def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int
         loads[rank] += part.nnz + part.rows
         dealt[rank].append(number)
     return dealt
-
-
-def _blocks_here(store: BlockStore) -> set[int]:
-    return {b for b in range(store.n_blocks) if (store.folder / _name(store, b)).exists()}
 
 
 def _name(store: BlockStore, block: int) -> str:

@@ -31,10 +31,12 @@ from sbm.jobs.ranks import (
     Share,
     Status,
     any_of,
+    common_name,
     common_record,
     deal_parts,
     folder_of,
     forget_others,
+    own_name,
     refuse_others,
     runs_of_others,
 )  # fmt: skip
@@ -65,7 +67,7 @@ from sbm.settings import Settings, format_size
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
 from sbm.store.model import Model
 from sbm.store.run import Run
@@ -132,7 +134,8 @@ def train(
     Parameters
     ----------
     store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder.
+        Default: the only ``*.sbm`` in the current folder. Of several processes ``{rank}`` in it is
+        the number of each.
     model : str or Path, optional
         Where the model goes. Default: the store's name with ``.model``, in the current folder. The
         state of the training is kept beside it in ``MODEL.run/``.
@@ -181,12 +184,13 @@ def train(
     """
     begin = time.perf_counter()
     return_freed_memory()
-    settings = Settings.of(settings)
-    blocks = BlockStore(find_store(store))
-    path = place_of(model, blocks)
+    settings, comm = Settings.of(settings), comm or SerialComm()
+    blocks = BlockStore(find_store(None if store is None else own_name(store, comm)))
+    if comm.size == 1:
+        require_whole(blocks)
+    path = place_of(model or (common_name(store, ".model") if store else None), blocks)
     job = _Job(
-        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate,
-        comm or SerialComm(),
+        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm
     )  # fmt: skip
     while True:
         try:
