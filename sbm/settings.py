@@ -216,7 +216,7 @@ class Settings:
         Of one-vs-rest: groups of classes with a cache and a thread of their own.
     sigma : float or {"adaptive", "safe"}
         Of several processes: how far each goes, σ' of CoCoA+; ``safe`` is their number, and
-        ``adaptive`` what the last rounds have shown to do.
+        ``adaptive`` what the last sums have shown to do.
     sync_every : int
         Blocks that each of several processes visits before their weights are added up.
     comm_timeout : float or str

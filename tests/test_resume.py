@@ -409,11 +409,11 @@ def test_a_signal_commits_and_the_same_command_goes_on(tmp_path, number):
     assert expected.returncode in (0, 3), expected.stderr
     hold = (
         "import signal, sys, os, sbm.jobs.train as t\n"
-        "old = t._Training._after_block\n"
+        "old = t._Training._after_stretch\n"
         "def after(self):\n"
         f"    if self.ledger.passes == 3: os.kill(os.getpid(), {int(number)})\n"
         "    old(self)\n"
-        "t._Training._after_block = after\n"
+        "t._Training._after_stretch = after\n"
         f"import sbm.cli; sbm.cli.main({line[3:]!r})\n"
     )
     done = subprocess.run(

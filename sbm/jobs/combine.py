@@ -1,9 +1,9 @@
-"""Rounds: what several processes did alone, each on blocks of its own, becomes one step of all.
+"""Syncs: what several processes did alone, each on blocks of its own, becomes one step of all.
 
-Every process holds the same W. In a round each takes a step or more (`sbm.solver.step`), which lead
-its own copy of W away; then all weights are added up (`sbm.solver.adding`), and where the sum goes
-too far all alphas that have changed go back a part of their way, like W. So W is that of the alphas
-of all processes after every round, and F has not fallen.
+Every process holds the same W. In a stretch each takes a step or more (`sbm.solver.step`), which
+lead its own copy of W away; then all weights are added up (`sbm.solver.adding`), and where the sum
+goes too far all alphas that have changed go back a part of their way, like W. So W is that of the
+alphas of all processes after every sync, and F has not fallen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass
 class _Before:
-    """Where a round began.
+    """Where a stretch began.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class _Mixed:
 
 
 class Combiner:
-    """The rounds of one learner.
+    """The stretches and syncs of one learner.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Combiner:
         self._W = np.empty_like(solver.W)
 
     def begin(self) -> None:
-        """Note weights and alphas; every process begins its rounds at the same ones."""
+        """Note weights and alphas; every process begins its stretches at the same ones."""
         solver, working = self._solver, self._solver.working
         np.copyto(self._W, solver.W)
         n = working.n_cached
@@ -146,7 +146,7 @@ class Combiner:
     # ------------------------------------------------------------------ a part of the way back
 
     def _mix(self, share: float) -> _Mixed:
-        """Return all alphas that the round may have changed, as they are to be."""
+        """Return all alphas that the stretch may have changed, as they are to be."""
         before, working = self._before, self._solver.working
         cached, blocks = before.cached, {}
         visited = np.isin(cached.home, list(before.blocks))

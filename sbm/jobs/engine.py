@@ -272,8 +272,9 @@ class Pass:
     is_part : bool
     done : int
         How many blocks are done.
-    rounds : int
-        How many rounds are done: alone, as many; of several processes, as often as they added up.
+    stretches : int
+        How many stretches are done: alone each is a block; of several processes each ends with a
+        sync, when they add up what they did.
     totals : dict of int to Totals
         Of each learner.
     free : Counter
@@ -284,7 +285,7 @@ class Pass:
     order: list[int]
     is_part: bool
     done: int = 0
-    rounds: int = 0
+    stretches: int = 0
     totals: dict[int, Totals] = field(default_factory=dict)
     free: Counter[int] = field(default_factory=Counter)
 
@@ -298,8 +299,8 @@ class Pass:
         """Undo `record`."""
         totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
         free = Counter({int(k): int(n) for k, n in record["free"].items()})
-        rounds = record.get("rounds", record["done"])  # older versions had none but blocks
-        return cls(**{**record, "totals": totals, "free": free, "rounds": rounds})
+        stretches = record.get("stretches", record["done"])  # older versions knew none but blocks
+        return cls(**{**record, "totals": totals, "free": free, "stretches": stretches})
 
 
 class Engine:
@@ -325,10 +326,10 @@ class Engine:
     own : sequence of int, optional
         The blocks of this process. Default: all.
     is_late : callable
-        Tells after each round, which alone is a block, whether to stop.
-    after_round : callable
-        Is called after each round but the last of a pass; `place` and `state` then hold what there
-        is to go on from.
+        Tells after each stretch whether to stop.
+    after_stretch : callable
+        Is called after each stretch but the last of a pass; `place` and `state` then hold what
+        there is to go on from.
     after_look : callable
         Is called after each block that is looked at while weights and alphas stay as they are.
 
@@ -361,12 +362,12 @@ class Engine:
         comm: Comm | None = None,
         own: Sequence[int] | None = None,
         is_late: Callable[[], bool] = lambda: False,
-        after_round: Callable[[], None] = lambda: None,
+        after_stretch: Callable[[], None] = lambda: None,
         after_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
         self._run, self._progress, self._folds, self.is_late = run, progress, folds, is_late
-        self._after_round, self._after_look = after_round, after_look
+        self._after_stretch, self._after_look = after_stretch, after_look
         self._comm = comm or SerialComm()
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
@@ -377,9 +378,9 @@ class Engine:
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
-        self._blocks_a_round = 1 if self._comm.size == 1 else settings.sync_every
-        own_rounds = -(-len(self.own) // self._blocks_a_round)
-        self._most_rounds = int(self._comm.gather([own_rounds]).max())
+        self._blocks_a_stretch = 1 if self._comm.size == 1 else settings.sync_every
+        own_stretches = -(-len(self.own) // self._blocks_a_stretch)
+        self._most_stretches = int(self._comm.gather([own_stretches]).max())
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         self.learners = [
             Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
@@ -482,15 +483,15 @@ class Engine:
         now = self.now = self.now or self._begin(number, only)
         every_row = number % FULL_PASS == 0 or not self._screens
         self._progress.start(f"{what} {number}", len(now.order), "blocks")
-        n_rounds = len(now.order) if self._comm.size == 1 else self._most_rounds
-        while now.rounds < n_rounds:
-            with self._round(now):
-                for _ in range(min(self._blocks_a_round, len(now.order) - now.done)):
+        n_stretches = len(now.order) if self._comm.size == 1 else self._most_stretches
+        while now.stretches < n_stretches:
+            with self._stretch(now):
+                for _ in range(min(self._blocks_a_stretch, len(now.order) - now.done)):
                     self._visit_next(now, groups, every_row)
             if self.is_late():
                 break
-            if now.rounds < n_rounds:
-                self._after_round()
+            if now.stretches < n_stretches:
+                self._after_stretch()
         self._progress.finish()
         if len(self.own) <= 1 or now.is_part:
             self._stop_reading()
@@ -532,14 +533,14 @@ class Engine:
         self._progress.advance(now.done)
 
     @contextmanager
-    def _round(self, now: Pass) -> Iterator[None]:
+    def _stretch(self, now: Pass) -> Iterator[None]:
         """Let the processes add up what they do inside; alone, do nothing."""
         active = [k for k in self._combiners if self.learners[k].is_active]
         first = now.done
         for k in active:
             self._combiners[k].begin()
         yield
-        now.rounds += 1
+        now.stretches += 1
         if not active:
             return
         self._settle()

@@ -75,7 +75,7 @@ class Shape:
     first_bytes : int
         What is needed before all else is there, and given back.
     noted_blocks : int
-        Blocks whose alphas, as they were, are kept for a round of several processes.
+        Blocks whose alphas, as they were, are kept until several processes sync.
     models : int
         How many models the problems make up. Each has a cache that is as large as if it were alone;
         groups of the classes of one model share that room.

@@ -141,7 +141,7 @@ def shape_of(
 ) -> Shape:
     """Return what decides the memory of a training.
 
-    Rows have folds where there are models. Of several processes each notes, for a round, the
+    Rows have folds where there are models. Of several processes each notes, for a stretch, the
     weights and alphas it began with.
     """
     pairs = settings.schedule == "pairs"

@@ -165,8 +165,7 @@ def train(
         ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
         (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
         processes that took part, one after the other; of several at a time, those of this one.
-        These also report ``processes``, ``rounds_of_all`` (how often they added up) and
-        ``bytes_sent`` by this one.
+        These also report ``processes`` and ``bytes_sent`` by this one.
 
     Raises
     ------
@@ -458,7 +457,7 @@ class _Training:
             self.progress, folds=FOLDS if self.spare else None,
             held_out=[None] * n + [0] * len(self.spare), weights=self.weights,
             read_rate=job.read_rate, comm=self.share.adding, own=self.own, is_late=self._is_late,
-            after_round=self._after_round, after_look=self._stop_if_asked,
+            after_stretch=self._after_stretch, after_look=self._stop_if_asked,
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
@@ -712,7 +711,7 @@ class _Training:
         self.run_files.log({"event": "pass", **record})
         self.progress.row(record)
 
-    def _after_round(self) -> None:
+    def _after_stretch(self) -> None:
         """Commit inside a pass, where it is time or the end."""
         self._commit_if_due(float(self.settings.checkpoint_every) or math.inf)
 

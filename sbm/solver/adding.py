@@ -21,7 +21,7 @@ __all__ = ["Adding", "inner"]
 
 Weights = npt.NDArray[np.float64]
 
-# Rounds that σ' is chosen by, and how much more than they have shown to do.
+# Sums that σ' is chosen by, and how much more than they have shown to do.
 _REMEMBERED, _SPARE = 5, 1.05
 
 
@@ -32,13 +32,13 @@ class Adding:
     Attributes
     ----------
     rule : str or float
-        ``safe``: σ' is n; ``adaptive``: as the last rounds have shown to do; or σ' itself.
+        ``safe``: σ' is n; ``adaptive``: as the last sums have shown to do; or σ' itself.
     n : int
         How many solvers there are.
     sigma : float
-        σ' of the next round, from 1 to n.
+        σ' until the next sum, from 1 to n.
     overlaps : list of float
-        |ΔW|² / Σ |ΔW_p|² of the last rounds: 1 where solvers share no feature, n where all of them
+        |ΔW|² / Σ |ΔW_p|² of the last sums: 1 where solvers share no feature, n where all of them
         want the same.
     """
 
@@ -74,7 +74,7 @@ class Adding:
         self.sigma = min(float(self.n), max(1.0, _SPARE * max(self.overlaps)))
 
     def be_safe(self) -> None:
-        """Let the next round be one whose sum needs no share."""
+        """Let the next sum be one that needs no share."""
         self.sigma = float(self.n)
 
     def record(self) -> dict[str, Any]:
