@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import signal
@@ -16,6 +17,13 @@ os.environ["SBM_COMPILE_HERE"] = "1"
 # Waiting for the disk makes a test slow and shows nothing: what a power cut leaves is tested in
 # processes of its own, where it is simulated.
 os.fsync = lambda handle: None
+
+
+def pytest_collection_finish() -> None:
+    """Leave what pytest has gathered out of later collections: every training makes one."""
+    gc.collect()
+    gc.freeze()
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
