@@ -19,6 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEDULES = ("sample", "pairs")
+MOST_CLASS_BLOCKS = 1024
 TASKS = ("auto", "classification", "regression")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
@@ -213,6 +214,9 @@ class Settings:
         Of ``weston_watkins``: visit rows with all their classes, or pairs of classes in parallel.
     caches : int
         Of one-vs-rest: groups of classes with a cache and a thread of their own.
+    class_blocks : int, optional
+        Of ``weston_watkins``: blocks of classes that processes divide among themselves; the model
+        depends on it, not on the number of processes. Default: rows are divided, not classes.
     checkpoint_every : float or str
         Seconds, or text such as ``"5m"``, between commits inside a pass; 0: at the ends of passes
         alone.
@@ -247,6 +251,7 @@ class Settings:
     seed: int = 0
     schedule: str = "sample"
     caches: int = 1
+    class_blocks: int | None = None
     checkpoint_every: float | str = 300.0
     threads: int | None = None
 
@@ -407,6 +412,7 @@ _RULES = {
     "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
     "schedule": _Rule(str, names=SCHEDULES),
     "caches": _COUNT,
+    "class_blocks": _Rule(int, (None,), lambda n: 1 <= n <= MOST_CLASS_BLOCKS, "from 1 to 1024"),
     "threads": replace(_COUNT, besides=(None,)),
 }
 
