@@ -103,9 +103,7 @@ def test_a_process_that_did_less_gets_the_odd_meeting():
 # ------------------------------------------------------------------------------------- classes
 
 
-@given(
-    rows=st.lists(st.integers(0, 1000), min_size=1, max_size=40), n_blocks=st.integers(1, 12)
-)
+@given(rows=st.lists(st.integers(0, 1000), min_size=1, max_size=40), n_blocks=st.integers(1, 12))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_classes_are_dealt_to_blocks_of_equally_many(rows, n_blocks):
     blocks = deal_classes(rows, n_blocks)
