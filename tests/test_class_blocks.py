@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,7 +27,7 @@ from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.manifest import read_manifest, write_manifest
 
 LOSS = "weston_watkins"
-N_FEATURES = 12
+N_FEATURES, COST = 12, 0.01
 
 
 def make_rows(n_classes, n=160, seed=0):
@@ -61,7 +60,7 @@ def stores(tmp_path_factory):
 
 def train(store, model, n_ranks=1, **settings):
     """Train in so many processes; the model, and the report of each."""
-    chosen = {"loss": LOSS, "C": 0.1, "tol": 1e-4, "max_passes": 300, "mem": "400MB", "threads": 1}
+    chosen = {"loss": LOSS, "C": COST, "tol": 1e-3, "max_passes": 300, "mem": "400MB", "threads": 1}
     keys = ("resume", "is_stopped")
     options = {key: settings.pop(key) for key in keys if key in settings}
     chosen = Settings(**{**chosen, **settings})
@@ -81,11 +80,11 @@ def train(store, model, n_ranks=1, **settings):
 @pytest.mark.parametrize("n_blocks", [1, 3, 4])
 def test_it_is_the_optimum_that_training_row_by_row_finds(stores, tmp_path, n_blocks, bias):
     store = stores(7)
-    weight = {"class_weight": {0: 2.0, 3: 0.5}, "bias": bias, "tol": 1e-6}
+    weight = {"class_weight": {0: 2.0, 3: 0.5}, "bias": bias, "tol": 1e-5}
     model, (report,) = train(store, tmp_path / "m.model", class_blocks=n_blocks, **weight)
     assert report["converged"]
     assert report["drift"] < 1e-12
-    other, theirs, _ = fit(store, loss=LOSS, C=0.1, max_passes=3000, rounds=10, **weight)
+    other, theirs, _ = fit(store, loss=LOSS, C=COST, max_passes=3000, rounds=10, **weight)
     assert report["gap"] == pytest.approx(report["primal"] - report["dual"], rel=1e-6, abs=1e-9)
     assert report["dual"] <= theirs["primal"] * (1 + 1e-12)
     assert theirs["dual"] <= report["primal"] * (1 + 1e-12)
@@ -107,7 +106,7 @@ def test_the_certificate_is_that_of_the_model_that_is_written(stores, tmp_path):
     own = z[np.arange(len(z)), y.astype(int)]
     slack = np.maximum(0, 1 - own[:, None] + z)
     slack[np.arange(len(z)), y.astype(int)] = 0
-    expected = 0.5 * (model.W**2).sum() + 0.1 * slack.sum()
+    expected = 0.5 * (model.W**2).sum() + COST * slack.sum()
     assert report["primal"] == pytest.approx(expected, rel=1e-12)
     assert model.info["certificate"]["primal"] == report["primal"]
 
@@ -140,10 +139,10 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_model_does_not_depend_on_the_number_of_processes(stores, tmp_path, case):
-    settings = {"tol": 1e-3, **case}
+    settings = dict(case)
     store = stores(settings.pop("n_classes"))
     alone = None
-    for n_ranks in (1, 2, 3, 4, 5):
+    for n_ranks in (1, 2, 3, 5):
         path = tmp_path / f"{n_ranks}.model"
         _, reports = train(store, path, n_ranks, **settings)
         alone = alone or path.read_bytes()
@@ -187,12 +186,12 @@ def test_a_class_without_rows_has_weights_that_matter(tmp_path):
     manifest["labels"]["values"].append(99.0)
     manifest["labels"]["counts"].append(0)
     write_manifest(store, manifest)
-    other, theirs, _ = fit(store, loss=LOSS, C=0.1, tol=1e-6, max_passes=3000, rounds=10)
-    model, (report,) = train(store, tmp_path / "1.model", class_blocks=6, tol=1e-6)
-    train(store, tmp_path / "2.model", 2, class_blocks=6, tol=1e-6)
+    other, theirs, _ = fit(store, loss=LOSS, C=COST, tol=1e-5, max_passes=3000, rounds=10)
+    model, (report,) = train(store, tmp_path / "1.model", class_blocks=6, tol=1e-5)
+    train(store, tmp_path / "2.model", 2, class_blocks=6, tol=1e-5)
     assert (tmp_path / "1.model").read_bytes() == (tmp_path / "2.model").read_bytes()
     assert model.labels == [0, 1, 2, 3, 4, 99]
-    assert np.linalg.norm(model.W[:, 5]) > 0.01
+    assert np.linalg.norm(model.W[:, 5]) > 1e-3
     distance = np.linalg.norm(model.W - other.W)
     assert distance <= np.sqrt(2 * report["gap"]) + np.sqrt(2 * theirs["gap"]) + 1e-9
 
@@ -216,13 +215,13 @@ def test_seeds_and_blocks_make_other_models(stores, tmp_path):
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_who_is_stopped_goes_on_to_the_same_bytes(stores, tmp_path, n_ranks):
-    options = {"class_blocks": 4, "tol": 1e-3}
+    options = {"class_blocks": 4}
     train(stores(7), tmp_path / "whole.model", n_ranks, **options)
     asked = []
 
     def is_stopped():
         asked.append(1)
-        return len(asked) == 20
+        return len(asked) == 12
 
     path = tmp_path / "m.model"
     with pytest.raises(KeyboardInterrupt):
@@ -262,7 +261,7 @@ def test_another_number_of_processes_does_not_go_on(stores, tmp_path):
             path,
             2,
             class_blocks=4,
-            is_stopped=lambda: len(asked) > 30 or asked.append(1),
+            is_stopped=lambda: len(asked) > 15 or asked.append(1),
         )
     sentence = (
         f"{path}.run holds an unfinished training in 2 processes, and now there are 1; start as "
@@ -274,11 +273,11 @@ def test_another_number_of_processes_does_not_go_on(stores, tmp_path):
 
 
 def test_different_commits_are_no_state_to_go_on_from(stores, tmp_path):
-    options = {"class_blocks": 4, "tol": 1e-3}
+    options = {"class_blocks": 4}
     train(stores(7), tmp_path / "whole.model", 2, **options)
     path, asked = tmp_path / "m.model", []
     with pytest.raises(KeyboardInterrupt):
-        train(stores(7), path, 2, is_stopped=lambda: len(asked) > 30 or asked.append(1), **options)
+        train(stores(7), path, 2, is_stopped=lambda: len(asked) > 15 or asked.append(1), **options)
     shutil.rmtree(tmp_path / "m.model.run" / "rank-0001")
     _, reports = train(stores(7), path, 2, **options)
     assert not any(report["resumed"] for report in reports)
@@ -295,7 +294,8 @@ def test_different_commits_are_no_state_to_go_on_from(stores, tmp_path):
          "class_blocks is 2, which belongs to weston_watkins; leave it out with crammer_singer"),
         ({"loss": "hinge"},
          "class_blocks is 2, which belongs to weston_watkins; leave it out with hinge"),
-        ({"weights": "w"}, "weights does not go together with class_blocks; leave out one of the two"),
+        ({"weights": "w"},
+         "weights does not go together with class_blocks; leave out one of the two"),
         ({"warm_start": True},
          "warm_start does not go together with class_blocks; leave out one of the two"),
         ({"calibrate": True},
@@ -444,7 +444,7 @@ def mpiexec(n_ranks, folder, store, model, killed=-1, at=0, **settings):
     if launcher is None:
         pytest.skip("no mpiexec here")
     (folder / "worker.py").write_text(WORKER)
-    chosen = {"loss": LOSS, "C": 0.1, "mem": "400MB", "threads": 1, "max_passes": 300, **settings}
+    chosen = {"loss": LOSS, "C": COST, "mem": "400MB", "threads": 1, "max_passes": 300, **settings}
     command = [launcher, "-n", n_ranks, sys.executable, "-m", "mpi4py", folder / "worker.py", store,
                model, json.dumps(chosen), killed, at]  # fmt: skip
     return subprocess.run(
@@ -454,7 +454,7 @@ def mpiexec(n_ranks, folder, store, model, killed=-1, at=0, **settings):
 
 
 def test_processes_write_the_same_bytes_also_after_one_was_killed(stores, tmp_path):
-    options = {"class_blocks": 4, "tol": 1e-3}
+    options = {"class_blocks": 4}
     train(stores(7), tmp_path / "1.model", **options)
     expected = (tmp_path / "1.model").read_bytes()
     for n_ranks in (2, 4):
@@ -470,4 +470,3 @@ def test_processes_write_the_same_bytes_also_after_one_was_killed(stores, tmp_pa
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["resumed"]
     assert path.read_bytes() == expected
-    assert signal.SIGKILL  # how it ended above

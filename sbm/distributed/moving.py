@@ -64,9 +64,13 @@ class MovingBlocks:
         first = self._first[block]
         return self.table[first : first + self._rows[block]]
 
-    def clear(self) -> None:
-        """Make all numbers 0."""
+    def clear_like(self, other: MovingBlocks) -> None:
+        """Make all numbers 0; let blocks lie where others that are in the same processes lie.
+
+        As long as both move alike, a block has the same rows in both tables.
+        """
         self.table[:] = 0.0
+        self._free, self._first = list(other._free), dict(other._first)
 
     def move(self, leaving: Sequence[tuple[int, int]], coming: Sequence[tuple[int, int]]) -> None:
         """Send blocks and receive others; does not wait for processes that it has none of.

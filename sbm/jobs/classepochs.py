@@ -44,7 +44,7 @@ Int32s = npt.NDArray[np.int32]
 
 # Sweeps over the pairs of a meeting where ``rounds`` is ``auto``; more would polish what the next
 # meetings undo.
-SWEEPS = 3
+SWEEPS = 2
 SUPPORT, FREE = 1, 2  # of kernels/class_pairs.py
 
 
@@ -425,7 +425,7 @@ class Training:
         """
         sums = np.zeros((self.n_pairs, 3))
         marks = [np.zeros(n, np.uint8) for n in self.division.rows]
-        self.W_alpha.clear()
+        self.W_alpha.clear_like(self.W)  # a piece has its places in both
         for part, rows, alpha in self._visit(self.W, self.W_alpha):
             sums[part.pair] += self._look(part, rows, alpha, marks)
         self._share(sums)
