@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-DEADLINE = 120.0  # seconds
+DEADLINE = 30.0  # seconds
 
 
 class Crowd:

@@ -360,7 +360,7 @@ class Training:
         """Do what is due from one round to another; all processes do so before every round."""
         with self.seconds.measure("wait"):
             for number in range(at + 1, to + 1):
-                if self.comm.gather([self.job.is_stopped()]).any():
+                if self.comm.gather([bool(self.job.is_stopped())]).any():
                     raise KeyboardInterrupt
                 for blocks in weights:
                     blocks.move(*self.schedule.moves_of(number, self.comm.rank))
