@@ -138,6 +138,7 @@ RATIOS = {
         "seconds with 2 threads: pairs_of_sample",
         "solve with 2 threads: pairs_of_sample",
     },
+    "class-blocks": {"data.svm: speed_up_of_2_processes"},
     "ovr-cache": {
         "1 caches: speed_up_of_2_threads",
         "2 caches: speed_up_of_2_threads",
