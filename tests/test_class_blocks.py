@@ -17,7 +17,7 @@ from helpers import fit, full_weights, write_rows
 import sbm
 from sbm.distributed.comm import SerialComm
 from sbm.distributed.moving import MovingBlocks
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs import classepochs
 from sbm.jobs.classblocks import train_class_blocks
 from sbm.jobs.classplan import cut_meeting, plan_classes
@@ -251,6 +251,21 @@ def test_the_sorted_rows_are_gone_afterwards(stores, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(stores(7), tmp_path / "n.model", class_blocks=4, is_stopped=lambda: True)
     assert not list(tmp_path.rglob("*.sbb"))
+
+
+def test_two_trainings_of_one_model_do_not_disturb_each_other(stores, tmp_path):
+    path, refused = tmp_path / "m.model", []
+
+    def is_stopped():
+        if not refused:
+            with pytest.raises(StoreError) as error:
+                train(stores(7), path, class_blocks=4)
+            refused.append(str(error.value))
+        return False
+
+    train(stores(7), path, class_blocks=4, is_stopped=is_stopped)
+    sentence = f"the run {path}.run is in use by another sbm process; wait for it to end or stop it"
+    assert refused == [sentence]
 
 
 def test_another_number_of_processes_does_not_go_on(stores, tmp_path):

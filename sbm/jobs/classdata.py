@@ -21,7 +21,7 @@ from sbm.store.blocks import (
     write_generation,
     write_manifest,
 )  # fmt: skip
-from sbm.store.files import make_folder, remove
+from sbm.store.files import lock, make_folder, remove
 
 __all__ = ["SortedRows", "sorted_rows"]
 
@@ -80,14 +80,16 @@ def sorted_rows(
     Raises
     ------
     StoreError
-        Something cannot be read or written.
+        Something cannot be read or written, or another process is at work there.
     """
-    remove([folder])
-    make_folder(folder)
-    try:
-        yield _sort(store, folder, classes, wanted, plan, progress)
-    finally:
+    make_folder(folder.parent)
+    with lock(folder.with_name(folder.name + ".lock"), f"the run {folder.parent}"):
         remove([folder])
+        make_folder(folder)
+        try:
+            yield _sort(store, folder, classes, wanted, plan, progress)
+        finally:
+            remove([folder])
 
 
 def _sort(
