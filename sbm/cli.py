@@ -394,6 +394,12 @@ _SETTINGS = (
     click.option(
         "--caches", type=int, metavar="N", help="Of one-vs-rest: groups of classes.  [default: 1]"
     ),
+    click.option(
+        "--class-blocks",
+        type=int,
+        metavar="N",
+        help="Of weston_watkins: divide N blocks of classes among processes.",
+    ),
     click.option("--seed", type=int, help="Of every random choice.  [default: 0]"),
     click.option("--threads", type=int, metavar="N", help="Default: all cores."),
     click.option(
@@ -607,7 +613,7 @@ def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
 # Settings that are of no use to a stream, or mean less than to a training.
 _OF_TRAINING = {
     "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
-    "rounds", "class_weight", "checkpoint_every",
+    "class_blocks", "rounds", "class_weight", "checkpoint_every",
 }  # fmt: skip
 
 

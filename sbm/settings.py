@@ -20,6 +20,7 @@ __all__ = [
 
 SCHEDULES = ("sample", "pairs")
 SIGMAS = ("adaptive", "safe")
+MOST_CLASS_BLOCKS = 1024
 TASKS = ("auto", "classification", "regression")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
@@ -221,6 +222,9 @@ class Settings:
         Blocks that each of several processes visits before their weights are added up.
     comm_timeout : float or str
         Most seconds, or text such as ``"10m"``, that a process waits for the others.
+    class_blocks : int, optional
+        Of ``weston_watkins``: blocks of classes that processes divide among themselves; the model
+        depends on it, not on the number of processes. Default: rows are divided, not classes.
     checkpoint_every : float or str
         Seconds, or text such as ``"5m"``, between commits inside a pass; 0: at the ends of passes
         alone.
@@ -258,6 +262,7 @@ class Settings:
     sigma: float | str = "adaptive"
     sync_every: int = 1
     comm_timeout: float | str = 600.0
+    class_blocks: int | None = None
     checkpoint_every: float | str = 300.0
     threads: int | None = None
 
@@ -422,6 +427,7 @@ _RULES = {
         float, SIGMAS, lambda x: x >= 1 and math.isfinite(x), "at least 1, adaptive or safe"
     ),
     "sync_every": _COUNT,
+    "class_blocks": _Rule(int, (None,), lambda n: 1 <= n <= MOST_CLASS_BLOCKS, "from 1 to 1024"),
     "threads": replace(_COUNT, besides=(None,)),
 }
 

@@ -30,6 +30,7 @@ Of several classes:
 `pairs`             Weston-Watkins by pairs of classes: when is it faster, what do threads give?
 `ovr-cache`         one cache for all classes of one-vs-rest, or several?
 `classes`           what do time and memory do when classes become more?
+`class-blocks`      what do processes give that divide the classes, and what do they send?
 `multiclass-error`  how good are the losses on unseen rows?
 
 Every number is a median over ``--runs`` runs, in which the contestants take turns; ratios are
@@ -53,6 +54,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from scripts.bench_blocks import bench_class_blocks, class_blocks_options
 from scripts.bench_bmd import bench_bmd
 from scripts.bench_classes import bench_classes, bench_multiclass_error
 from scripts.bench_data import FEATURES, QUICK_FEATURES, hold_out, make_text
@@ -299,6 +301,16 @@ BENCHMARKS: dict[str, Benchmark] = {
         {"mem": "4GB", "losses": ["crammer_singer", "weston_watkins"]},
         {"runs": 1, "classes": [4, 12], "made_rows": 2000, "features": 2000, "passes": 2},
         rows=0,
+    ),
+    "class-blocks": Benchmark(
+        bench_class_blocks,
+        "Weston-Watkins by blocks of classes in several processes",
+        (training_options, rounds_option, class_blocks_options),
+        {"mem": "1GB"},
+        {**QUICK_CLASSES, "max_passes": 3},
+        rows=1_000_000,
+        classes=10,
+        several=True,
     ),
     "multiclass-error": Benchmark(
         bench_multiclass_error,

@@ -138,6 +138,7 @@ RATIOS = {
         "seconds with 2 threads: pairs_of_sample",
         "solve with 2 threads: pairs_of_sample",
     },
+    "class-blocks": {"data.svm: speed_up_of_2_processes"},
     "ovr-cache": {
         "1 caches: speed_up_of_2_threads",
         "2 caches: speed_up_of_2_threads",
@@ -153,12 +154,13 @@ RATIOS = {
         for loss in ("crammer_singer", "weston_watkins", "hinge")
     },
 }
-MULTICLASS = {"multiclass", "bmd", "pairs", "ovr-cache", "multiclass-error"}
+MULTICLASS = {"multiclass", "bmd", "pairs", "class-blocks", "ovr-cache", "multiclass-error"}
 WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
 LEARNERS = {"liblinear": "liblinear-official", "sklearn": "scikit-learn"}
 PEERS = {
     "parse": LEARNERS,
     "split": LEARNERS,
+    "class-blocks": {"mpi4py": "mpi4py"},
     "kernel": {"liblinear": "liblinear-official"},
     "text-to-gap": LEARNERS | {"vowpalwabbit": "vowpalwabbit"},
     "one-pass": {"vowpalwabbit": "vowpalwabbit"},

@@ -10,7 +10,14 @@ from scipy.optimize import minimize
 
 from sbm.rows import Rows
 from sbm.solver import pairs as pairs_module
-from sbm.solver.pairs import count_days, pairs_of, solve_pairs
+from sbm.solver.pairs import (
+    Fixtures,
+    certify_pairs,
+    count_days,
+    pairs_between,
+    pairs_of,
+    solve_pairs,
+)  # fmt: skip
 
 N_FEATURES = 6
 
@@ -59,6 +66,18 @@ def test_small_leagues():
     assert (count_days(1), count_days(2), count_days(3), count_days(4)) == (1, 1, 3, 3)
     assert pairs_of(2, 0).tolist() == [[0, 1]]
     assert [pairs_of(3, day).tolist() for day in range(3)] == [[[1, 2]], [[0, 2]], [[0, 1]]]
+
+
+@pytest.mark.parametrize("n", range(5))
+@pytest.mark.parametrize("m", range(5))
+def test_two_sets_of_classes_meet_each_other_once(n, m):
+    met = []
+    for day in range(max(n, m)):
+        pairs = pairs_between(n, m, day)
+        assert pairs.dtype == np.int32
+        assert len(np.unique(pairs)) == pairs.size == 2 * min(n, m)
+        met += map(tuple, pairs.tolist())
+    assert sorted(met) == [(a, n + b) for a in range(n) for b in range(m)]
 
 
 # ---------------------------------------------------------------------------------- problems
@@ -407,3 +426,57 @@ def test_two_classes_are_the_hinge_svm_at_twice_the_cost(bias):
     hinge = 0.5 * w @ w + 0.8 * np.maximum(0, 1 - A @ w).sum()
     assert hinge == pytest.approx(-best.fun, rel=1e-7)
     np.testing.assert_allclose(p.W.sum(axis=0), 0, atol=1e-12)
+
+
+# --------------------------------------------------------------------------------- fixtures
+
+
+def test_all_classes_elsewhere_are_the_same_bytes():
+    """Classes at other rows of a larger W."""
+    usual, other = Problem(13, 60, 5, bias=1.0), Problem(13, 60, 5, bias=1.0)
+    usual.solve(3)
+    place = np.array([6, 2, 5, 0, 9], np.int32)
+    other.W = np.full((10, other.W.shape[1]), 7.0)
+    other.W[place] = 0
+    other.solve(3, fixtures=Fixtures.within(place))
+    assert other.W[place].tobytes() == usual.W.tobytes()
+    assert (np.delete(other.W, place, axis=0) == 7).all()
+    assert other.beta.tobytes() == usual.beta.tobytes()
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_two_sets_that_meet_share_columns_and_leave_their_own_pairs_alone(bias):
+    p = Problem(14, 60, 5, bias=bias)
+    place, n_first = np.array([3, 1, 4, 0, 2], np.int32), 2
+    fixtures = Fixtures.between(place[:n_first], place[n_first:])
+    full, p.beta = p.beta, np.zeros((60, 3))
+    totals = p.solve(2, fixtures=fixtures)
+    side = p.y >= n_first
+    full[~side, n_first:] = p.beta[~side]
+    full[side, :n_first] = p.beta[side, :n_first]
+    assert not p.beta[side, n_first:].any()
+    np.testing.assert_allclose(p.W[place], p.link(full), atol=1e-12)
+    assert totals.gain == pytest.approx(full.sum(), rel=1e-12)
+    assert totals.pair_visits == 2 * (3 * np.count_nonzero(~side) + 2 * np.count_nonzero(side))
+
+
+@EVERY_CASE
+def test_the_certificate_is_the_sum_over_pairs(case):
+    p = Problem(15, 40, **case)
+    p.solve(2)
+    weight = np.random.default_rng(15).choice([0.0, 0.5, 2.0], 40)
+    p.beta *= np.minimum(weight, 1)[:, None]
+    p.C *= weight[:, None]
+    p.rows.weights = weight
+    W = p.W + 0.1  # any will do
+    W_alpha, marks = np.zeros_like(W), np.zeros(40, np.uint8)
+    fixtures = Fixtures.within(np.arange(p.K, dtype=np.int32))
+    gap, loss, dual = certify_pairs(
+        p.rows, p.beta, W, W_alpha, p.costs, marks, fixtures=fixtures, bias=p.bias
+    )
+    assert gap == pytest.approx(p.gap_terms(W, p.beta).sum(), rel=1e-9)
+    assert loss == pytest.approx((p.C * np.maximum(p.slack(W), 0)).sum(), rel=1e-12)
+    assert dual == pytest.approx(p.beta.sum(), rel=1e-12)
+    np.testing.assert_allclose(W_alpha, p.link(p.beta), atol=1e-12)
+    np.testing.assert_array_equal(marks & 1 > 0, (p.beta > 0).any(axis=1))
+    np.testing.assert_array_equal(marks & 2 > 0, ((p.beta > 0) & (p.beta < p.C)).any(axis=1))

@@ -627,7 +627,7 @@ def test_classes_may_come_in_any_plan_and_are_told_apart(small, here):
 
 FOREIGN = {
     "tol": 0.1, "max_passes": 3, "time_limit": 3, "warm_start": "x", "calibrate": True,
-    "schedule": "pairs", "caches": 2, "weights": "x",
+    "schedule": "pairs", "caches": 2, "class_blocks": 2, "weights": "x",
 }  # fmt: skip
 
 

@@ -382,6 +382,7 @@ def test_a_grid_goes_from_its_first_to_its_last_number(power, digit, factor, n):
         ({"loss": "one_class"},
          "sbm tune does not take loss one_class, which has no C; leave it out"),
         ({"caches": 2}, "sbm tune does not take caches; leave it out"),
+        ({"class_blocks": 2}, "sbm tune does not take class_blocks; leave it out"),
         ({"warm_start": "a.model"},
          "warm_start belongs to sbm train; tune first, then train with it"),
         ({"calibrate": True}, "calibrate belongs to sbm train; tune first, then train with it"),

@@ -54,6 +54,7 @@ class ThreadComm:
 
     def exchange(self, send: Sequence[Any], receive: Sequence[Any]) -> None:
         for rank, array in send:
+            self.sent += array.nbytes
             self._table.letters[self.rank, rank].put(array.copy())
         for rank, array in receive:
             array[...] = self._table.letters[rank, self.rank].get(timeout=PATIENT)

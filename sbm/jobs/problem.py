@@ -177,7 +177,24 @@ def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
             f"caches is {settings.caches}; only one-vs-rest, hinge or squared_hinge with more than "
             "two labels, can have more than one"
         )
+    _check_class_blocks(settings, loss)
     _check_numbers(settings, loss)
+
+
+def _check_class_blocks(settings: Settings, loss: Loss) -> None:
+    """Refuse blocks of classes where classes cannot be divided, and what they are not made for."""
+    if settings.class_blocks is None:
+        return
+    if loss.name != "weston_watkins":
+        raise SettingsError(
+            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
+            f"leave it out with {loss.name}"
+        )
+    for name in ("weights", "warm_start", "calibrate"):
+        if getattr(settings, name) not in (None, False):
+            raise SettingsError(
+                f"{name} does not go together with class_blocks; leave out one of the two"
+            )
 
 
 # Beside these, squares of costs and of what they are multiplied with stay in the range of a float.

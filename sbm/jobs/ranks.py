@@ -22,6 +22,7 @@ from sbm.distributed.comm import Comm, SerialComm
 from sbm.errors import StoreError
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.problem import make_problems
+from sbm.jobs.process import usable_threads
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, MultiProblem
@@ -31,7 +32,7 @@ from sbm.store.run import Run, runs_here
 
 __all__ = [
     "Share", "Status", "any_of", "common_name", "common_record", "deal_parts", "folder_of",
-    "forget_others", "neighbours", "own_name", "refuse_others", "runs_of_others",
+    "forget_others", "own_name", "refuse_others", "runs_of_others", "share_cores",
 ]  # fmt: skip
 
 STATUS = "status.json"
@@ -134,9 +135,12 @@ class Share:
         return {**report, **whole.to_dict(), **summed, "passes": most}
 
 
-def neighbours(comm: Comm) -> int:
-    """Return how many processes share the cores and the memory of this machine."""
-    return Counter(comm.share(platform.node()))[platform.node()]
+def share_cores(settings: Settings, comm: Comm) -> Settings:
+    """Let the processes of a machine share its cores, where nothing else is asked for."""
+    if comm.size == 1 or settings.threads is not None:
+        return settings
+    neighbours = Counter(comm.share(platform.node()))[platform.node()]
+    return replace(settings, threads=max(1, usable_threads(None) // neighbours))
 
 
 def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ from sbm.jobs.ranks import (
     own_name,
     refuse_others,
     runs_of_others,
+    share_cores,
 )  # fmt: skip
 from sbm.jobs.resume import (
     Ledger,
@@ -183,11 +184,19 @@ def train(
     """
     begin = time.perf_counter()
     return_freed_memory()
-    settings, comm = Settings.of(settings), comm or SerialComm()
+    comm = comm or SerialComm()
+    settings = share_cores(Settings.of(settings), comm)
     blocks = BlockStore(find_store(None if store is None else own_name(store, comm)))
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
+    if settings.class_blocks is not None:
+        from sbm.jobs.classblocks import train_class_blocks  # a program of its own
+
+        return train_class_blocks(
+            blocks, path, settings, comm, resume=resume, is_stopped=is_stopped, progress=progress,
+            begin=begin,
+        )  # fmt: skip
     job = _Job(
         blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm
     )  # fmt: skip

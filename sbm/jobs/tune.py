@@ -199,9 +199,13 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     for name in ("warm_start", "calibrate"):
         if getattr(settings, name):
             raise SettingsError(f"{name} belongs to sbm train; tune first, then train with it")
-    if settings.caches != 1 or settings.loss == "one_class":
-        what = "caches" if settings.caches != 1 else "loss one_class, which has no C"
-        raise SettingsError(f"sbm tune does not take {what}; leave it out")
+    for what, is_given in (
+        ("caches", settings.caches != 1),
+        ("class_blocks", settings.class_blocks is not None),
+        ("loss one_class, which has no C", settings.loss == "one_class"),
+    ):
+        if is_given:
+            raise SettingsError(f"sbm tune does not take {what}; leave it out")
     if settings.weights == "-":
         raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
     return values

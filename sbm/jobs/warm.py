@@ -27,6 +27,7 @@ _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
 }
+_CLASS_BLOCKS = "class-blocks"
 _SETTINGS: dict[str, dict[str, Any]] = {
     "svc": {},
     "svr": {"loss": "squared_epsilon_insensitive"},
@@ -34,6 +35,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "one_class": {"loss": "one_class"},
     "multiclass": {"loss": "crammer_singer"},
     "pairs": {"loss": "weston_watkins", "schedule": "pairs"},
+    _CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
 }
 
 
@@ -56,7 +58,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, ``predict`` (of text), or what `kernels_of` says.
+        ``split``, ``predict`` (of text), ``class-blocks``, or what `kernels_of` says.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.
@@ -122,8 +124,18 @@ def run(command: str, value_type: str, folder: str) -> None:
             weights = Path(folder, "weights.txt")
             weights.write_text("1\n" * text.count("\n"), "ascii")
             settings = replace(settings, weights=str(weights))
+        if command == _CLASS_BLOCKS:
+            return _train_class_blocks(store, Path(folder, "t.model"), settings)
         train(store, Path(folder, "t.model"), settings)
     return None
+
+
+def _train_class_blocks(store: Path, model: Path, settings: Settings) -> None:
+    from sbm.distributed.comm import SerialComm
+    from sbm.jobs.classblocks import train_class_blocks
+    from sbm.store.blocks import BlockStore
+
+    train_class_blocks(BlockStore(store), model, settings, SerialComm())
 
 
 def _stream(kind: str, value_type: str, folder: Path) -> None:

@@ -8,7 +8,7 @@ threads are the caller's; whatever their number, the result is that of one pair 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,15 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.rows import Rows
 
-__all__ = ["CHUNK", "PairTotals", "count_days", "pairs_of", "solve_pairs"]
+__all__ = [
+    "CHUNK", "Fixtures", "PairTotals", "certify_pairs", "count_days", "pairs_between", "pairs_of",
+    "solve_pairs",
+]  # fmt: skip
 
 Spread = Callable[..., Iterable[Any]]
+Pairs = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Part = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]
 
 # As in `sbm.solver.step`: rows of a pair that are visited together, and the number of chunks below
 # which chunks get shorter.
@@ -100,6 +106,63 @@ def pairs_of(n_classes: int, day: int) -> npt.NDArray[np.int32]:
     return np.stack([first, partner[first]], axis=1).astype(np.int32)
 
 
+def pairs_between(n: int, m: int, day: int) -> npt.NDArray[np.int32]:
+    """Return the pairs that meet on a day where two sets of classes meet each other.
+
+    Every class of the one meets every class of the other on one of ``max(n, m)`` days.
+
+    Parameters
+    ----------
+    n, m : int
+        Classes 0 to n - 1 meet classes n to n + m - 1.
+    day : int
+        From 0 to ``max(n, m) - 1``.
+
+    Returns
+    -------
+    ndarray, shape (min(n, m), 2), int32
+    """
+    first = np.arange(n)
+    second = (first + day) % max(n, m, 1)
+    met = second < m
+    return np.stack([first[met], n + second[met]], axis=1).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Fixtures:
+    """Who meets whom in a sweep, and where a class has its weights and variables.
+
+    Attributes
+    ----------
+    n_days : int
+    pairs_on : callable
+        ``pairs_on(day)``: pairs that share no class, shape (n_pairs, 2), int32.
+    place, column : ndarray, shape (n_classes,), int32
+        Row of W of each class; column of β of the variables against it. Classes that do not meet
+        may share a column, as no row has variables against both.
+    """
+
+    n_days: int
+    pairs_on: Callable[[int], npt.NDArray[np.int32]]
+    place: npt.NDArray[np.int32]
+    column: npt.NDArray[np.int32]
+
+    @classmethod
+    def within(cls, place: npt.NDArray[np.int32]) -> Fixtures:
+        """Let all classes meet each other, those at these rows of W."""
+        n = len(place)
+        columns = np.arange(n, dtype=np.int32)
+        return cls(count_days(n), lambda day: pairs_of(n, day), place, columns)
+
+    @classmethod
+    def between(cls, these: npt.NDArray[np.int32], those: npt.NDArray[np.int32]) -> Fixtures:
+        """Let two sets of classes, at these and those rows of W, meet each other."""
+        n, m = len(these), len(those)
+        place = np.concatenate([these, those])
+        columns = np.concatenate([np.arange(n), np.arange(m)]).astype(np.int32)
+        return cls(max(n, m), lambda day: pairs_between(n, m, day), place, columns)
+
+
 def solve_pairs(
     rows: Rows,
     home: npt.NDArray[np.int32],
@@ -119,6 +182,7 @@ def solve_pairs(
     spread: Spread = map,
     tasks: int = 1,
     weight: npt.NDArray[np.float64] | None = None,
+    fixtures: Fixtures | None = None,
 ) -> PairTotals:
     """Run bounded sweeps over all β of a working set.
 
@@ -163,18 +227,23 @@ def solve_pairs(
         Most parts that the pairs of a day are divided into; fewer where there is little work.
     weight : ndarray, shape (n,), float64, or None for ones
         Multiplies the cost of each row.
+    fixtures : Fixtures, optional
+        Default: all classes meet each other, and have their places in W and β by number.
 
     Returns
     -------
     PairTotals
     """
-    tuning = chunk, LEAST_CHUNKS, ahead
-    league = _League(rows, weight, home == block, beta, W, costs, float(bias), float(sigma), tuning)
+    fixtures = fixtures or Fixtures.within(np.arange(len(costs), dtype=np.int32))
+    league = _League(
+        rows, weight, home == block, fixtures, beta, W, costs, float(bias), float(sigma), chunk,
+        ahead,
+    )  # fmt: skip
     totals = PairTotals()
     for sweep in range(rounds):
         random = np.random.default_rng(int(state[0]))
         seed, state[0] = random.integers(2**64, size=2, dtype=np.uint64)
-        league.sweep(random.permutation(count_days(len(costs))), seed, spread, tasks, totals)
+        league.sweep(random.permutation(fixtures.n_days), seed, spread, tasks, totals)
         if totals.violation == 0.0 or (sweep == 0 and totals.violation <= inner_tol):
             break
         league.counted[:] = False  # what is left of the gap is not met for the first time
@@ -182,6 +251,41 @@ def solve_pairs(
     if totals.sweeps > 0:
         score[league.order] = league.score
     return totals
+
+
+def certify_pairs(
+    rows: Rows,
+    beta: npt.NDArray[np.float64],
+    W: npt.NDArray[np.float64],
+    W_alpha: npt.NDArray[np.float64],
+    costs: npt.NDArray[np.float64],
+    marks: npt.NDArray[np.uint8],
+    *,
+    fixtures: Fixtures,
+    bias: float = 0.0,
+    spread: Spread = map,
+    tasks: int = 1,
+) -> npt.NDArray[np.float64]:
+    """Sum up what the pairs of classes contribute to the certificate at fixed W and β.
+
+    Nothing that comes out depends on `spread` and `tasks`.
+
+    Parameters
+    ----------
+    W_alpha : ndarray, like W, added to in place
+        The weights that belong to β.
+    marks : ndarray, shape (n,), uint8, in place
+        1 is set where a variable of the row is above 0, and 2 where one is inside its bounds.
+    others : as in `solve_pairs`; nothing of these is changed
+
+    Returns
+    -------
+    ndarray, shape (3,), float64
+        Σ g_i, Σ φ_i, Σ d_i.
+    """
+    counted = np.zeros(len(rows), np.bool_)
+    league = _League(rows, rows.weights, counted, fixtures, beta, W, costs, float(bias))
+    return league.certify(W_alpha, marks, spread, tasks)
 
 
 class _League:
@@ -196,12 +300,14 @@ class _League:
         rows: Rows,
         weight: npt.NDArray[np.float64] | None,
         counted: npt.NDArray[np.bool_],
+        fixtures: Fixtures,
         beta: npt.NDArray[np.float64],
         W: npt.NDArray[np.float64],
         costs: npt.NDArray[np.float64],
         bias: float,
-        sigma: float,
-        tuning: tuple[int, int, int],
+        sigma: float = 1.0,
+        chunk: int = CHUNK,
+        ahead: int = AHEAD,
     ) -> None:
         n, n_classes = len(rows), len(costs)
         # Of small integers numpy's stable sort is a counting sort.
@@ -217,9 +323,10 @@ class _League:
         kernels.norms(starts, lengths, rows.values, bias, norms)
         sorted_weight = None if weight is None else weight[self.order]
         self._rows = (starts, lengths, norms, sorted_weight)
-        self._problem = (
-            self.score, rows.indices, rows.values, beta, W, costs, bias, sigma, *tuning,
-        )  # fmt: skip
+        self._fixtures = fixtures
+        self._nonzeros = rows.indices, rows.values
+        self._problem = beta, fixtures.column, W, fixtures.place, costs, bias
+        self._tuning = sigma, chunk, LEAST_CHUNKS, ahead
         self._visited = np.where(costs > 0, np.diff(self.first), 0)
         nonzeros = np.bincount(codes, weights=rows.lengths, minlength=n_classes).astype(np.int64)
         self._loads = np.where(costs > 0, nonzeros + VISIT * self._visited, 0)
@@ -236,11 +343,7 @@ class _League:
         """Let every pair of classes meet once; add to the totals."""
         self.score[:] = -np.inf
         worst = 0.0
-        for day in days:
-            pairs = pairs_of(len(self._loads), int(day))
-            pairs = pairs[self._loads[pairs].sum(axis=1) > 0]  # few classes may have rows here
-            if len(pairs) == 0:
-                continue
+        for pairs in self._pairs_with_rows(days):
             stats = np.empty((len(pairs), 5))
             self._play(pairs, np.uint64(seed), spread, tasks, stats)
             gain, gap, visits, updates, _ = stats.sum(axis=0)  # in the order of the pairs
@@ -252,30 +355,63 @@ class _League:
         totals.sweeps += 1
         totals.violation = float(worst)
 
-    def _play(
+    def certify(
         self,
-        pairs: npt.NDArray[np.int32],
-        seed: np.uint64,
+        W_alpha: npt.NDArray[np.float64],
+        marks: npt.NDArray[np.uint8],
         spread: Spread,
         tasks: int,
-        stats: npt.NDArray[np.float64],
-    ) -> None:
-        """Solve the pairs of a day, in parts; return when all are done."""
+    ) -> npt.NDArray[np.float64]:
+        """Let every pair of classes meet once, and change nothing; see `certify_pairs`."""
+        sums = np.zeros(3)
+        beta, column, W, place, costs, bias = self._problem
+        starts, lengths, _, weight = self._rows
+        for pairs in self._pairs_with_rows(range(self._fixtures.n_days)):
+            stats = np.empty((len(pairs), 3))
 
-        def play(part: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]) -> None:
+            def look(part: Part, pairs: Pairs = pairs, stats: Floats = stats) -> None:
+                kernels.certify(
+                    pairs, part[0], self.first, self.order, starts, lengths, weight,
+                    *self._nonzeros, beta, column, W, W_alpha, place, costs, bias, marks, stats,
+                )  # fmt: skip
+
+            self._share_out(look, pairs, spread, tasks)
+            sums += stats.sum(axis=0)
+        return sums
+
+    def _pairs_with_rows(self, days: Iterable[int]) -> Iterator[Pairs]:
+        """Yield the pairs of each day; few classes may have rows here."""
+        for day in days:
+            pairs = self._fixtures.pairs_on(int(day))
+            pairs = pairs[self._loads[pairs].sum(axis=1) > 0]
+            if len(pairs) > 0:
+                yield pairs
+
+    def _play(
+        self, pairs: Pairs, seed: np.uint64, spread: Spread, tasks: int, stats: Floats
+    ) -> None:
+        """Solve the pairs of a day."""
+
+        def play(part: Part) -> None:
             mine, scratch = part
             kernels.solve(
-                pairs, mine, self.first, self.order, *self._rows, self.counted, *self._problem,
-                seed, scratch, stats,
+                pairs, mine, self.first, self.order, *self._rows, self.counted, self.score,
+                *self._nonzeros, *self._problem, *self._tuning, seed, scratch, stats,
             )  # fmt: skip
 
+        self._share_out(play, pairs, spread, tasks)
+
+    def _share_out(
+        self, work: Callable[[Part], None], pairs: Pairs, spread: Spread, tasks: int
+    ) -> None:
+        """Work on the pairs of a day, in parts, with scratch for the rows of each."""
         parts = []
         begin = 0
         for mine in self._divide(pairs, tasks):
             end = begin + int(self._visited[pairs[mine]].sum())
             parts.append((mine, self._scratch[begin:end]))
             begin = end
-        for _ in (spread if len(parts) > 1 else map)(play, parts):
+        for _ in (spread if len(parts) > 1 else map)(work, parts):
             pass
 
     def _divide(self, pairs: npt.NDArray[np.int32], tasks: int) -> list[npt.NDArray[np.int64]]:

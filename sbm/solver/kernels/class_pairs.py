@@ -27,9 +27,11 @@ one whether it counts from the end.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import prefetch
+from sbm.solver.kernels.sparse import hinge_gap_within, prefetch, rounding
 
-__all__ = ["divide", "norms", "solve"]
+__all__ = ["certify", "divide", "norms", "solve"]
+
+SUPPORT, FREE = 1, 2  # marks of rows, beside each other
 
 
 @njit(nogil=True, error_model="numpy")
@@ -171,9 +173,11 @@ def _step(G, old, C, curvature):
 @njit(nogil=True, error_model="numpy")
 def _solve_pair(
     a, b, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
-    beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+    beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
 ):  # fmt: skip
     """Visit the rows of class a against b and those of b against a; fill stats[:5]."""
+    at_a, at_b = np.uint64(place[a]), np.uint64(place[b])
+    column_a, column_b = np.uint64(column[a]), np.uint64(column[b])
     begin_a, begin_b = first[a], first[b]
     end_a = first[a + np.uint64(1)] if costs[a] > 0.0 else begin_a
     end_b = first[b + np.uint64(1)] if costs[b] > 0.0 else begin_b
@@ -183,8 +187,8 @@ def _solve_pair(
     chunks = chunks_a + (end_b - begin_b + chunk - 1) // chunk
     _shuffle(order, chunks, _mix(seed, a * np.uint64(len(costs)) + b))
     bias_at = np.uint64(W.shape[1] - 1)
-    bias_a = W[a, bias_at] if bias > 0.0 else 0.0  # at hand: cheaper than a branch a visit
-    bias_b = W[b, bias_at] if bias > 0.0 else 0.0
+    bias_a = W[at_a, bias_at] if bias > 0.0 else 0.0  # at hand: cheaper than a branch a visit
+    bias_b = W[at_b, bias_at] if bias > 0.0 else 0.0
     gain = 0.0
     gap = 0.0
     updates = 0
@@ -196,18 +200,20 @@ def _solve_pair(
             next_t0, next_last, next_of_a = _bounds(
                 order[k + 1], chunk, chunks_a, begin_a, end_a, begin_b, end_b
             )
-            next_other = b if next_of_a else a
+            next_other = column_b if next_of_a else column_a
             _prefetch_rows(next_t0, next_last, rows, starts, indices, values, beta, next_other)
         s = 1.0 if of_a else -1.0
         cost = costs[a] if of_a else costs[b]
-        other = b if of_a else a
+        other = column_b if of_a else column_a
         for t in range(t0, last):
             if ahead > 0:  # in this chunk or, because chunks may be short, the next
                 q = t + np.uint64(ahead)
                 inside = q < last
                 q = q if inside else next_t0 + (q - last)
                 if inside or q < next_last:
-                    _prefetch_weights(W, a, b, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                    _prefetch_weights(
+                        W, at_a, at_b, indices, np.uint64(starts[q]), np.uint64(lengths[q])
+                    )
             C = cost
             if weight is not None:
                 C *= weight[t]
@@ -217,7 +223,8 @@ def _solve_pair(
             begin = np.uint64(starts[t])
             end = begin + np.uint64(lengths[t])
             old = beta[i, other]
-            G = s * _dot(indices, values, begin, end, W, a, b, bias * (bias_a - bias_b)) - 1.0
+            z = _dot(indices, values, begin, end, W, at_a, at_b, bias * (bias_a - bias_b))
+            G = s * z - 1.0
             if counted[t]:
                 # The product is 0, but no number where |x|² is infinite: that is noticed then.
                 gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0) + 0.0 * norms[t]
@@ -230,12 +237,12 @@ def _solve_pair(
                 gain += change
                 beta[i, other] = new
                 step = s * sigma * change
-                _add(indices, values, begin, end, W, a, b, step)
+                _add(indices, values, begin, end, W, at_a, at_b, step)
                 bias_a += step * bias
                 bias_b -= step * bias
     if bias > 0.0:
-        W[a, bias_at] = bias_a
-        W[b, bias_at] = bias_b
+        W[at_a, bias_at] = bias_a
+        W[at_b, bias_at] = bias_b
     stats[0] = gain
     stats[1] = gap
     stats[2] = visits
@@ -246,7 +253,7 @@ def _solve_pair(
 @njit(nogil=True, error_model="numpy")
 def solve(
     pairs, mine, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
-    beta, W, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+    beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
 ):  # fmt: skip
     """Sweep once over some of the class pairs of a match day.
 
@@ -275,9 +282,13 @@ def solve(
     score : (n,) float32, in place
         Cache score: the largest of the row's visits since it was -inf.
     indices, values : int32, float32 or float64 or None
-    beta : (at least n, n_classes) float64, in place
-    W : (n_classes, n_features + (bias > 0)) float64, in place
+    beta : (at least n, n_columns) float64, in place
+    column : (n_classes,) int32
+        Column of `beta` of the variables against each class.
+    W : (n_rows, n_features + (bias > 0)) float64, in place
         By classes, so that no two threads write to the same place in memory.
+    place : (n_classes,) int32
+        Row of `W` of each class.
     costs : (n_classes,) float64
         C_i of the rows of each class.
     bias : float
@@ -297,6 +308,79 @@ def solve(
         pair = np.uint64(mine[k])
         _solve_pair(
             np.uint64(pairs[pair, 0]), np.uint64(pairs[pair, 1]), first, rows, starts, lengths,
-            norms, weight, counted, score, indices, values, beta, W, costs, bias, sigma, chunk,
-            least_chunks, ahead, seed, order, stats[pair],
+            norms, weight, counted, score, indices, values, beta, column, W, place, costs, bias,
+            sigma, chunk, least_chunks, ahead, seed, order, stats[pair],
         )  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy")
+def _dot_within(indices, values, begin, end, W, a, b, z):
+    """Return z + (w_a - w_b)·x for one row, and a bound of its rounding error."""
+    size = abs(z)
+    for p in range(begin, end):
+        feature = np.uint32(indices[p])
+        product = W[a, feature] - W[b, feature]
+        if values is not None:
+            product *= np.float64(values[p])
+        z += product
+        size += abs(product)
+    return z, rounding(end - begin + np.uint64(2), size)  # a difference is rounded, too
+
+
+@njit(nogil=True, error_model="numpy")
+def _certify_side(
+    own, other, first, rows, starts, lengths, weight, indices, values, beta, column, W, W_alpha,
+    place, costs, bias, marks, stats,
+):  # fmt: skip
+    """Add the rows of one class, against another one, to a certificate."""
+    at_own, at_other = np.uint64(place[own]), np.uint64(place[other])
+    bias_at = np.uint64(W.shape[1] - 1)
+    offset = bias * (W[at_own, bias_at] - W[at_other, bias_at]) if bias > 0.0 else 0.0
+    for t in range(first[own], first[own + np.uint64(1)]):
+        C = costs[own] if weight is None else costs[own] * weight[t]
+        if C == 0.0:
+            continue
+        i = np.uint64(rows[t])
+        begin = np.uint64(starts[t])
+        end = begin + np.uint64(lengths[t])
+        z, error = _dot_within(indices, values, begin, end, W, at_own, at_other, offset)
+        old = beta[i, np.uint64(column[other])]
+        stats[0] += hinge_gap_within(1.0 - z, error, old, C, False)
+        stats[1] += C * max(0.0, 1.0 - z)
+        stats[2] += old
+        if old > 0.0:
+            marks[i] |= SUPPORT if old >= C else SUPPORT | FREE
+            _add(indices, values, begin, end, W_alpha, at_own, at_other, old)
+            if bias > 0.0:
+                W_alpha[at_own, bias_at] += old * bias
+                W_alpha[at_other, bias_at] -= old * bias
+
+
+@njit(nogil=True, error_model="numpy")
+def certify(
+    pairs, mine, first, rows, starts, lengths, weight, indices, values, beta, column, W, W_alpha,
+    place, costs, bias, marks, stats,
+):  # fmt: skip
+    """Add some class pairs of a match day to the certificate, at fixed W and variables.
+
+    The gap of Weston-Watkins is a sum over rows and other classes, so every pair adds its own.
+
+    Parameters
+    ----------
+    W_alpha : like W, added to in place
+        The weights that belong to the variables, rebuilt from scratch over all pairs and rows.
+    marks : (at least n,) uint8, in place
+        SUPPORT is set where a variable is above 0, FREE where one is inside its bounds.
+    stats : (n_pairs, 3) float64, filled in place for these pairs
+        Σ g_i (the gap at drift 0, whatever W'x_i was rounded by), Σ φ_i, Σ d_i.
+    others : as in `solve`; nothing of these is changed
+    """
+    for k in range(len(mine)):
+        pair = np.uint64(mine[k])
+        a, b = np.uint64(pairs[pair, 0]), np.uint64(pairs[pair, 1])
+        stats[pair] = 0.0
+        for side in range(2):
+            _certify_side(
+                b if side else a, a if side else b, first, rows, starts, lengths, weight, indices,
+                values, beta, column, W, W_alpha, place, costs, bias, marks, stats[pair],
+            )  # fmt: skip
