@@ -12,4 +12,5 @@ ruff format --check .
 echo "== mypy"
 mypy
 echo "== pytest"
-exec python -m pytest "$@"
+# As many tests at a time as there are cores.
+exec python -m pytest -n auto --dist worksteal "$@"

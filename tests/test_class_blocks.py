@@ -294,7 +294,7 @@ def test_a_process_that_is_one_commit_behind_is_waited_for(stores, tmp_path, lat
     train(stores(7), tmp_path / "whole.model", 2, **options)
     path, asked = tmp_path / "m.model", []
     with pytest.raises(KeyboardInterrupt):
-        train(stores(7), path, 2, is_stopped=lambda: len(asked) > 60 or asked.append(1), **options)
+        train(stores(7), path, 2, is_stopped=lambda: len(asked) > 30 or asked.append(1), **options)
     Run.roll_back(tmp_path / "m.model.run" / f"rank-{late}-of-2")
     _, reports = train(stores(7), path, 2, **options)
     assert all(report["resumed"] for report in reports)

@@ -158,11 +158,11 @@ def _refuse_other_processes(run: Path, comm: Comm) -> None:
     with contextlib.suppress(StoreError):
         for folder in runs_of_others(run, comm)[:1]:
             record = Run.read(folder)
+            before = record.get("processes", 1)
             if not is_finished(record):
                 raise SettingsError(
-                    f"{run} holds an unfinished training in {record.get('processes', 1)} processes, "
-                    f"and now there are {comm.size}; start as many to go on with it, or start over "
-                    "with --fresh"
+                    f"{run} holds an unfinished training in {before} processes, and now there are "
+                    f"{comm.size}; start as many to go on with it, or start over with --fresh"
                 )
 
 
