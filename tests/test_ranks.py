@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
-from helpers import fit
+from helpers import fit, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threads import in_threads
@@ -268,6 +268,19 @@ def test_another_number_of_processes_goes_on_from_the_alphas(tmp_path, case, bef
     assert list(runs_here(run)) == [now]
     assert report["converged"]
     assert_same_optimum((model, report), alone)
+
+
+@pytest.mark.parametrize(("before", "now"), [(3, 3), (1, 3), (3, 1)])
+def test_the_next_night_goes_on_from_alphas_of_any_number(tmp_path, before, now):
+    case = Case("crammer_singer", 3)
+    store = a_store(tmp_path, case)
+    train(before, store, options_of(case, tol=1e-4))
+    X, y = case.rows(1, n=40)
+    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
+    (model, report), *_ = train(now, store, options_of(case, warm_start=True))
+    assert_same_optimum((model, report), fit(store, "alone.model", **options_of(case))[:2])
+    (_, cold), *_ = train(now, store, options_of(case), "cold.model")
+    assert report["updates"] < cold["updates"]
 
 
 def test_a_finished_training_is_left_alone_by_any_number(tmp_path):

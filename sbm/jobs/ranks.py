@@ -151,7 +151,8 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
     StoreError
         They have other data, or other settings.
     """
-    mine = [itself["data"], itself["settings"], itself["weights"]]
+    chosen = {name: value for name, value in itself["settings"].items() if name != "threads"}
+    mine = [itself["data"], chosen, itself["weights"]]
     for rank, theirs in enumerate(comm.share(mine)):
         if theirs[0] != mine[0]:
             raise StoreError(
