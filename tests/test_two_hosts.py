@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 
+import numpy as np
 import pytest
 from families import Case
 from helpers import write_rows
@@ -56,6 +57,20 @@ def test_a_model_of_two_hosts_is_that_of_one(both, tmp_path, per_host):
     subprocess.run([str(w) for w in line], check=True, timeout=LIMIT, env=environment())
     both.run(per_host, *program, tmp_path / "two.model")
     assert (tmp_path / "two.model").read_bytes() == (tmp_path / "one.model").read_bytes()
+
+
+def test_a_training_sends_over_the_cable_what_it_reports(both, tmp_path):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(300, 20_000)) * (random.random((300, 20_000)) < 0.3)
+    write_rows(tmp_path / "a.svm", X, random.choice([-1.0, 1.0], 300))
+    sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=4)
+    model = tmp_path / "m.model"
+    program = ("-q", "--tol", "1e-6", "--max-passes", "500", tmp_path / "a.sbm", "-o", model)
+    sent = both.run(1, "-m", "sbm", "train", *program)
+    report = json.loads((tmp_path / "m.model.run" / "status.json").read_text())["report"]
+    n_sums = 2 * report["passes"] + 1  # two syncs a pass, and a certificate
+    assert report["bytes_sent"] == pytest.approx(n_sums * 20_000 * 8, rel=0.2)
+    assert sent[0] == pytest.approx(report["bytes_sent"], rel=0.2)
 
 
 @pytest.fixture
