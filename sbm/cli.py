@@ -178,6 +178,23 @@ class _Terminal(Progress):
 
 # ------------------------------------------------------------------------------------ commands
 
+
+class _Command(click.Command):
+    """A command that is told when it was started as several processes by mistake."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; not before, as that is not needed for its help."""
+        from sbm.distributed.comm import launched_size
+
+        if self.name not in _OF_SEVERAL and launched_size() > 1:
+            raise SettingsError(
+                f"{launched_size()} processes were started, and each of them would do all of "
+                f"sbm {self.name}; only sbm train is shared by several, start this one alone"
+            )
+        return super().invoke(ctx)
+
+
+_OF_SEVERAL = ("train",)
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -192,6 +209,9 @@ def cli() -> None:
     sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
     zcat day*.gz | sbm stream - -o day.model   a model of text that comes once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
+
+
+cli.command_class = _Command
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -424,7 +444,7 @@ def _with(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
 _WORDS = "sbm.words"  # where a context keeps the arguments as they were typed
 
 
-class _LiblinearCommand(click.Command):
+class _LiblinearCommand(_Command):
     """A command that understands LIBLINEAR's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -575,7 +595,7 @@ def _meet(settings: Settings) -> "Comm":
 
 # Whom to end when this process fails; the others would wait for it.
 _ABORT: list["Comm"] = []
-_LATER = 1.0  # seconds: what all processes have to say process 0 says first
+_LATER = 1.0  # seconds; see `_wait_for_first`
 
 
 def _not_converged(report: dict[str, Any], settings: Settings) -> int:
@@ -1306,6 +1326,7 @@ def _attempt(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.exceptions.Abort):
         code = _stopped()
     except click.ClickException as error:
+        _wait_for_first()
         error.show(sys.stderr)
         code = EXIT_USAGE
     except SettingsError as error:
@@ -1323,20 +1344,34 @@ def _attempt(arguments: list[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _fail(sentence: str, code: int = EXIT_ERROR) -> int:
+def _wait_for_first() -> int:
+    """Return the number of this process, 0 at once and another one later.
+
+    What all processes have to say process 0 says first, which ends the others meanwhile.
+    """
+    from sbm.distributed.comm import launched_size
+
+    if not _ABORT and launched_size() > 1 and "mpi4py" in sys.modules:
+        with contextlib.suppress(SbmError):  # it failed before it met the others
+            _meet(Settings())
     for comm in _ABORT:
         if comm.rank > 0:
             time.sleep(_LATER)
-            sentence = f"process {comm.rank}: {sentence}"
+        return comm.rank
+    return 0
+
+
+def _fail(sentence: str, code: int = EXIT_ERROR) -> int:
+    rank = _wait_for_first()
+    if rank > 0:
+        sentence = f"process {rank}: {sentence}"
     _complain("sbm: " + sentence.replace("\n", "\\n"))  # of a name
     return code
 
 
 def _stopped() -> int:
-    for comm in _ABORT:
-        if comm.rank > 0:
-            time.sleep(_LATER)
-            return EXIT_INTERRUPTED
+    if _wait_for_first() > 0:
+        return EXIT_INTERRUPTED
     _complain(
         "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
     )

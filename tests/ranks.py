@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import sbm
 from sbm.distributed import comm as messages
 from sbm.distributed.comm import Comm, MpiComm, world
 
@@ -237,6 +238,19 @@ def for_ever(folder: Path, timeout: str) -> None:
     while True:
         comm.add_up(np.ones(100_000))
         (folder / f"{comm.rank}.going").touch()
+
+
+def train_all(folder: Path) -> None:
+    """Train in several ways, with zeros sent and not."""
+    for name, sparse in (("mpi", None), ("pairs", True), ("all", False)):
+        train_each(MpiComm(PATIENT, sparse=sparse), folder, name)
+
+
+def train_each(comm: Comm, folder: Path, name: str) -> None:
+    """Train a model of each store there; its settings are in a file beside it."""
+    for store in sorted(folder.glob("*.sbm")):
+        options = json.loads(store.with_suffix(".json").read_text())
+        sbm.train(store, store.with_suffix(f".{name}.model"), options, comm=comm)
 
 
 def sum_of(folder: Path, n: str, every: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sbm.distributed.comm import SerialComm
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.combine import Combiner
 from sbm.solver.adding import Adding
+from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
@@ -231,6 +232,18 @@ def test_the_same_command_goes_on_to_the_same_bytes(tmp_path, case, after):
     assert again == {**report, "was_finished": True}
 
 
+@pytest.mark.parametrize("case", [Case("hinge", 2), Case("weston_watkins", 3)], ids=str)
+def test_stopped_after_every_round_it_comes_to_the_same_bytes(tmp_path, case):
+    """Also where a process has no block in the round between two stops."""
+    store = a_store(tmp_path, case)  # of 5 blocks, 3 and 2 for each
+    options = options_of(case, tol=1e-4)
+    train(2, store, options, "whole.model")
+    for _ in range(14):
+        stopped(2, store, options, 1)
+    train(2, store, options)
+    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+
+
 @pytest.mark.parametrize("late", [0, 2])
 def test_all_go_back_to_a_commit_they_have_in_common(tmp_path, late):
     case = Case("crammer_singer", 3)
@@ -295,6 +308,31 @@ def test_a_finished_training_is_left_alone_by_any_number(tmp_path):
     assert (tmp_path / "many.model").read_bytes() == data
 
 
+def forgetful(monkeypatch, rank):
+    """Have a process killed, as it were, before it notes the end."""
+    note = Run.note
+    monkeypatch.setattr(
+        Run, "note", lambda run, **facts: None if run.folder.name == f"rank-{rank}-of-2"
+        else note(run, **facts),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("more", [0, 200])
+def test_not_all_know_that_it_is_finished(tmp_path, monkeypatch, rank, more):
+    store = a_store(tmp_path)
+    options = options_of(Case("hinge", 2), tol=1e-6, max_passes=3)
+    train(2, store, options, "whole.model")
+    train(2, store, {**options, "max_passes": 3 + more}, "whole.model")
+    with monkeypatch.context() as patch:
+        forgetful(patch, rank)
+        train(2, store, options)
+    results = train(2, store, {**options, "max_passes": 3 + more})
+    assert [report["was_finished"] for _, report in results] == [False, False]
+    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+    assert all(report["was_finished"] for _, report in train(2, store, options))
+
+
 def test_the_status_file_tells_what_launchers_do_not(tmp_path):
     case = Case("hinge", 2)
     store = a_store(tmp_path, case)
@@ -323,6 +361,20 @@ def test_one_vs_rest_is_divided_by_classes_and_sends_no_weights(tmp_path, monkey
         assert report["converged"]
         assert_same_optimum((model, report), alone)
         assert math.isclose(report["primal"], alone[1]["primal"], rel_tol=2e-4)
+
+
+def test_by_class_each_goes_on_from_its_own_last_commit(tmp_path):
+    """One may have come to its end, and commit no more, while others go on."""
+    case = Case("hinge", 3)
+    store = a_store(tmp_path, case)
+    train(2, store, options_of(case), "whole.model")
+    stopped(2, store, options_of(case), 7)
+    folder = tmp_path / "many.model.run" / "rank-1-of-2"
+    record = {**Run.read(folder), "commit": 99, "before": None}
+    (folder / "run.json").write_bytes(encode_record("run", record))
+    results = train(2, store, options_of(case))
+    assert all(report["resumed"] for _, report in results)
+    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
 
 
 def test_more_processes_than_classes_add_up(tmp_path):

@@ -406,6 +406,7 @@ class Engine:
         self._keeping: list[Future[dict[int, int]]] = []
         self._coming: _Coming | None = None  # the block that is read last
         self._marks: dict[int, npt.NDArray[np.bool_]] = {}  # of the first block to be read
+        self._marked: int | None = None  # which one that is
         self.last_pass = settings.max_passes
         self._alphas = [
             [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
@@ -546,7 +547,8 @@ class Engine:
         self._settle()
         with self.seconds.measure("combine"):
             changed = {k: self._combiners[k].combine() for k in active}
-        self._evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
+        if now.done > first:  # without a step no row has left a cache
+            self._evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
         coming = self._coming
         if coming is not None and coming.block in now.order[first : now.done]:
             self._stop_reading()  # what it was read with has changed
@@ -707,7 +709,7 @@ class Engine:
         return {
             "last_block": self._last_block,
             "pass": None if self.now is None else self.now.record(),
-            "coming": None if coming is None else coming.block,
+            "coming": self._marked if coming is None else coming.block,
             "adding": {k: one.adding.record() for k, one in self._combiners.items()},
         }
 
@@ -720,10 +722,13 @@ class Engine:
         for learner in self.learners:
             mine = learner.solver.state()
             arrays |= {_named(name, learner.number): array for name, array in mine.items()}
-        if self._coming is None:
-            return arrays
-        for k, own in self._coming.own.items():
-            moving = own.moving(self._coming.block, self._evicted.get(k))
+        found: dict[int, npt.NDArray[np.bool_] | None] = {**self._marks}
+        if self._coming is not None:  # else nothing was read since the last commit
+            found = {
+                k: own.moving(self._coming.block, self._evicted.get(k))
+                for k, own in self._coming.own.items()
+            }
+        for k, moving in found.items():
             if moving is not None:
                 arrays[_named("moving", k)] = np.packbits(moving)
         return arrays
@@ -762,7 +767,8 @@ class Engine:
             combiner.adding.restore(place["adding"][str(k)])
         if with_rows:
             self._refill()
-        self._marks = marks  # not before: reading everything forgets them
+        # Not before: reading everything forgets them.
+        self._marks, self._marked = marks, place["coming"]
 
     def _refill(self) -> None:
         """Read the rows of the caches."""

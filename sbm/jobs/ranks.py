@@ -262,7 +262,9 @@ def common_record(
         return None
     if record["commit"] != max(common):
         record = Run.roll_back(folder)
-    return dict(record)
+    # One that was killed before it noted the end does not know why another one would go on.
+    is_done = not any_of(comm, not record["is_done"])[0]
+    return {**record, "is_done": is_done}
 
 
 class Status:

@@ -260,13 +260,18 @@ class _Job:
             earlier = Earlier([self.folder], blocks, settings, share.problems)
         else:
             record = run_to_go_on_with(self.folder, itself, settings, self.resume)
-            record = common_record(comm, self.folder, record)
+            record = common_record(share.adding, self.folder, record)
+            if any_of(comm, record is None)[0]:
+                record = None
             others = [] if record is not None else self._runs_of_others(itself)
         done = record or (Run.read(others[0]) if others else None)
-        if done is not None and is_finished(done):
-            was = _read_model(path, done) if comm.rank == 0 else None
+        # Some may have been killed before they noted the end, others behind it.
+        finished = done if done is not None and is_finished(done) else None
+        if not any_of(comm, finished is None)[0]:
+            assert finished is not None
+            was = _read_model(path, finished) if comm.rank == 0 else None
             if not any_of(comm, comm.rank == 0 and was is None)[0]:
-                return was, {**done["report"], "model": str(path), "was_finished": True}
+                return was, {**finished["report"], "model": str(path), "was_finished": True}
         progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
@@ -305,6 +310,7 @@ class _Job:
             report["peak_rss_bytes"] = peak_bytes()
             run.log({"event": "end", **report})
             run.note(report=report, model_crc32=comm.share(crc32)[0])
+            forget_others(run_folder(path), comm.size)
             self.status.say("finished", report=report)
         return result, report
 
@@ -473,6 +479,7 @@ class _Training:
         self.seconds = self.engine.seconds
         self._pass_bytes = sum(c.size for part in self.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
+        self._n_commits = 0
         self.ledger.watch.tol = self.settings.tol
         self.ledger.mark = asdict(self.seconds)
 
@@ -774,7 +781,9 @@ class _Training:
             self.run_files.commit(
                 {**self.itself, **now.record(), "engine": place}, self.engine.state()
             )
-            forget_others(run_folder(self.job.path), self.share.comm.size)
+            if self._n_commits > 0:  # before one commits again all have
+                forget_others(run_folder(self.job.path), self.share.comm.size)
+            self._n_commits += 1
         took = time.monotonic() - begin
         self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 
