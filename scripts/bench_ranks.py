@@ -19,8 +19,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -210,34 +210,34 @@ def rounds_row(training: Training, found: dict[str, Any], optimum: float) -> dic
     """Return a line of a table of rounds; what a training did not come to is above its limit."""
     rounds, passes = found["rounds"], found["passes"]
     a_pass = len(rounds) // len(passes)
-    over_passes, over_rounds = f"> {len(passes)}", f"> {len(rounds)}"
+    near = [_first(r["dual"] >= optimum * (1 - target) for r in rounds) for target in TARGETS]
+    gaps = [_first(p["gap"] <= target for p in passes) for target in TARGETS]
     row: dict[str, Any] = {
         "processes": training.size, "sigma": _rule(training), "sync_every": training.sync_every,
         "rounds_a_pass": a_pass,
     }  # fmt: skip
-    near = [_first(r["dual"] >= optimum * (1 - target) for r in rounds) for target in TARGETS]
-    gaps = [_first(p["gap"] <= target for p in passes) for target in TARGETS]
     for target, k in zip(TARGETS, near, strict=True):
-        row[f"rounds, dual {target:g}"] = k or over_rounds
+        row[f"rounds, dual {target:g}"] = k or f"> {len(rounds)}"
     for target, k in zip(TARGETS, gaps, strict=True):
-        row[f"passes, gap {target:g}"] = k or over_passes
-    ends = {f"dual {TARGETS[-1]:g}": near[-1], f"gap {TARGETS[0]:g}": gaps[0] and gaps[0] * a_pass}
-    ends[f"gap {TARGETS[-1]:g}"] = gaps[-1] and gaps[-1] * a_pass
-    for what in (f"dual {TARGETS[-1]:g}", f"gap {TARGETS[-1]:g}"):
-        for name, unit, key in (("MB sent", 1e6, "sent"), ("million updates", 1e6, "updates")):
-            done = sum(r[key] for r in rounds[: ends[what] or len(rounds)]) / unit
-            row[f"{name}, {what}"] = done if ends[what] else f"> {done:.3g}"
+        row[f"passes, gap {target:g}"] = k or f"> {len(passes)}"
+    last = gaps[-1]
+    ends = {"dual": near[-1], "gap": None if last is None else last * a_pass}
+    for what, end in ends.items():
+        for name, key in (("MB sent", "sent"), ("million updates", "updates")):
+            done = float(f"{sum(r[key] for r in rounds[:end]) / 1e6:.3g}")
+            above = "" if end or not done else "> "
+            row[f"{name}, {what} {TARGETS[-1]:g}"] = f"{above}{done:g}"
     return row
 
 
 def _rule(training: Training) -> str:
     if training.size == 1:
         return "alone"
-    names = {1.0: "1, with the share", AVERAGE: "1, averaged"}
-    return names.get(training.sigma, str(training.sigma))  # type: ignore[arg-type]
+    names: dict[str | float, str] = {1.0: "1, with the share", AVERAGE: "1, averaged"}
+    return names.get(training.sigma, str(training.sigma))
 
 
-def _first(flags: Iterator[bool]) -> int | None:
+def _first(flags: Iterable[bool]) -> int | None:
     """Return the number, from 1, of the first that holds."""
     return next((k for k, holds in enumerate(flags, 1) if holds), None)
 
@@ -336,30 +336,41 @@ def quick_plan() -> Plan:
     return Plan((binary,), (binary, several), SIZES[:2], SIZES[:2], 3)
 
 
-NOTES = (
-    "rounds: how often processes added up; of one process: blocks. A round of P processes goes "
-    "over P blocks of 16, so as many blocks a round are done at the same time",
-    "dual: within so much of the optimum, relative; looked at after every round. gap: certified, "
-    "after every pass; a training by default certifies where its running estimate says that it may",
-    "MB sent: by the process that sends most, in rounds; a certificate sends about as much as one "
-    "more round. Updates are those of all processes",
-    "every step is one sweep, as by default where there are several processes; one process alone "
-    "does 2 or 3 by default with 16 blocks, and takes fewer passes then",
-    "1, with the share: sigma' is 1, and the sum goes back where it is too far; averaged: every "
-    "process goes as far as alone, and a P-th of the sum is taken, the usual baseline",
-    "where a number begins with >, it was not reached in the passes allowed",
-    "squared_hinge of several classes is one-vs-rest: processes divide the classes, and add "
-    "nothing up",
-    "optimum: reference.json where all rows are taken, else one process to a gap of 1e-6",
-    "no time is told: processes were more than cores",
-)
+NOTES = """\
+rounds: how often processes added up; of one process: blocks. A round of P processes goes over P
+blocks of 16, at the same time
+
+dual: within so much of the optimum, relative; looked at after every round
+
+gap: certified, after every pass; a training by default certifies where its running estimate says
+that it may
+
+MB sent: by the process that sends most, in rounds, without certificates; updates are those of all
+processes
+
+every step is one sweep, as by default where there are several processes; one process alone does 2
+or 3 by default with 16 blocks
+
+1, with the share: sigma' is 1, and the sum goes back where it is too far; 1, averaged: every
+process goes as far as alone, and a P-th of the sum is taken, the usual baseline
+
+where a number begins with >, it was not reached in the passes allowed
+
+squared_hinge of several classes is one-vs-rest: processes divide the classes, and add nothing up
+
+optimum: reference.json where all rows are taken, else one process to a gap of 1e-6
+
+formula: what `scripts/cost_model.py` says of the shares of numbers that are not 0, in one process
+(changed) and in the sum (union)
+
+no time is told: processes were more than cores"""
 
 
 def build(plan: Plan, bench: Bench, settings: dict[str, Any]) -> Iterator[Report]:
     """Yield the report, longer after every training."""
     report = Report(
         "ranks", "processes that add up over MPI: do they reach the optimum, in how many rounds",
-        settings, notes=list(NOTES),
+        settings, notes=[" ".join(note.split()) for note in NOTES.split("\n\n")],
     )  # fmt: skip
     for problem in plan.rounds:
         table: list[dict[str, Any]] = []
@@ -394,7 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("either --data FOLDER or --quick is needed")
     plan = quick_plan() if options.quick else full_plan(options.rows, options.max_passes)
     settings = {"rows": options.rows or "all", "max_passes": plan.max_passes, "blocks": BLOCKS}
-    report = None
+    report: Report | None = None
     with tempfile.TemporaryDirectory() as private:
         bench = Bench(options.data, Path(private), options.keep or Path(private, "kept"))
         try:

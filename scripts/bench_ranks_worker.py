@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
 from sbm.jobs.engine import Engine, Pass
 from sbm.jobs.progress import Progress
