@@ -131,8 +131,8 @@ class Bench:
     def run(self, training: Training) -> dict[str, Any]:
         """Return what a training found, now or before: report, passes, rounds of all processes."""
         task = {
-            "store": str(self._store(training.problem)), "model": str(self._folder / "model"),
-            "settings": training.settings, "watched": training.watched,
+            "store": str(self._store(training.problem)), "settings": training.settings,
+            "watched": training.watched,
         }  # fmt: skip
         return self._outcome(training.name, training.size, task, _merge)
 

@@ -85,9 +85,8 @@ def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
     rounds = watch_rounds(comm) if task["watched"] else []
     if task["watched"]:
         certify_every_pass()
-    _, report = train(
-        task["store"], task["model"], settings, resume=False, progress=passes, comm=comm
-    )
+    model = Path(task["out"], "model")  # of no other training: nothing is gone on with
+    _, report = train(task["store"], model, settings, resume=False, progress=passes, comm=comm)
     return {"report": report, "rounds": rounds, "passes": passes.kept}
 
 
