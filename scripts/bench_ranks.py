@@ -319,7 +319,7 @@ def full_plan(rows: int, max_passes: int) -> Plan:
             Problem("news20", "weston_watkins", 0.01, 0, few),
         ),
         optima=(
-            Problem("prep_small_binary", "hinge", 0.1),
+            Problem("prep_small_binary", "hinge", 0.1, rows),
             Problem("prep_small", "crammer_singer", 0.1, rows),
             Problem("news20", "crammer_singer", 0.1),
             Problem("news20", "weston_watkins", 0.01),
