@@ -1,4 +1,4 @@
-"""scripts/bench.py and scripts/bench_memory.py: every benchmark still runs, at toy size."""
+"""scripts/bench.py, bench_memory.py and bench_ranks.py: every benchmark still runs, at toy size."""
 
 import dataclasses
 import importlib.util
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
+from launching import environment, needs_mpi
 
 RATIOS = {
     "parse": {"MB_per_second", "times_scikit-learn", "times_liblinear_python_reader"},
@@ -567,6 +568,53 @@ def test_wrong_use_is_one_line(
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@needs_mpi
+def test_processes_add_up_at_toy_size(tmp_path: Path) -> None:
+    prefix = tmp_path / "folder" / "report"
+    command = [sys.executable, str(SCRIPTS / "bench_ranks.py"), "--quick", "-o", str(prefix)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == prefix.with_name("report.md").read_text()
+    report = read_report(prefix)
+    assert all(row["ok"] for row in report["rows"])
+    assert [row["processes"] for row in report["rows"]] == [1, 2, 1, 2]
+    rounds, wire = report["tables"].values()
+    rules = ["alone", "adaptive", "safe", "1, with the share", "1, averaged", "adaptive"]
+    assert [row["sigma"] for row in rounds] == rules
+    assert [row["rounds_a_pass"] for row in rounds] == [16, 8, 8, 8, 8, 4]
+    assert all(0.99 < row["sent_of_formula"] < 1.01 for row in wire)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--quick", "--data", "."]])
+def test_ranks_are_of_one_text(arguments: list[str]) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench_ranks.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "either --data FOLDER or --quick is needed" in done.stderr
+
+
+def test_what_was_not_reached_is_above_the_limit() -> None:
+    ranks = load_script("bench_ranks")
+    problem = ranks.Problem("two", "hinge", 0.1)
+    a_round = {"sent": 1_000_000, "updates": 500_000}
+    rounds = [{"dual": dual, **a_round} for dual in (90.0, 98.9, 99.0, 99.5, 99.8, 99.89)]
+    found = {"rounds": rounds, "passes": [{"gap": 0.5}, {"gap": 0.01}, {"gap": 0.002}]}
+    row = ranks.rounds_row(ranks.Training(problem, 2, 1.0), found, 100.0)
+    assert row == {
+        "processes": 2, "sigma": "1, with the share", "sync_every": 1, "rounds_a_pass": 2,
+        "rounds, dual 0.01": 3, "rounds, dual 0.001": "> 6",
+        "passes, gap 0.01": 2, "passes, gap 0.001": "> 3",
+        "MB sent, dual 0.001": "> 6", "million updates, dual 0.001": "> 3",
+        "MB sent, gap 0.001": "> 6", "million updates, gap 0.001": "> 3",
+    }  # fmt: skip
+    rounds.append({"dual": 99.91, **a_round})
+    rounds.append({"dual": 99.95, **a_round})
+    found["passes"].append({"gap": 0.001})
+    row = ranks.rounds_row(ranks.Training(problem, 2), found, 100.0)
+    assert [row["rounds, dual 0.001"], row["passes, gap 0.001"]] == [7, 4]
+    assert [row["MB sent, dual 0.001"], row["MB sent, gap 0.001"]] == ["7", "8"]
 
 
 def test_peak_memory_stays_below_mem(
