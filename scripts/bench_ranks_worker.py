@@ -46,7 +46,7 @@ class Passes(Progress):
 def watch_rounds(comm: Comm) -> list[dict[str, Any]]:
     """Have every round noted: its pass, the dual, and what this process sent and did in it."""
     rounds: list[dict[str, Any]] = []
-    original = Engine._round
+    original = Engine._stretch
 
     @contextmanager
     def watched(self: Engine, now: Pass) -> Iterator[None]:
@@ -62,7 +62,7 @@ def watch_rounds(comm: Comm) -> list[dict[str, Any]]:
              "updates": updates, "next_sigma": max(sigma, default=1.0)}
         )  # fmt: skip
 
-    Engine._round = watched  # type: ignore[method-assign]
+    Engine._stretch = watched  # type: ignore[method-assign]
     return rounds
 
 

@@ -229,11 +229,11 @@ def runs_of_others(run: Path, comm: Comm) -> list[Path]:
 def forget_others(run: Path, size: int) -> None:
     """Remove what was left by a run of another number of processes."""
     for n, folders in runs_here(run).items():
-        for folder in folders if n != size else ():
-            with contextlib.suppress(StoreError):  # another process may do the same
-                Run.remove(folder)
-                if n > 1:
-                    shutil.rmtree(folder, ignore_errors=True)
+        for folder in folders if n not in (1, size) else ():
+            shutil.rmtree(folder, ignore_errors=True)  # other processes do the same
+        if n == 1 != size:
+            with contextlib.suppress(StoreError):
+                Run.remove(run)
 
 
 def common_record(
