@@ -157,7 +157,7 @@ def test_with_little_memory_the_cache_keeps_about_its_share(cache_frac: float) -
     assert plan.total > 0.75 * 700_000_000  # and nothing much is left unused
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=15)
 @given(STORES, FRACTIONS)
 def test_more_memory_never_means_less_cache(store: Any, cache_frac: float) -> None:
     with pytest.raises(MemoryPlanError) as caught:
