@@ -288,6 +288,7 @@ def test_the_command_line_says_that_kernels_are_compiled(
 ):
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
     monkeypatch.setattr(compiled, "folder", lambda: tmp_path)
+    monkeypatch.setattr(compiled, "places", lambda: [tmp_path])
     monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     for _ in range(2):  # the second time they are there
         warm.prepare("split", "float32", _Terminal(quiet))

@@ -651,7 +651,7 @@ class Engine:
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = self._coming = None
-        self._marks = {}
+        self._marks, self._marked = {}, None
 
     @property
     def _active(self) -> list[Learner]:
@@ -666,7 +666,7 @@ class Engine:
         self._coming = coming = self._prepare_alpha(block, slot)
         if not self._screens:
             return coming
-        marks, self._marks = self._marks, {}
+        marks, self._marks, self._marked = self._marks, {}, None
         for k, own in coming.own.items():
             if k in marks:
                 coming.own[k] = _Own(own.alpha, marks=marks[k])
