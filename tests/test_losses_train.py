@@ -1,5 +1,7 @@
 """Training with every loss end to end: its optimum, agreement with peers, and invariances."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from families import CASES, N_FEATURES, Case, assert_same_optimum, make_store, row_losses
@@ -272,6 +274,7 @@ PEERS = [
 def test_liblinear_finds_the_same_model(tmp_path, s, case, options, ours):
     peer = pytest.importorskip("liblinear.liblinearutil")
     X, y = case.rows(7)
+    ctypes.CDLL(None).srand(1)  # it may stop far away, by its random numbers
     theirs = peer.train(y, X, f"-s {s} {options} -e 1e-9 -q")
     model, report, _ = fit(
         make_store(tmp_path, X, y, blocks=3), **case.options, **ours, tol=1e-8, max_passes=20000
