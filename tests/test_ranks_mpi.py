@@ -381,8 +381,8 @@ def test_another_number_of_processes_goes_on_and_loses_nothing_if_it_is_killed(s
     run, kept = status_of(model).parent, store.with_name("kept.model.run")
     fall(2, store, model, [0, "Run.commit", "before", 5, "SIGKILL"])
     shutil.copytree(run, kept)
-    fall(3, store, model, [2, "Run.commit", "before", 1, "SIGKILL"])  # the others have committed
-    assert sorted(runs_here(run)) == [2, 3]
+    fall(3, store, model, [2, "Run.commit", "before", 1, "SIGKILL"])  # the others may have
+    assert 2 in runs_here(run)
     data = goes_on(3, store, model)
     assert list(runs_here(run)) == [3]
     assert data == played(3, store, "kept.model")

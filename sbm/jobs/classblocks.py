@@ -15,9 +15,9 @@ the model has the same bytes whatever the number of processes.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,17 @@ from sbm.jobs.classplan import UNWRITTEN_BYTES
 from sbm.jobs.problem import make_model
 from sbm.jobs.process import peak_bytes
 from sbm.jobs.progress import Progress
-from sbm.jobs.ranks import Status, common_record, folder_of, forget_others, runs_of_others
+from sbm.jobs.ranks import (
+    Status,
+    common_record,
+    finished_model,
+    folder_of,
+    forget_others,
+    one_first,
+    runs_of_others,
+)  # fmt: skip
 from sbm.jobs.resume import identity, is_finished, run_to_go_on_with
-from sbm.jobs.setup import run_folder
+from sbm.jobs.setup import run_at, run_folder
 from sbm.jobs.warm import prepare
 from sbm.settings import Settings
 from sbm.solver.losses import MOST_RESTING
@@ -98,14 +106,13 @@ def train_class_blocks(
         _refuse_other_processes(run_folder(path), comm)
     record = run_to_go_on_with(folder, itself, settings, resume)
     record = common_record(comm, folder, record)
-    if record is not None and is_finished(record) and _has_model(path, record, comm):
-        model = Model.load(path) if comm.rank == 0 else None
-        return model, {**record["report"], "model": str(path), "was_finished": True}
+    if (finished := finished_model(comm, path, record)) is not None:
+        return finished
     progress.note(
         f"{len(division.classes)} blocks of classes in {comm.size} processes; memory of each: "
         f"{division.plan.describe()}"
     )
-    _compile(comm, store.value_type, progress)
+    one_first(comm, lambda: prepare("class-blocks", store.value_type, progress))
     job = Job(settings, comm, is_stopped, progress, begin, itself)
     with (
         store.in_use(),
@@ -138,15 +145,6 @@ def train_class_blocks(
     return model, report
 
 
-def _compile(comm: Comm, value_type: str, progress: Progress) -> None:
-    """See to it that kernels are on disk; those who share a disk find what the first one made."""
-    if comm.rank == 0:
-        prepare("class-blocks", value_type, progress)
-    comm.barrier()
-    if comm.rank > 0:
-        prepare("class-blocks", value_type, progress)
-
-
 def _refuse_other_processes(run: Path, comm: Comm) -> None:
     """Refuse to go on with what another number of processes began: they divide it otherwise.
 
@@ -155,7 +153,7 @@ def _refuse_other_processes(run: Path, comm: Comm) -> None:
     SettingsError
         There is such a training, and it has not come to its end.
     """
-    with contextlib.suppress(StoreError):
+    with suppress(StoreError):
         for folder in runs_of_others(run, comm)[:1]:
             record = Run.read(folder)
             before = record.get("processes", 1)
@@ -166,31 +164,16 @@ def _refuse_other_processes(run: Path, comm: Comm) -> None:
                 )
 
 
-def _has_model(path: Path, record: Mapping[str, Any], comm: Comm) -> bool:
-    """Whether the model of a finished training is still there."""
-    is_there = comm.rank > 0 or (
-        path.exists() and file_checksum(path) == record.get("model_crc32")
-    )  # fmt: skip
-    return bool(comm.gather([is_there]).all())
-
-
-@contextlib.contextmanager
 def _open_run(
     folder: Path,
     division: Division,
     parts: Sequence[Part],
     record: Mapping[str, Any] | None,
     is_one_of_many: bool,
-) -> Iterator[Run]:
+) -> AbstractContextManager[Run]:
     """Open the run of this process, which keeps the variables of each part of its meetings."""
     resting = sorted(set(division.problem.resting_values))[:MOST_RESTING]
     n_rows = [part.piece.rows for part in parts]
-    shape = (n_rows, division.n_classes, resting, 0, UNWRITTEN_BYTES, is_one_of_many)
-    if record is None:
-        with Run.create(folder, *shape) as run:
-            yield run
-        return
-    with Run.take_up(folder, *shape) as (run, found):
-        if found["state"] != record["state"]:
-            raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
-        yield run
+    return run_at(
+        folder, record, n_rows, division.n_classes, resting, 0, UNWRITTEN_BYTES, is_one_of_many
+    )  # fmt: skip

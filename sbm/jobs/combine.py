@@ -59,14 +59,17 @@ class _Mixed:
     ----------
     blocks : dict of int to Alphas
         Of all rows of the blocks that were visited, cached ones included.
-    others : Evicted
-        Of the rows of other blocks that were in the cache, whether they are now or not.
+    cached : Alphas
+        Of the rows that are in the cache, in its order.
+    gone : Evicted
+        Of rows of other blocks that were in the cache and are not any more.
     growth : ndarray, shape (n_blocks,), int64
         By how many variables these lists are longer than now, in each block.
     """
 
     blocks: dict[int, Alphas]
-    others: Evicted
+    cached: Alphas
+    gone: Evicted
     growth: npt.NDArray[np.int64]
 
 
@@ -158,15 +161,24 @@ class Combiner:
             blocks[block] = blend(old, now, share)
         places = np.flatnonzero(~visited)
         home, row = cached.home[places], cached.row[places]
-        now = self._now(home, row)
+        at = self._cached_at(home, row)
+        now = self._now(home, row, at)
         others = blend(cached.alpha.take(places), now, share)
-        return _Mixed(blocks, Evicted(home, row, others), _growth(home, now, others))
+        gone = np.flatnonzero(at < 0)
+        return _Mixed(
+            blocks,
+            self._of_cache(blocks, others, at),
+            Evicted(home[gone], row[gone], others.take(gone)),
+            _growth(home, now, others),
+        )
 
-    def _now(self, home: Int32s, row: Int32s) -> Alphas:
-        """Alphas of rows that were in the cache, of blocks that were not visited."""
+    def _now(self, home: Int32s, row: Int32s, places: npt.NDArray[np.int64]) -> Alphas:
+        """Alphas of rows that were in the cache, of blocks that were not visited.
+
+        `places` are where they are in the cache now, -1 for those that are not.
+        """
         working, listed = self._solver.working, self._solver.problem.listed
         alpha = no_alphas(len(home), listed)
-        places = self._cached_at(home, row)
         still = np.flatnonzero(places >= 0)
         alpha.put(still, working.alpha.take(places[still]))
         for block in np.unique(home[places < 0]).tolist():
@@ -189,46 +201,45 @@ class Combiner:
         pool = self._solver.working.alpha
         if not isinstance(pool, ListPool):
             return True
-        cached = self._of_cache(mixed)
         held = pool.held.copy()
         held[: len(mixed.growth)] += mixed.growth
         for block, alpha in mixed.blocks.items():
             held[block] = len(alpha.values)
+        cached = mixed.cached
+        assert isinstance(cached, Lists)
         room = len(cached.values) + len(cached)
         return room <= pool.cache_limit and bool((held <= pool.held_limit).all())
 
-    def _of_cache(self, mixed: _Mixed) -> Alphas:
-        """Return what is to be in the cache, row by row."""
+    def _of_cache(
+        self, blocks: dict[int, Alphas], others: Alphas, at: npt.NDArray[np.int64]
+    ) -> Alphas:
+        """Return what is to be in the cache, row by row; of the others, those that are there."""
         working, n = self._solver.working, self._solver.working.n_cached
         home, row = working.home[:n], working.row[:n]
         parts, places = [no_alphas(0, self._solver.problem.listed)], [np.empty(0, np.int64)]
-        for block, alpha in mixed.blocks.items():
+        for block, alpha in blocks.items():
             mine = np.flatnonzero(home == block)
             parts.append(alpha.take(row[mine]))
             places.append(mine)
-        at = self._cached_at(mixed.others.home, mixed.others.row)
-        parts.append(mixed.others.alpha.take(np.flatnonzero(at >= 0)))
+        parts.append(others.take(np.flatnonzero(at >= 0)))
         places.append(at[at >= 0])
         return join(parts).take(np.argsort(np.concatenate(places)))
 
     def _put(self, mixed: _Mixed) -> Evicted:
         """Put the alphas where they belong; return those of other blocks that are not cached."""
-        working, others = self._solver.working, mixed.others
+        working, gone = self._solver.working, mixed.gone
         pool = working.alpha
         if isinstance(pool, ListPool):
             pool.held[: len(mixed.growth)] += mixed.growth
-        cached = self._of_cache(mixed)
-        pool.fill(cached)
+        pool.fill(mixed.cached)
         n = working.n_cached
         for block, alpha in mixed.blocks.items():
             pool.admit(block, alpha)
             rows = working.row[:n][working.home[:n] == block]
             alpha.put(rows, no_alphas(len(rows), self._solver.problem.listed))
             self._run.store(self._base + block, alpha)
-        gone = np.flatnonzero(self._cached_at(others.home, others.row) < 0)
-        evicted = Evicted(others.home[gone], others.row[gone], others.alpha.take(gone))
-        self._run.add_strays(evicted.home + self._base, evicted.row, evicted.alpha)
-        return evicted
+        self._run.add_strays(gone.home + self._base, gone.row, gone.alpha)
+        return gone
 
 
 def _growth(home: Int32s, now: Alphas, then: Alphas) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import json
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,14 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
-from sbm.store.files import make_folder, write_atomically
+from sbm.store.files import file_checksum, make_folder, write_atomically
+from sbm.store.model import Model
 from sbm.store.run import Run, runs_here
 
 __all__ = [
-    "Share", "Status", "any_of", "common_name", "common_record", "deal_parts", "folder_of",
-    "forget_others", "own_name", "refuse_others", "runs_of_others", "share_cores",
+    "Share", "Status", "any_of", "common_name", "common_record", "deal_parts", "finished_model",
+    "folder_of", "forget_others", "one_first", "own_name", "refuse_others", "runs_of_others",
+    "share_cores",
 ]  # fmt: skip
 
 STATUS = "status.json"
@@ -267,6 +269,41 @@ def common_record(
     # One that was killed before it noted the end does not know why another one would go on.
     is_done = not any_of(comm, not record["is_done"])[0]
     return {**record, "is_done": is_done}
+
+
+def finished_model(
+    comm: Comm, path: Path, record: Mapping[str, Any] | None
+) -> tuple[Model | None, dict[str, Any]] | None:
+    """Return what a training came to that all processes know to be finished; None where it is not.
+
+    Some may have been killed before they noted the end, others behind it; or the model is gone.
+
+    Parameters
+    ----------
+    comm : Comm
+    path : Path
+        Of the model, which process 0 reads and returns, and None in the others.
+    record : mapping or None
+        The last commit of this process.
+    """
+    report = None if record is None else record.get("report")
+    is_there, model = report is not None, None
+    if record is not None and is_there and comm.rank == 0:
+        is_there = path.exists() and file_checksum(path) == record.get("model_crc32")
+        model = Model.load(path) if is_there else None
+    if any_of(comm, not is_there)[0]:
+        return None
+    assert report is not None
+    return model, {**report, "model": str(path), "was_finished": True}
+
+
+def one_first(comm: Comm, work: Callable[[], None]) -> None:
+    """Do something in process 0 and then in the others, who may find what it has left on disk."""
+    if comm.rank == 0:
+        work()
+    comm.barrier()
+    if comm.rank > 0:
+        work()
 
 
 class Status:

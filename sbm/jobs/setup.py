@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from sbm.jobs.weights import RowWeights
 
 __all__ = [
-    "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_folder",
-    "shape_of", "smaller_plan", "time_left",
+    "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_at",
+    "run_folder", "shape_of", "smaller_plan", "time_left",
 ]  # fmt: skip
 
 
@@ -168,14 +168,13 @@ def run_folder(model: Path) -> Path:
     return model.with_name(model.name + ".run")
 
 
-@contextmanager
 def open_run(
     folder: Path,
     problems: Sequence[AnyProblem],
     plan: MemoryPlan,
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
-) -> Iterator[Run]:
+) -> AbstractContextManager[Run]:
     """Open a run, with room for the alphas of each problem.
 
     Parameters
@@ -196,7 +195,28 @@ def open_run(
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
-    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES, is_one_of_many)
+    return run_at(
+        folder, record, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES,
+        is_one_of_many,
+    )  # fmt: skip
+
+
+@contextmanager
+def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Iterator[Run]:
+    """Begin a run, or take one up at the commit whose record this is.
+
+    Parameters
+    ----------
+    folder : Path
+    record : mapping or None
+    *shape
+        What a `Run` is made of, behind its folder.
+
+    Raises
+    ------
+    StoreError
+        See `open_run`.
+    """
     if record is None:
         with Run.create(folder, *shape) as run:
             yield run

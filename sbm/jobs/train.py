@@ -34,8 +34,10 @@ from sbm.jobs.ranks import (
     common_name,
     common_record,
     deal_parts,
+    finished_model,
     folder_of,
     forget_others,
+    one_first,
     own_name,
     refuse_others,
     runs_of_others,
@@ -45,7 +47,6 @@ from sbm.jobs.resume import (
     Ledger,
     bound_before,
     identity,
-    is_finished,
     is_of,
     refuse_unfinished,
     run_to_go_on_with,
@@ -265,17 +266,13 @@ class _Job:
                 record = None
             others = [] if record is not None else self._runs_of_others(itself)
         done = record or (Run.read(others[0]) if others else None)
-        # Some may have been killed before they noted the end, others behind it.
-        finished = done if done is not None and is_finished(done) else None
-        if not any_of(comm, finished is None)[0]:
-            assert finished is not None
-            was = _read_model(path, finished) if comm.rank == 0 else None
-            if not any_of(comm, comm.rank == 0 and was is None)[0]:
-                return was, {**finished["report"], "model": str(path), "was_finished": True}
+        if (finished := finished_model(comm, path, done)) is not None:
+            return finished
         progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
-        self._prepare(share)
+        kernels = kernels_of(settings, share.problems)
+        one_first(comm, lambda: prepare(kernels, blocks.value_type, progress))
         if any_of(comm, self.is_stopped())[0]:
             raise KeyboardInterrupt
         # All that can be refused comes before the run of an earlier training is replaced.
@@ -371,14 +368,6 @@ class _Job:
             plan = plan_of(self.settings, self.store, self.shape, least)
         return plan
 
-    def _prepare(self, share: Share) -> None:
-        """Have kernels compiled, by one process if they are several."""
-        kernels = kernels_of(self.settings, share.problems)
-        for turn in range(min(2, self.comm.size)):
-            if turn == min(1, self.comm.rank):
-                prepare(kernels, self.store.value_type, self.progress)
-            self.comm.barrier()
-
     def is_too_large(self) -> bool:
         """Whether more memory is in use than there may be, and a smaller plan would do."""
         assert self.plan is not None
@@ -413,13 +402,6 @@ class _Job:
             f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
             f"planned for {format_size(self.bound)}"
         )
-
-
-def _read_model(path: Path, record: Mapping[str, Any]) -> Model | None:
-    """Return the model of a finished training; None where it is not there any more."""
-    if not path.exists() or file_checksum(path) != record.get("model_crc32"):
-        return None
-    return Model.load(path)
 
 
 def refuse_in_many(settings: Settings, comm: Comm) -> None:
