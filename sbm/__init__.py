@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sbm.jobs.expire import expire
     from sbm.jobs.export import export
     from sbm.jobs.info import check, info
+    from sbm.jobs.plan import plan
     from sbm.jobs.predict import predict
     from sbm.jobs.split import split
     from sbm.jobs.stream import stream
@@ -34,6 +35,7 @@ __all__ = [
     "expire",
     "export",
     "info",
+    "plan",
     "predict",
     "split",
     "stream",
@@ -49,6 +51,7 @@ _HOMES = {
     "expire": "sbm.jobs.expire",
     "export": "sbm.jobs.export",
     "info": "sbm.jobs.info",
+    "plan": "sbm.jobs.plan",
     "predict": "sbm.jobs.predict",
     "split": "sbm.jobs.split",
     "stream": "sbm.jobs.stream",

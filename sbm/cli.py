@@ -630,13 +630,6 @@ def _given(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     return merged | read_options(given, typed) | typed
 
 
-# Settings that are of no use to a stream, or mean less than to a training.
-_OF_TRAINING = {
-    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
-    "class_blocks", "rounds", "class_weight", "checkpoint_every",
-}  # fmt: skip
-
-
 def _name_of(option: Callable[..., Any]) -> str:
     """Return what a click option calls its value."""
 
@@ -644,6 +637,87 @@ def _name_of(option: Callable[..., Any]) -> str:
 
     declared: click.Option = option(nothing).__click_params__[0]
     return str(declared.name)
+
+
+# Settings that `sbm plan` does not look at.
+_NOT_PLANNED = {"checkpoint_every", "weights", "class_blocks", "time_limit"}
+# Settings that are of no use to a stream, or mean less than to a training.
+_OF_TRAINING = {
+    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
+    "class_blocks", "rounds", "class_weight", "checkpoint_every",
+}  # fmt: skip
+
+
+@cli.command(cls=_LiblinearCommand)
+@click.argument("store", required=False, type=click.Path(path_type=Path))
+@click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1.0]")
+@_with(option for option in _SETTINGS if _name_of(option) not in _NOT_PLANNED)
+@_with(_LIBLINEAR)
+@click.option(
+    "--seconds", type=float, default=5.0, show_default=True, metavar="S",
+    help="Of trials; more of them foresee better.",
+)  # fmt: skip
+@_shared
+def plan(
+    store: Path | None, seconds: float, config: Path | None, as_json: bool, quiet: bool,
+    verbose: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Tell what a training will take: memory, blocks, seconds a pass, passes, time in all.
+
+    Disk, decoding and solving are measured in trials of a few seconds, on some rows of the store
+    and with the settings of the training. Each figure that may vary has a range behind it.
+
+    Example: sbm plan big.sbm -C 0.1 --mem 2GB
+    """
+    from sbm.jobs.plan import plan as job
+
+    progress = _Terminal(quiet or as_json, verbose)
+    report = job(store, _settings(config, options), seconds=seconds, progress=progress)
+    if as_json:
+        return _echo(json.dumps(report))
+    return _print_plan(report)
+
+
+def _print_plan(report: dict[str, Any]) -> None:
+    """Show a plan as a table of a line each."""
+    memory = dict(report["memory"])
+    total, n_blocks, size = memory.pop("total"), report["blocks"], report["bytes_a_pass"]
+    items = ", ".join(f"{name} {format_size(n)}" for name, n in memory.items())
+    _echo(
+        f"{report['store']}: {_count(report['rows'], 'row')}, "
+        f"{_count(report['features'], 'feature')}, {_count(report['nnz'], 'nonzero')}"
+    )
+    passes = _with_range(report["passes"], "{:,}")
+    if report["passes"][2] >= report["max_passes"]:
+        passes += f", --max-passes is {report['max_passes']:,}"
+    for name, text in {
+        "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
+        "blocks": f"{n_blocks:,}, of up to {_count(report['block_rows'], 'row')} and "
+        f"{_count(report['block_nnz'], 'nonzero')}",
+        "cache": f"{_count(report['cache_rows'], 'row')}, {_count(report['cache_nnz'], 'nonzero')}",
+        "reading": f"{format_size(size)} a pass, {format_size(report['disk_bytes_per_second'])}/s "
+        f"where it is new, {report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
+        "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
+        "a pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "passes": passes,
+        "in all": _in_time(report["seconds"]),
+    }.items():
+        _echo(f"{name:>8}  {text}")
+
+
+def _with_range(figures: list[float], form: str) -> str:
+    """Show a figure, and from where to where it may be."""
+    least, likely, most = (form.format(figure) for figure in figures)
+    return f"about {likely} ({least} to {most})"
+
+
+def _in_time(seconds: list[float]) -> str:
+    """Show durations in the unit that suits the likely one."""
+    unit, size = next(
+        ((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds[1] > 3 * size),
+        ("s", 1),
+    )
+    return f"{_with_range([s / size for s in seconds], '{:.3g}')} {unit}"
 
 
 @cli.command()

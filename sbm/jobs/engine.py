@@ -29,6 +29,7 @@ from sbm.compiled import load
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.jobs.combine import Combiner, agree_on_unit
 from sbm.jobs.memory import MemoryPlan
+from sbm.jobs.pace import choose_cache_rows
 from sbm.jobs.prefetch import Loaded, loading_thread
 from sbm.jobs.process import usable_threads
 from sbm.jobs.progress import Progress
@@ -509,6 +510,23 @@ class Engine:
             if isinstance(problem, OneClass) and problem.unit == 0.0:
                 first = next(self.visit_all("measure"), None)
                 agree_on_unit(self._comm, problem, None if first is None else first.rows)
+
+    def set_pace(self, rounds: int, free_rows: int | None) -> None:
+        """Set the rounds of the next pass, and the size of its caches where the setting is auto.
+
+        Parameters
+        ----------
+        rounds : int
+        free_rows : int or None
+            Rows that had an alpha inside its bounds in the last pass, of one learner.
+        """
+        plan, learners = self.plan, self.learners
+        for learner in learners:
+            learner.solver.rounds = rounds
+            if self.settings.cache_frac == "auto":
+                learner.solver.working.cache_rows = choose_cache_rows(
+                    free_rows, plan.part_rows, plan.cache_rows // len(learners)
+                )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
         """Inner iteration of Algorithm 1, on the next block."""

@@ -23,7 +23,7 @@ from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
 from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape
-from sbm.jobs.pace import choose_blocks, choose_cache_rows, choose_rounds
+from sbm.jobs.pace import choose_blocks, choose_rounds
 from sbm.jobs.problem import label_places, make_model, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
@@ -627,15 +627,10 @@ class _Training:
 
     def _set_pace(self) -> None:
         """Set rounds and cache size of the pass at work."""
-        plan, learners, free = self.plan, self.engine.learners, self.ledger.free_rows
-        for learner in learners:
-            solver = learner.solver
-            solver.rounds = self.ledger.rounds[-1]
-            if self.settings.cache_frac == "auto":
-                solver.working.cache_rows = choose_cache_rows(
-                    None if free is None else free // len(self.learners),
-                    plan.part_rows, plan.cache_rows // len(learners),
-                )  # fmt: skip
+        free = self.ledger.free_rows
+        self.engine.set_pace(
+            self.ledger.rounds[-1], None if free is None else free // len(self.learners)
+        )
 
     def _rounds(self) -> int:
         spent, ledger = self._spent(), self.ledger

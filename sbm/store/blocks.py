@@ -26,7 +26,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -513,6 +513,25 @@ class BlockStore:
             raise StoreError(f"{path} is shorter than the index says; split the data again")
         return data, where
 
+    def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
+        """Read chunks as if for the first time, until time is over; return bytes a second.
+
+        The system is asked to forget their bytes first, where it can be asked.
+
+        Parameters
+        ----------
+        chunks : iterable of Chunk
+            At least one.
+        seconds : float
+        """
+        size, begin = 0, time.perf_counter()
+        for chunk in chunks:
+            _forget(self.folder / block_name_of(self.manifest, chunk.block), chunk)
+            size += len(self._read_bytes(chunk)[0])
+            if time.perf_counter() - begin > seconds:
+                break
+        return size / (time.perf_counter() - begin)
+
     def is_elsewhere(self, block: int) -> bool:
         """Whether the file of a block belongs to another shard than this one."""
         return self.shard is not None and not self.shard.holds(block)
@@ -582,6 +601,13 @@ def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
         )
         and ("crc32" not in entry or (len(noted), _crc_of(noted)) == (len(chunks), entry["crc32"]))
     )
+
+
+def _forget(path: Path, chunk: Chunk) -> None:
+    """Ask the system not to keep the bytes of a chunk in memory."""
+    if hasattr(os, "posix_fadvise"):
+        with open_own(path) as file:
+            os.posix_fadvise(file.fileno(), chunk.offset, chunk.size, os.POSIX_FADV_DONTNEED)
 
 
 def _codes_of(
