@@ -21,6 +21,7 @@
 `threads`      what do two threads give, and what would eight?
 `family`       other losses: how long from text to a model, and solving alone, against LIBLINEAR?
 `tune`         what does cross-validation on one stream cost, in trainings and against models alone?
+`plan`         is what `sbm plan` foresees what then happens?
 `nightly`      how much of the work does a warm start save when rows are appended and expired?
 
 Of several classes:
@@ -81,6 +82,7 @@ from scripts.bench_options import (
     overlap_options,
     ovr_cache_options,
     parse_options,
+    plan_options,
     rounds_option,
     rounds_options,
     scaling_options,
@@ -91,6 +93,7 @@ from scripts.bench_options import (
     training_options,
     tune_options,
 )
+from scripts.bench_plan import bench_plan
 from scripts.bench_plot import draw
 from scripts.bench_stream import bench_one_pass, bench_stream_memory
 from scripts.bench_text import bench_parse, bench_split, bench_start
@@ -248,6 +251,14 @@ BENCHMARKS: dict[str, Benchmark] = {
         {"mem": "2GB", "max_passes": 50},
         {**QUICK_TRAINING, "grid": "0.01,1", "folds": 2, "alone": True},
         needs_test=True,
+    ),
+    "plan": Benchmark(
+        bench_plan,
+        "what a training takes, foreseen and taken",
+        (limit_options, rounds_option, cache_option, plan_options),
+        {"mem": "2GB", "max_passes": 200, "runs": 3},
+        {**QUICK_TRAINING, "C": [0.1], "seconds": 0.5},
+        several=True,
     ),
     "nightly": Benchmark(
         bench_nightly,

@@ -263,6 +263,18 @@ def tune_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def plan_options(parser: argparse.ArgumentParser) -> None:
+    """Of `plan`."""
+    _costs(parser, [0.1])
+    parser.add_argument(
+        "--losses", type=_list_of(_loss), default=["hinge"], metavar="LOSS,...",
+        help=f"of {', '.join(LOSSES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=_positive(float), default=5.0, metavar="S", help="of sbm plan"
+    )
+
+
 def nightly_options(parser: argparse.ArgumentParser) -> None:
     """Of `nightly`."""
     parser.add_argument(
