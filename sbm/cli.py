@@ -75,6 +75,7 @@ class _Terminal(Progress):
         self._live = sys.stderr.isatty() and not quiet
         self._bar: Any = None
         self._titled = False
+        self._passes_left: float | None = None
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
         self._what, self._total, self._unit = what, total, unit
@@ -83,6 +84,8 @@ class _Terminal(Progress):
         if self._live:
             from tqdm import tqdm
 
+            if what.startswith("pass ") and self._passes_left:
+                what += f", about {max(1, round(self._passes_left))} to go"
             self._bar = tqdm(
                 desc=what, total=total, unit=unit, unit_scale=unit == "B", leave=False,
                 dynamic_ncols=True, file=sys.stderr,
@@ -93,7 +96,10 @@ class _Terminal(Progress):
         if self._bar is not None:
             if self._row_count:
                 seconds = max(time.monotonic() - self._begin, 1e-9)
-                self._bar.set_postfix_str(f"{self._row_count / seconds:,.0f} rows/s", refresh=False)
+                shown = f"{self._row_count / seconds:,.0f} rows/s"
+                if "memory" in numbers:
+                    shown += f", memory {format_size(numbers['memory'])}"
+                self._bar.set_postfix_str(shown, refresh=False)
             self._bar.update(done - self._bar.n)
         elif not self._quiet and time.monotonic() - self._last > 10:
             self._last = time.monotonic()
@@ -163,6 +169,7 @@ class _Terminal(Progress):
                 "  est. gap   cached     free    hits   memory"
             )
         s, certificate = record["seconds"], record["certificate"]
+        self._passes_left = record.get("passes_left")
         gap = record["estimated_relative_gap"]
         estimate = "-" if gap is None else f"{gap:.1e}"
         _complain(

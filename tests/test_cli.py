@@ -1,6 +1,7 @@
 """The command line, in this process and as a process of its own."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from sbm import __version__
-from sbm.cli import cli, main
+from sbm.cli import _Terminal, cli, main
 from sbm.interop.options import OPTIONS
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
@@ -26,7 +27,8 @@ from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
-COMMANDS = ["split", "expire", "train", "stream", "tune", "predict", "info", "check", "export"]
+COMMANDS = ["split", "expire", "train", "stream", "tune", "plan", "predict", "info", "check",
+            "export"]  # fmt: skip
 EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
 README_LINES = [
     "sbm split big.svm --blocks 12",
@@ -1018,3 +1020,48 @@ def test_the_readme_has_every_option_of_liblinear():
     for option in OPTIONS:
         assert f"`{option.flag} {option.metavar}`" in table
         assert f"{option.flag} {option.metavar}" in _help("train")
+
+
+# ------------------------------------------------------------------------------------ progress
+
+
+class _Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+PASS = {
+    "pass": 3, "elapsed": 1.0, "seconds": {"load": 0.5, "wait": 0.1, "solve": 0.8},
+    "certificate": None, "estimated_relative_gap": 0.02, "rows_per_second": 1e6,
+    "nnz_per_second": 1e7, "dual": 12.5, "cached_rows": 7, "cached_free": 5, "cache_hits": 3,
+    "resident_bytes": 99_000_000, "passes_left": 3.4,
+}  # fmt: skip
+
+
+def test_on_a_terminal_a_line_follows_the_blocks_and_a_row_each_pass(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", _Tty())
+    progress = _Terminal()
+    progress.row(PASS)
+    progress.start("pass 4", 12, "blocks")
+    progress._bar.mininterval = 0
+    progress.advance(5, rows=1000, memory=120_000_000)
+    progress.finish()
+    shown = sys.stderr.getvalue()
+    assert "   3     1.00    0.50    0.10    0.80" in shown
+    assert "\rpass 4, about 3 to go:  42%|" in shown
+    assert "memory 120 MB" in shown
+
+
+def test_where_nobody_looks_there_are_lines_now_and_then(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = _Terminal()
+    progress.start("pass 4", 12, "blocks")
+    for done, now[0] in enumerate((5.0, 11.0, 12.0, 22.0), 1):
+        progress.advance(done, rows=1000 * done, memory=120_000_000)
+    progress.finish()
+    assert sys.stderr.getvalue().splitlines() == [
+        "pass 4: 2 blocks of 12, 17 %, about 55 s left, 182 rows/s",
+        "pass 4: 4 blocks of 12, 33 %, about 44 s left, 182 rows/s",
+    ]

@@ -1,5 +1,7 @@
 """Rounds and cache size chosen while training runs."""
 
+import math
+
 import pytest
 
 from sbm.jobs.pace import (
@@ -8,6 +10,7 @@ from sbm.jobs.pace import (
     choose_blocks,
     choose_cache_rows,
     choose_rounds,
+    passes_left,
 )
 
 MUCH = 10 * LEAST_BYTES
@@ -83,3 +86,11 @@ def test_the_cache_holds_half_as_many_rows_again_as_are_free_within_its_limits()
 def test_before_the_first_pass_the_cache_is_half_of_the_working_set():
     assert choose_cache_rows(None, 1500, 9999) == 1500
     assert choose_cache_rows(None, 1500, 1200) == 1200
+
+
+def test_a_gap_goes_on_to_shrink_as_it_did_lately():
+    assert passes_left([1.0, 0.5, 0.4, 0.2, 0.1], 1e-3) == pytest.approx(math.log2(100))
+    assert passes_left([0.5, 0.6], 1e-3) == pytest.approx(math.log(600) / -math.log(0.99))
+    assert passes_left([0.5, 0.0005], 1e-3) == 0.0
+    assert passes_left([0.5, 0.0], 1e-3) == 0.0
+    assert passes_left([0.5], 1e-3) is None

@@ -109,15 +109,9 @@ def test_there_are_no_more_passes_than_may_be():
     assert whole["passes"] == [15, 30, 40]
 
 
-def test_a_gap_goes_on_to_shrink_as_it_did_lately():
-    assert job._passes_to(1e-3, [1.0, 0.5, 0.4, 0.2, 0.1], 5) == pytest.approx(
-        5 + math.log(100) / -math.log(0.5)
-    )
-    assert job._passes_to(1e-3, [0.5, 0.6], 2) == pytest.approx(
-        2 + math.log(600) / -math.log(0.99)
-    )  # it may grow for a while
-    assert job._passes_to(1e-3, [0.5, 0.0005], 2) == 2.0
-    assert job._passes_to(1e-3, [0.5], 1.5) == 4.0
+def test_where_no_shrinking_was_seen_there_are_some_passes():
+    assert job._passes_in_all([0.5], 1e-3, 1.5) == 4.0
+    assert job._passes_in_all([0.5, 0.05], 0.0005, 2.0) == pytest.approx(4.0)
 
 
 @settings(max_examples=40, deadline=None)

@@ -31,7 +31,7 @@ from sbm.jobs.combine import Combiner, agree_on_unit
 from sbm.jobs.memory import MemoryPlan
 from sbm.jobs.pace import choose_cache_rows
 from sbm.jobs.prefetch import Loaded, loading_thread
-from sbm.jobs.process import usable_threads
+from sbm.jobs.process import resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.reader import BlockReader
 from sbm.rows import SPARE, Arena, Rows
@@ -549,7 +549,8 @@ class Engine:
         self._last_block = visit.block
         now.done += 1
         self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
-        self._progress.advance(now.done)
+        rows = sum(self.plan.parts[block].rows for block in now.order[: now.done])
+        self._progress.advance(now.done, rows=rows, memory=resident_bytes())
 
     @contextmanager
     def _stretch(self, now: Pass) -> Iterator[None]:

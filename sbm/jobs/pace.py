@@ -23,11 +23,14 @@ memory. This uses counts only.
 import math
 from collections.abc import Sequence
 
-__all__ = ["BASE_FRAC", "MOST_FRAC", "choose_blocks", "choose_cache_rows", "choose_rounds"]
+__all__ = [
+    "BASE_FRAC", "MOST_FRAC", "choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left",
+]  # fmt: skip
 
 VISITS = 24
 WARM_VISITS = 6
 MARGIN = 1.2  # of the gap to be reached in part of a pass
+SLOWEST = 0.99  # a gap that does not shrink will, so slowly at least
 LEAST_PASS = 0.25  # a certificate costs reading everything
 MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # of rows with lists: later rounds leave out more of them, and cost less
@@ -99,6 +102,22 @@ def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:
         return blocks
     passes = math.log(MARGIN * gap / tol) / -math.log(shrink)
     return min(blocks, math.ceil(blocks * max(LEAST_PASS, passes)))
+
+
+def passes_left(gaps: Sequence[float], tol: float) -> float | None:
+    """Return how many passes a gap will take to the tolerance if it goes on to shrink as lately.
+
+    Parameters
+    ----------
+    gaps : sequence of float
+        Relative gaps of the passes so far; of fewer than two nothing follows, and it is None.
+    tol : float
+    """
+    if len(gaps) < 2 or not all(gap > 0 for gap in gaps):
+        return 0.0 if gaps and gaps[-1] <= 0 else None
+    late = len(gaps) // 2  # the first passes shrink it most
+    shrink = (gaps[-1] / gaps[-1 - late]) ** (1 / late)
+    return max(0.0, math.log(gaps[-1] / tol) / -math.log(min(max(shrink, 1e-9), SLOWEST)))
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from sbm.errors import SettingsError
 from sbm.jobs.engine import Engine
 from sbm.jobs.memory import MemoryPlan, Part
-from sbm.jobs.pace import choose_rounds
+from sbm.jobs.pace import choose_rounds, passes_left
 from sbm.jobs.problem import make_problems
 from sbm.jobs.process import return_freed_memory
 from sbm.jobs.progress import Progress
@@ -40,6 +40,7 @@ READ_SECONDS = 0.3  # of measuring the disk
 # What the truth may differ by: the speed of a machine that does other things too, and passes.
 SPEED_RANGE = 1.3
 PASSES_RANGE = 1.4
+UNKNOWN_PASSES = 4.0  # at least, where there was not time for two
 START_SECONDS = 0.3  # of Python, and of writing the model
 # Not foreseen, and not left out in silence either.
 _UNFORESEEN = ("calibrate", "class_blocks", "weights")
@@ -141,6 +142,12 @@ def plan(
     )
 
 
+def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
+    """Return the passes to the tolerance, of which some are done."""
+    left = passes_left(gaps, tol)
+    return max(UNKNOWN_PASSES, 2 * done) if left is None else len(gaps) + left
+
+
 # ------------------------------------------------------------------------------------- trials
 
 
@@ -235,7 +242,7 @@ def _try(
     spent = asdict(engine.seconds)
     return Trial(
         nnz=nnz,
-        passes=float(len(gaps)) if is_done else _passes_to(settings.tol, gaps, passes),
+        passes=float(len(gaps)) if is_done else _passes_in_all(gaps, settings.tol, passes),
         seconds_a_pass=(spent["wait"] + spent["solve"]) / passes,
         seconds_a_look=spent["certify"] / looks if looks else spent["load"] / passes,
         seconds=spent,
@@ -277,15 +284,6 @@ def _passes(
             watch.learn(certified)
             engine.replace_weights(found)
     return gaps, all_totals, looks, False
-
-
-def _passes_to(tol: float, gaps: Sequence[float], done: float) -> float:
-    """Return the passes until the gap is below the tolerance, if it goes on to shrink as it did."""
-    if len(gaps) < 2:
-        return max(4.0, 2 * done)
-    late = -max(1, len(gaps) // 2)  # the first passes shrink it most
-    shrink = (gaps[-1] / gaps[late - 1]) ** (1 / -late)
-    return len(gaps) + max(0.0, math.log(gaps[-1] / tol) / -math.log(min(max(shrink, 1e-9), 0.99)))
 
 
 # ----------------------------------------------------------------------------------- forecast

@@ -23,7 +23,7 @@ from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
 from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape
-from sbm.jobs.pace import choose_blocks, choose_rounds
+from sbm.jobs.pace import choose_blocks, choose_rounds, passes_left
 from sbm.jobs.problem import label_places, make_model, model_labels
 from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
@@ -688,6 +688,9 @@ class _Training:
             "estimated_gap": done.gap if complete else None,
             "estimated_relative_gap": (
                 min(done.gap / max(abs(dual), 1e-300), 1e300) if complete else None
+            ),
+            "passes_left": passes_left(
+                [gap / max(abs(dual), 1e-300) for gap in self.ledger.gaps], self.settings.tol
             ),
             "visits": done.visits,
             "updates": done.updates,
