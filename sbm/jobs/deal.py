@@ -200,6 +200,7 @@ class SplitOptions:
     mem: int
     skip: bool
     min_count: int
+    least_blocks: int = 1
 
     @property
     def total(self) -> int:
@@ -395,8 +396,9 @@ class Dealer:
             n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
             if self._largest is not None:
                 n = min(n, round(estimate / size(*self._largest)))
-        self._writer = BlockWriter(self._folder, self._first, max(1, n), options.level, self._pool)
-        self._deals = Deal(options.seed, self._first, max(1, n), options.shuffle)
+        n = max(options.least_blocks, n)
+        self._writer = BlockWriter(self._folder, self._first, n, options.level, self._pool)
+        self._deals = Deal(options.seed, self._first, n, options.shuffle)
 
     def _deal(self) -> None:
         """Deal the batch."""

@@ -146,6 +146,7 @@ def split(
         ),
         parse_size(mem), system_limit(), progress.note,
     )  # fmt: skip
+    options = replace(options, least_blocks=shards or 1)  # each holds one at least
     if min_count > 1:
         _refuse_pipes(sources)
     return_freed_memory()
