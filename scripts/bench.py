@@ -265,7 +265,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         "warm starts when rows are appended and expired",
         (training_options, rounds_option, cache_option, nightly_options),
         {"runs": 1, "max_passes": 50, "mem": None},
-        {**QUICK_TRAINING, "nights": 2},
+        {**QUICK_TRAINING, "nights": 1},
     ),
     "multiclass": Benchmark(
         bench_multiclass,

@@ -70,7 +70,7 @@ def assert_near(ours, theirs):
 # Values of C whose optimum is reached fast: large ones take many passes and say no more.
 REFERENCES = [
     ("pendigits_scale", 12, [0.01, 0.1, 1.0]),
-    ("letter", 12, [0.01, 0.1, 1.0]),
+    ("letter", 12, [0.01]),
     ("letter", 1, [0.1]),
 ]
 
@@ -155,7 +155,7 @@ def test_threads_change_no_byte(store, loss, caches):
 @pytest.mark.parametrize("loss", OVR)
 def test_any_number_of_caches_reaches_the_same_optimum(store, loss):
     """More caches than classes are as many as there are classes."""
-    options = {"loss": loss, "C": 0.3, "tol": 1e-7, "max_passes": 5000, "rounds": 10, "bias": 0.5}
+    options = {"loss": loss, "C": 0.1, "tol": 1e-6, "max_passes": 5000, "rounds": 10, "bias": 0.5}
     first, *others = [fit(store, caches=caches, **options)[:2] for caches in (1, 3, 5, 9)]
     assert first[1]["converged"]
     for other in others:
