@@ -21,7 +21,6 @@ from sbm.solver.adding import Adding
 from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here
 
-EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}
 
 
@@ -44,8 +43,9 @@ def a_store(folder, case=None, n_blocks=5, **rows):
 # --------------------------------------------------------------------------------- the optimum
 
 
-@EVERY
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("case", "size"), [(case, 2 + k % 2) for k, case in enumerate(CASES)], ids=str
+)
 def test_every_loss_comes_to_the_optimum(tmp_path, case, size):
     store = a_store(tmp_path, case)
     alone = fit(store, "alone.model", **options_of(case, tol=1e-6))[:2]
@@ -61,11 +61,13 @@ def test_every_loss_comes_to_the_optimum(tmp_path, case, size):
     assert report["processes"] == size
 
 
-@pytest.mark.parametrize("loss", ["hinge", "crammer_singer"])
-@pytest.mark.parametrize("options", [
-    {"sigma": "safe"}, {"sigma": 1.0}, {"sigma": 1.5}, {"sync_every": 2}, {"sync_every": 9},
-    {"sigma": 1.0, "sync_every": 3}, {"policy": "none"}, {"screen": False}, {"rounds": 4},
-    {"cache_frac": "auto"}, {"bias": 1.0}, {"class_weight": "balanced"},
+@pytest.mark.parametrize(("loss", "options"), [
+    ("hinge", {"sigma": "safe"}), ("crammer_singer", {"sigma": 1.0}), ("hinge", {"sigma": 1.5}),
+    ("crammer_singer", {"sync_every": 2}), ("hinge", {"sync_every": 9}),
+    ("crammer_singer", {"sigma": 1.0, "sync_every": 3}), ("hinge", {"policy": "none"}),
+    ("crammer_singer", {"screen": False}), ("hinge", {"rounds": 4}),
+    ("crammer_singer", {"cache_frac": "auto"}), ("hinge", {"bias": 1.0}),
+    ("crammer_singer", {"class_weight": "balanced"}),
 ], ids=str)  # fmt: skip
 def test_every_setting_comes_to_the_optimum(tmp_path, loss, options):
     case = Case(loss, 3 if loss == "crammer_singer" else 2)
@@ -218,7 +220,9 @@ def stopped(size, store, options, after, name="many.model"):
 
 
 @pytest.mark.parametrize(
-    ("after", "case"), [(7, case) for case in CASES] + [(2, case) for case in CASES[:2]], ids=str
+    ("after", "case"),
+    [(7, case) for case in CASES[::2]] + [(2, case) for case in CASES[1:4]],
+    ids=str,
 )
 def test_the_same_command_goes_on_to_the_same_bytes(tmp_path, case, after):
     store = a_store(tmp_path, case)
@@ -260,9 +264,10 @@ def test_all_go_back_to_a_commit_they_have_in_common(tmp_path, late):
     assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
 
 
-@pytest.mark.parametrize("case", [Case("hinge", 2), Case("weston_watkins", 3),
-                                  Case("one_class", 1, {"nu": 0.2})], ids=str)  # fmt: skip
-@pytest.mark.parametrize(("before", "now"), [(3, 2), (2, 4), (3, 1), (1, 3)])
+@pytest.mark.parametrize(("before", "now", "case"), [
+    (3, 2, Case("hinge", 2)), (2, 4, Case("weston_watkins", 3)), (3, 1, Case("weston_watkins", 3)),
+    (1, 3, Case("hinge", 2)), (3, 2, Case("one_class", 1, {"nu": 0.2})),
+], ids=str)  # fmt: skip
 def test_another_number_of_processes_goes_on_from_the_alphas(tmp_path, case, before, now):
     store = a_store(tmp_path, case)
     options = options_of(case, tol=1e-5)
