@@ -36,7 +36,7 @@ ONLY_IN = {
 }
 TOP_LEVEL = {
     "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md",
-    "sbm", "tests", "scripts", "configs", "data", ".ci",
+    "sbm", "tests", "scripts", "configs", "data", "docs", ".ci",
 }  # fmt: skip
 
 

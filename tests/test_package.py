@@ -55,7 +55,7 @@ def test_the_source_archive_holds_what_is_in_the_checkout_and_makes_the_same_whe
     wheel, unpacked, tmp_path
 ):
     assert {p.name for p in unpacked.iterdir()} == {
-        "sbm", "tests", "scripts", "configs", "data", ".ci", "README.md", "CHANGELOG.md",
+        "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", "README.md", "CHANGELOG.md",
         "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "PKG-INFO",
     }  # fmt: skip
     assert not list(unpacked.rglob("__pycache__"))

@@ -1,4 +1,4 @@
-"""README: every command block is run, as it stands, on small data of those names."""
+"""README and docs: every command block is run, as it stands, on small data; every link leads."""
 
 import gzip
 import os
@@ -19,16 +19,19 @@ from test_engine import made
 import sbm
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {p: p.read_text("utf-8") for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]}
 BLOCKS = [
-    (README[: match.start()].count("\n") + 1, match[1], match[2])
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (f"{path.stem}, line {text[: match.start()].count(chr(10)) + 1}", match[1], match[2])
+    for path, text in PAGES.items()
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 ]
+EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 # Lines that are not run as they stand: what they end in, and what is run instead; "" is nothing.
 ELSEWHERE = {
     r"sh scripts/(demo|test)\.sh\b.*": "",  # the first needs minutes, the second is what runs this
     r"(pip|pipx) install .*": "",  # that there are such extras is tested below
+    r"eval \"\$\(_SBM_COMPLETE=.*": "",  # tested with the package
     r"-launcher ssh -hosts \S+ ": "",  # there are no other hosts
     r"--follow\b": "--follow --idle-timeout 0.2s",  # it would wait for ever
 }
@@ -37,11 +40,29 @@ ELSEWHERE = {
 def test_there_is_no_language_that_is_not_run():
     assert {language for _, language, _ in BLOCKS} == {"sh", "python"}
     for line in ELSEWHERE:
-        assert re.search(line, README), f"{line} is not in the README any more"
+        assert any(re.search(line, text) for text in PAGES.values()), f"{line} is nowhere any more"
+
+
+def anchors(text):
+    """What the headings of a page can be reached by, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@EVERY_PAGE
+def test_every_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
+        if not target.startswith("https://"):
+            name, _, anchor = target.partition("#")
+            other = (path.parent / name).resolve() if name else path
+            assert other.exists(), target
+            assert not anchor or anchor in anchors(other.read_text("utf-8")), target
 
 
 def test_extras_that_are_to_be_installed_are_there():
-    named = re.findall(r"install '?sbm\[([\w,]+)\]'?", README)
+    named = [
+        name for text in PAGES.values() for name in re.findall(r"install '?sbm\[([\w,]+)\]'?", text)
+    ]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -116,10 +137,10 @@ def as_run(block):
     [
         pytest.param(
             block,
-            id=f"line {line}: {block.split(chr(10))[0][:40]}",
+            id=f"{place}: {block.split(chr(10))[0][:40]}",
             marks=[needs_mpi] if "--launch" in block or "mpiexec" in block else [],
         )
-        for line, language, block in BLOCKS
+        for place, language, block in BLOCKS
         if language == "sh"
     ],
 )
