@@ -34,11 +34,12 @@ from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
 from sbm.store.chunks import chunk_source
-from sbm.store.formats import convert_inputs
+from sbm.store.formats import FORMATS, convert_inputs, names_record, open_inputs, plain_name
 from sbm.store.idtable import IdTable
+from sbm.store.inputs import InputOptions
 from sbm.store.libsvm import ParsedText
 from sbm.store.shards import shard_path
-from sbm.store.text import PIECE, Source, expand_inputs
+from sbm.store.text import PIECE, Source
 
 __all__ = ["default_store", "split"]
 
@@ -49,7 +50,8 @@ MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 def default_store(first_input: str) -> Path:
     """``big.svm.zst`` -> ``big.sbm``, in the current folder."""
     name = Path(first_input).name
-    for ending in (".gz", ".bz2", ".xz", ".zst", ".svm", ".libsvm", ".txt"):
+    name = plain_name(name)
+    for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
 
@@ -72,6 +74,10 @@ def split(
     on_error: str = "fail",
     min_count: int = 1,
     name: str = "arrays",
+    format: str | None = None,  # noqa: A002  its name on the command line
+    hash_bits: int | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from LIBSVM text, or from matrices.
@@ -117,6 +123,16 @@ def split(
         `append` only the new rows count, and features of the store stay.
     name : str
         What the store calls chunks, which have no file name.
+    format : str, optional
+        A key of `sbm.store.formats.FORMATS`; default: what each file name tells, LIBSVM text where
+        it tells nothing.
+    hash_bits : int, optional
+        Of formats whose features have names: ids are so many bits of their hashes. Default: 24,
+        with `append` that of the store.
+    label : str, optional
+        Column of the labels in a table.
+    text : sequence of str, optional
+        Columns of a table whose cells are words, even if they look like numbers.
     progress : Progress, optional
         Is told the bytes read.
 
@@ -137,6 +153,7 @@ def split(
         `mem` is too small.
     """
     names, chunks = _names_or_chunks(inputs)
+    asked = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
     if chunks is not None:
         if store is None:
             raise SettingsError("chunks have no file name; name the store, as sbm.split(chunks, S)")
@@ -144,7 +161,11 @@ def split(
     else:
         if append and store is None:
             names, store = _find_store(names)
-        sources = expand_inputs(names)
+        if append and store is not None:
+            names_before = store_files.names_of(store_files.read_manifest(Path(store)))
+            if names_before is not None:
+                asked = asked.following(names_before, str(store))
+        sources = open_inputs(names, asked)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
     if store is None and sources[0].name == "-":
@@ -371,6 +392,8 @@ def _fill_store(
         "deal": dealer.record(),
         "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if (names := names_record(sources)) is not None:
+        entry["options"]["names"] = names
     left_out = {"features": 0, "nnz": 0}
     if counted is not None:
         left_out = {"features": counted.n_rare, "nnz": counted.nnz - dealer.nnz}

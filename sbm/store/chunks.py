@@ -40,7 +40,7 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
     size = 0
     if isinstance(chunks, Sequence):
         size = sum(_bytes_of(*_matrix(chunk, k)) for k, chunk in enumerate(chunks))
-    return Source(name, size, chunks=chunks)
+    return Source(name, size, chunks=chunks, format="chunks")
 
 
 def read_chunks(

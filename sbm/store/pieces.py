@@ -2,9 +2,10 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,6 +113,7 @@ def checked_rows(
     place: Callable[[int], str],
     read: int,
     digest: Digest | None = None,
+    refused: Mapping[int, str] = MappingProxyType({}),
 ) -> RowPiece:
     """Bring rows into the form that the parser of text gives them, and leave out wrong ones.
 
@@ -134,6 +136,8 @@ def checked_rows(
         Bytes read of the source so far.
     digest : Digest, optional
         Takes the rows, wrong ones included.
+    refused : mapping of int to str
+        What was found wrong already, by row.
     """
     if not _is_ascending(indptr, ids):
         indptr, ids, values = _sorted(indptr, ids, values)
@@ -145,10 +149,12 @@ def checked_rows(
     rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
     n_rows = len(labels)
     wrong = np.zeros(n_rows, np.bool_)
-    wrong[bad_labels] = wrong[rows_of_values] = True
+    wrong[bad_labels] = wrong[rows_of_values] = wrong[list(refused)] = True
     problems = []
     for row in np.flatnonzero(wrong)[:MOST_PROBLEMS].tolist():
-        if not np.isfinite(labels[row]):
+        if row in refused:
+            found = refused[row]
+        elif not np.isfinite(labels[row]):
             found = f"found {labels[row]} as the label, but only finite numbers are allowed"
         else:
             k = int(bad_values[np.searchsorted(rows_of_values, row)])

@@ -22,7 +22,8 @@ import zstandard
 
 from sbm.errors import DataError
 from sbm.store.buffers import Buffers
-from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, parse_text
+from sbm.store.inputs import InputOptions
+from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, TextParser, parse_text
 from sbm.store.live import (
     TAIL,
     Interruptible,
@@ -36,7 +37,10 @@ from sbm.store.live import (
     put_back,
 )  # fmt: skip
 
-__all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "parse_sources"]
+__all__ = [
+    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
+    "parse_sources",
+]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
 
@@ -79,6 +83,10 @@ class Source:
         Whether a file that was followed has been replaced by another one.
     chunks : iterable of (matrix, labels), or None
         Instead of bytes, rows in memory; see `sbm.store.chunks`.
+    format : str
+        A key of `FORMATS` (`sbm/store/formats.py`).
+    options : InputOptions
+        How it is read.
     """
 
     name: str
@@ -101,6 +109,8 @@ class Source:
     is_open: bool = False
     was_replaced: bool = False
     chunks: Iterable[Any] | None = None
+    format: str = "libsvm"
+    options: InputOptions = field(default_factory=InputOptions)
 
     @property
     def comes_again(self) -> bool:
@@ -111,7 +121,9 @@ class Source:
 
     def again(self) -> "Source":
         """The same, nothing of it read."""
-        return Source(self.name, self.size, chunks=self.chunks)
+        return Source(
+            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
+        )
 
     @property
     def path(self) -> str:
@@ -438,7 +450,7 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
-def _one_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+def one_ahead(pieces: Iterator[T]) -> Iterator[T]:
     """Yield the same pieces, while the next one is read, hashed and decompressed in a thread."""
     with ThreadPoolExecutor(1, "sbm-read") as reader:
         coming = reader.submit(next, pieces, None)
@@ -451,9 +463,15 @@ class _Parser(Generic[T]):
     """Parses pieces of text in threads, each of which has its own room."""
 
     def __init__(
-        self, buffers: Buffers, convert: Callable[[ParsedText], T], dtype: str, skip: bool
+        self,
+        buffers: Buffers,
+        parse: TextParser,
+        convert: Callable[[ParsedText], T],
+        dtype: str,
+        skip: bool,
     ) -> None:
-        self._buffers, self._convert, self._dtype, self._skip = buffers, convert, dtype, skip
+        self._buffers, self._parse, self._convert = buffers, parse, convert
+        self._dtype, self._skip = dtype, skip
         self._local = threading.local()
 
     def __call__(self, piece: _Piece) -> tuple[ParsedText, T]:
@@ -461,7 +479,7 @@ class _Parser(Generic[T]):
         room = getattr(self._local, "room", None)
         if room is None:
             room = self._local.room = Room(PIECE + 1, self._dtype)
-        parsed = parse_text(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
+        parsed = self._parse(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
         converted = self._convert(parsed)
         self._buffers.give_back(piece.text)
         return parsed, converted
@@ -473,6 +491,7 @@ def convert_sources(
     convert: Callable[[ParsedText], T],
     *,
     ahead: int,
+    parse: TextParser = parse_text,
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
@@ -491,6 +510,8 @@ def convert_sources(
         Makes of a piece what is yielded; the arrays of the piece are good until it returns.
     ahead : int
         Pieces in flight.
+    parse : TextParser
+        Of the text's format.
     dtype : {"float32", "float64"}
         Type of the values.
     skip : bool
@@ -510,7 +531,7 @@ def convert_sources(
         The first refused line, as ``file:line: found, expected``.
     """
     buffers = Buffers(PIECE + SPARE)
-    parse = _Parser(buffers, convert, dtype, skip)
+    task = _Parser(buffers, parse, convert, dtype, skip)
     flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
     coming = deque(sources)
     while coming and not (patience is not None and patience.gave_up):
@@ -518,7 +539,7 @@ def convert_sources(
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
         if patience is not None or os.path.isfile(source.name):
             # A pipe that cannot be interrupted would keep the thread when we want to end.
-            pieces = _one_ahead(pieces)
+            pieces = one_ahead(pieces)
         broken = None
         while True:
             try:
@@ -527,7 +548,7 @@ def convert_sources(
                 piece, broken = None, error
             if piece is None:
                 break
-            flight.append((piece, pool.submit(parse, piece)))
+            flight.append((piece, pool.submit(task, piece)))
             while len(flight) > (ahead if piece.size else 0):
                 yield from _take(*flight.popleft(), skip, explain)
         while flight:  # a source's counters are complete before the next one begins
