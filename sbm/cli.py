@@ -922,6 +922,7 @@ def _print_tuning(report: dict[str, Any]) -> None:
     help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
     "be repeated.",
 )
+@_format_option
 @click.option("--threads", type=int, metavar="N", help="For parsing; default: all cores.")
 @_shared
 def predict(

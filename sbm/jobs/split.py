@@ -185,6 +185,8 @@ def split(
         _refuse_pipes(sources)
     return_freed_memory()
     prepare("split", options.dtype, progress)
+    if names_record(sources) is not None:
+        prepare("names", "float64", progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):

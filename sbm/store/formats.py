@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from sbm.store.libsvm import ParsedText, TextError, TextParser, parse_text
 from sbm.store.npz import read_npz
 from sbm.store.parquet import read_parquet
 from sbm.store.pieces import RowPiece, convert_pieces
+from sbm.store.table import read_table
 from sbm.store.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
 from sbm.store.vw import explain_vw, vw_parser
 
@@ -70,6 +72,8 @@ FORMATS = {
     for row in (
         Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda _: parse_text),
         Format("vw", (".vw",), parser=vw_parser, explain=explain_vw, is_hashed=True),
+        Format("csv", (".csv",), read=read_table, is_hashed=True),
+        Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
         Format("npz", (".npz",), read=read_npz, is_stream=False),
         Format("parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False),
     )

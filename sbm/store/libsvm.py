@@ -134,17 +134,13 @@ class Room:
 
 
 class TextParser(Protocol):
-    """Makes rows of whole lines, as `parse_text` does."""
+    """What makes rows of whole lines, as `parse_text` does."""
 
     def __call__(
-        self,
-        text: npt.NDArray[np.uint8],
-        size: int,
-        *,
-        dtype: str,
-        skip: bool,
-        room: Room,
-    ) -> ParsedText: ...
+        self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
+    ) -> ParsedText:
+        """Parse a piece of text."""
+        ...
 
 
 def parse_text(

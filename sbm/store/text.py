@@ -1,6 +1,7 @@
 """LIBSVM text from files, compressed files and pipes, in pieces that end at line ends."""
 
 import bz2
+import contextlib
 import glob
 import hashlib
 import io
@@ -39,7 +40,7 @@ from sbm.store.live import (
 
 __all__ = [
     "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
-    "parse_sources",
+    "parse_sources", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
@@ -288,9 +289,7 @@ def _read_pieces(
     is_last: bool,
 ) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
-    if source.name == "-" and sys.stdin is None:
-        raise DataError("-: standard input is closed; give files, or text through a pipe")
-    raw: Any = sys.stdin.buffer if source.name == "-" else _open(source.name, patience)
+    raw = _open(source.name, patience)
     try:
         opener = _OPENERS.get(Path(source.name).suffix.lower())
         digested = _Digested(raw, source)
@@ -300,7 +299,7 @@ def _read_pieces(
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.place.text == 0:
-                _refuse_compressed(piece)
+                _refuse_compressed(source.name, piece.text[: min(6, piece.size)].tobytes())
             is_first = is_first and not piece.size
             yield piece
         if patience is None:
@@ -310,8 +309,51 @@ def _read_pieces(
             raw.close()
 
 
+@contextlib.contextmanager
+def unpacked(source: Source) -> Iterator[io.RawIOBase]:
+    """Open the bytes of a source, decompressed, to read them once from beginning to end.
+
+    The source is told how many were read on the disk, and their digest at the end.
+
+    Raises
+    ------
+    DataError
+        While reading: the file is damaged.
+    """
+    raw = _open(source.name, None)
+    try:
+        opener = _OPENERS.get(Path(source.name).suffix.lower())
+        digested = _Digested(raw, source)
+        yield _Unpacked(source, opener(digested) if opener else digested, opener is not None)
+        digested.finish()
+    finally:
+        if source.name != "-":
+            raw.close()
+
+
+class _Unpacked(io.RawIOBase):
+    """Text as the library's own readers of lines want it."""
+
+    def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
+        self._source, self._stream, self._is_known = source, stream, is_packed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = _fill(self._source, self._stream, memoryview(buffer)) or 0
+        if not self._is_known:
+            _refuse_compressed(self._source.name, bytes(memoryview(buffer)[: min(n, 6)]))
+            self._is_known = True
+        return n
+
+
 def _open(name: str, patience: Patience | None) -> Any:
-    """Open a file; with patience, without waiting for somebody to write to a named pipe."""
+    """Open an input; with patience, without waiting for somebody to write to a named pipe."""
+    if name == "-":
+        if sys.stdin is None:
+            raise DataError("-: standard input is closed; give files, or text through a pipe")
+        return sys.stdin.buffer
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -360,13 +402,12 @@ def _go_on(
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def _refuse_compressed(piece: _Piece) -> None:
+def _refuse_compressed(name: str, begin: bytes) -> None:
     """Notice compressed data under a name, or in a pipe, that does not say so."""
-    begin = piece.text[: min(6, piece.size)].tobytes()
-    for magic, name in _MAGIC.items():
+    for magic, kind in _MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
-                f"{piece.source.name}: found {name} data; decompress it on its way (zcat, zstdcat) "
+                f"{name}: found {kind} data; decompress it on its way (zcat, zstdcat) "
                 "or give a file name that ends in .gz, .bz2, .xz or .zst"
             )
 

@@ -1,4 +1,4 @@
-"""Compiled hashing of names, and parser of Vowpal Wabbit's text; `sbm.store.vw` tells the grammar."""
+"""Compiled hashing of names, and the parser of text that has them; see `sbm.store.vw`."""
 
 import numpy as np
 from numba import njit

@@ -1,0 +1,261 @@
+"""Tables of text, CSV and TSV with a header, whose columns are features.
+
+A cell that reads as a finite decimal number is the value of the feature that has the column's name;
+every other one is a word, and makes a feature ``column=word`` of value 1. Of columns that are said
+to be text all cells are words. An empty cell is no feature, nor is a number that is 0. So what a
+cell means depends on itself alone, not on the cells around it or on where a file is cut.
+
+Ids are hashes as Vowpal Wabbit's of ``| age:33 colour=red``; see `sbm.store.vw`.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.store.inputs import InputOptions
+from sbm.store.libsvm import LARGEST_VALUE
+from sbm.store.pieces import LARGEST_ROW, RowPiece, checked_rows, refuse_long_row
+from sbm.store.text import PIECE, Source, unpacked
+from sbm.store.vw import hash_names
+
+__all__ = ["read_table"]
+
+_LABELS = ("label", "y", "target")  # columns that are taken for that of the labels
+_CELLS = 1 << 16  # in a piece
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all there is in a column of numbers
+_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+
+_Floats = npt.NDArray[np.float64]
+_Record = tuple[int, list[str]]  # line that it begins in, and its cells
+
+
+def read_table(
+    source: Source,
+    options: InputOptions,
+    *,
+    delimiter: str = ",",
+    dtype: str = "float32",
+    largest_row: int = LARGEST_ROW,
+) -> Iterator[RowPiece]:
+    """Read a table piece by piece.
+
+    Parameters
+    ----------
+    source : Source
+    options : InputOptions
+        `label`: column of labels, which are numbers; else the one that is called label, y or
+        target. `text`: columns of words. `hash_bits`: of ids.
+    delimiter : str
+        Stands between cells, which may be quoted as in CSV.
+    dtype : {"float32", "float64"}
+        Type of the values.
+    largest_row : int
+        Most cells of a row.
+
+    Raises
+    ------
+    DataError
+        The header is none, or quotes do not match.
+    """
+    with unpacked(source) as stream:
+        lines = _Lines(io.BufferedReader(stream), source.name, 8 * largest_row)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        records = _records(reader, source.name)
+        names = next(records, (1, []))[1]
+        columns = _Columns.of(names, options, source.name)
+        refuse_long_row(f"{source.name}:1", len(names), largest_row)
+        while batch := _batch(records, lines, len(names)):
+            lengths, ids, values, labels, refused = columns.rows(batch, LARGEST_VALUE[dtype])
+            yield checked_rows(
+                labels, np.concatenate([[0], np.cumsum(lengths)]), ids, values, dtype=dtype,
+                place=partial(_place, source.name, batch), read=source.read, refused=refused,
+            )  # fmt: skip
+
+
+def _place(name: str, batch: list[_Record], row: int) -> str:
+    return f"{name}:{batch[row][0]}"
+
+
+class _Lines:
+    """Lines of text, none longer than there is room for, counted."""
+
+    def __init__(self, stream: io.BufferedReader, name: str, largest: int) -> None:
+        # Bytes that are no UTF-8 are kept as they are: words are compared, never shown.
+        self._text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
+        self._name, self._largest = name, largest
+        self.n_characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(self._largest)
+        if not line:
+            raise StopIteration
+        if len(line) == self._largest:
+            raise DataError(
+                f"{self._name}: found a line longer than {self._largest} characters, more than "
+                "--mem has room for; raise --mem"
+            )
+        self.n_characters += len(line)
+        return line
+
+
+def _records(reader: Any, name: str) -> Iterator[_Record]:
+    """Yield records that have cells, each with the line it begins in."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{name}:{line}: {error}; quotes stand around a whole cell, and are doubled in it"
+            ) from None
+        if cells:
+            yield line, cells
+
+
+def _batch(records: Iterator[_Record], lines: _Lines, width: int) -> list[_Record]:
+    """Take as many records as make a piece."""
+    batch: list[_Record] = []
+    begin = lines.n_characters
+    for record in records:
+        batch.append(record)
+        if len(batch) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
+            break
+    return batch
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the header says."""
+
+    names: list[str]
+    label: int
+    text: frozenset[int]
+    ids: npt.NDArray[np.int64]
+    hash_bits: int
+
+    @classmethod
+    def of(cls, names: list[str], options: InputOptions, source: str) -> "_Columns":
+        """Find the column of labels and those of words."""
+        assert options.hash_bits is not None
+        twice = [name for name, n in Counter(names).items() if n > 1]
+        if twice:
+            raise DataError(f"{source}:1: found column {twice[0]} twice; each needs its own name")
+        if "" in names:
+            raise DataError(
+                f"{source}:1: found a column without a name; give it one (of pandas, write with "
+                "to_csv(index=False))"
+            )
+        given = _LABELS if options.label is None else (options.label,)
+        found = [name for name in given if name in names]
+        if len(found) != 1:
+            what = " and ".join(found) or f"no {' or '.join(given)}"
+            raise DataError(
+                f"{source}:1: found {what} among the columns {_some(names)}; name the one that "
+                "holds the labels with --label"
+            )
+        missing = [name for name in options.text or () if name not in names]
+        if missing:
+            raise DataError(
+                f"{source}:1: found no column {missing[0]} among {_some(names)}, which --text names"
+            )
+        text = frozenset(names.index(name) for name in options.text or ())
+        ids = hash_names([_bytes(name) for name in names], options.hash_bits)
+        return cls(names, names.index(found[0]), text, ids, options.hash_bits)
+
+    def rows(
+        self, batch: list[_Record], limit: float
+    ) -> tuple[
+        npt.NDArray[np.int64], npt.NDArray[np.int64], _Floats, _Floats, dict[int, str]
+    ]:  # fmt: skip
+        """Return lengths, ids, values and labels of rows, and what is wrong with some."""
+        n, width = len(batch), len(self.names)
+        refused: dict[int, str] = {}
+        for row, (_, cells) in enumerate(batch):
+            if len(cells) != width:
+                refused[row] = f"found {len(cells)} cells, but the header has {width}"
+        nothing = [""] * width
+        cells_of = zip(
+            *(nothing if row in refused else r[1] for row, r in enumerate(batch)), strict=True
+        )
+        rows: list[npt.NDArray[np.integer]] = []
+        ids: list[npt.NDArray[np.int64]] = []
+        values: list[_Floats] = []
+        words: list[tuple[list[int], list[bytes]]] = []
+        labels = np.zeros(n)
+        for k, column in enumerate(cells_of):
+            numbers, others = _numbers(column, as_words=k in self.text)
+            if k == self.label:
+                labels = numbers
+                _refuse_labels(column, numbers, refused)
+                continue
+            for row in np.flatnonzero(np.abs(numbers) > limit).tolist():
+                refused.setdefault(row, self._too_large(k, column[row]))
+            here = np.flatnonzero((numbers != 0) & ~np.isnan(numbers))
+            rows.append(here)
+            ids.append(np.full(len(here), self.ids[k]))
+            values.append(numbers[here])
+            name = _bytes(self.names[k]) + b"="
+            words.append((others, [name + _bytes(column[row]) for row in others]))
+        rows += [np.array(where, np.int64) for where, _ in words]
+        ids.append(hash_names([name for _, names in words for name in names], self.hash_bits))
+        values.append(np.ones(len(ids[-1])))
+        row_of = np.concatenate(rows)
+        order = np.argsort(row_of, kind="stable")
+        lengths = np.bincount(row_of, minlength=n)
+        return lengths, np.concatenate(ids)[order], np.concatenate(values)[order], labels, refused
+
+    def _too_large(self, column: int, cell: str) -> str:
+        return (
+            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
+            "(float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
+        )
+
+
+def _numbers(column: Sequence[str], as_words: bool) -> tuple[_Floats, list[int]]:
+    """Return the numbers of a column, nan where there is none, and which cells are words."""
+    if not as_words and _LIKE_NUMBERS.fullmatch("".join(column)):
+        try:
+            return np.array(list(map(float, column))), []
+        except ValueError:
+            pass  # an empty cell, a date
+    numbers = np.full(len(column), np.nan)
+    words = []
+    for row, cell in enumerate(column):
+        if not as_words and _NUMBER.fullmatch(cell):
+            numbers[row] = float(cell)
+        elif cell and not cell.isspace():
+            words.append(row)
+    return numbers, words
+
+
+def _refuse_labels(column: Sequence[str], numbers: _Floats, refused: dict[int, str]) -> None:
+    for row in np.flatnonzero(~np.isfinite(numbers)).tolist():
+        cell = column[row] if len(column[row]) <= 40 else column[row][:37] + "..."
+        expected = "where a numeric label is expected"
+        if _NOT_FINITE.fullmatch(cell) or np.isinf(numbers[row]):
+            expected = "as the label, but only finite numbers are allowed"
+        refused.setdefault(row, f"found {cell!r} {expected}")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names)
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
+def _bytes(word: str) -> bytes:
+    return word.encode("utf-8", "surrogateescape")
