@@ -264,7 +264,7 @@ _format_option = click.option(
 @_format_option
 @click.option(
     "--hash-bits", type=int, metavar="B",
-    help="Ids of features that have names are B bits of their hashes; default: 24.",
+    help="Ids of features that have names are B bits of their hashes; default: 22.",
 )  # fmt: skip
 @click.option(
     "--label", metavar="COLUMN", help="Of a table: labels; default: column label, y or target."

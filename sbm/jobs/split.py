@@ -34,7 +34,14 @@ from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
 from sbm.store.chunks import chunk_source
-from sbm.store.formats import FORMATS, convert_inputs, names_record, open_inputs, plain_name
+from sbm.store.formats import (
+    FORMATS,
+    convert_inputs,
+    names_record,
+    open_inputs,
+    plain_name,
+    reader_memory,
+)
 from sbm.store.idtable import IdTable
 from sbm.store.inputs import InputOptions
 from sbm.store.libsvm import ParsedText
@@ -127,7 +134,7 @@ def split(
         A key of `sbm.store.formats.FORMATS`; default: what each file name tells, LIBSVM text where
         it tells nothing.
     hash_bits : int, optional
-        Of formats whose features have names: ids are so many bits of their hashes. Default: 24,
+        Of formats whose features have names: ids are so many bits of their hashes. Default: 22,
         with `append` that of the store.
     label : str, optional
         Column of the labels in a table.
@@ -175,9 +182,11 @@ def split(
         dtype = store_files.read_manifest(target)["dtype"]
     _check_shards(shards, blocks, append)
     progress = progress or Progress()
+    reserved = reader_memory(sources)
     options = within_limit(
         lambda bound: _check_options(
-            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count
+            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count,
+            reserved,
         ),
         parse_size(mem), system_limit(), progress.note,
     )  # fmt: skip
@@ -270,6 +279,7 @@ def _check_options(
     bound: int,
     on_error: str,
     min_count: int,
+    reserved: int,
 ) -> SplitOptions:
     if blocks is not None and block_size is not None:
         raise SettingsError("give --blocks or --block-size, not both")
@@ -296,8 +306,8 @@ def _check_options(
         seed=seed,
         shuffle=shuffle,
         level=level,
-        threads=limit_threads(bound, usable_threads(threads)),
-        mem=bound,
+        threads=limit_threads(bound, usable_threads(threads), reserved),
+        mem=bound - reserved,
         skip=on_error == "skip",
         min_count=min_count,
     )

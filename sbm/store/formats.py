@@ -29,6 +29,7 @@ __all__ = [
     "names_record",
     "open_inputs",
     "plain_name",
+    "reader_memory",
 ]
 
 T = TypeVar("T")
@@ -55,6 +56,8 @@ class Format:
         Whether features have names, and ids are hashes of these.
     is_stream : bool
         Whether it is read from its beginning to its end, so that it may be compressed or a pipe.
+    memory : int
+        Bytes that the library that reads it takes.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Format:
     explain: Callable[[TextError], str] = attrgetter("message")
     is_hashed: bool = False
     is_stream: bool = True
+    memory: int = 0
 
 
 LIBSVM = "libsvm"
@@ -75,7 +79,9 @@ FORMATS = {
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
         Format("npz", (".npz",), read=read_npz, is_stream=False),
-        Format("parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False),
+        Format(
+            "parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False, memory=120_000_000
+        ),
     )
 }
 
@@ -125,8 +131,13 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     """What makes the same ids of the same names again; None where no source has names."""
-    hashed = [source for source in sources if FORMATS[source.format].is_hashed]
+    hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
     return hashed[0].options.record() if hashed else None
+
+
+def reader_memory(sources: Sequence[Source]) -> int:
+    """Bytes that libraries take to read these, beside what text takes."""
+    return max((FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0)
 
 
 def convert_inputs(

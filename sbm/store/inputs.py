@@ -8,7 +8,7 @@ from sbm.errors import SettingsError
 
 __all__ = ["HASH_BITS", "InputOptions"]
 
-HASH_BITS = 24  # ids up to here are found in a plain array, which is fastest
+HASH_BITS = 22  # ids are found in a plain array then, which is fast and takes 16 MB
 MOST_HASH_BITS = 32  # of a hash
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.settings import format_number
 from sbm.store.libsvm import LARGEST_VALUE, ParsedText
@@ -24,6 +25,8 @@ __all__ = [
 LARGEST_ROW = 1 << 26  # nonzeros, where memory has no bound
 _NONZERO = 16  # bytes of an id and a value, or of a row's end and its label
 MOST_PROBLEMS = 20  # refused rows of a piece that are described
+
+kernels = load("sbm.store.kernels.pieces")
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -123,11 +126,11 @@ def checked_rows(
     Parameters
     ----------
     labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64
+    indptr : ndarray, shape (n_rows + 1,), int64, changed in place
         Begins with 0.
-    ids : ndarray, shape (nnz,), int64
+    ids : ndarray, shape (nnz,), int64, changed in place
         In any order; negative ones stand for ids that are too large, too.
-    values : ndarray, shape (nnz,), float64
+    values : ndarray, shape (nnz,), float64, changed in place
     dtype : {"float32", "float64"}
         Type of the values returned.
     place : function
@@ -139,8 +142,8 @@ def checked_rows(
     refused : mapping of int to str
         What was found wrong already, by row.
     """
-    if not _is_ascending(indptr, ids):
-        indptr, ids, values = _sorted(indptr, ids, values)
+    nnz = kernels.sort_rows(indptr, ids, values)
+    ids, values = ids[:nnz], values[:nnz]
     if digest is not None:
         digest.add(labels, indptr, ids, values)
     limit = LARGEST_VALUE[dtype]
@@ -187,28 +190,6 @@ def _describe(identity: int, value: float) -> str:
         f"{found}, too large for the value type (float64 reaches 1.79e308, float32 3.4e38; "
         "see --dtype)"
     )
-
-
-def _is_ascending(indptr: Ints, ids: Ints) -> bool:
-    """Whether ids increase strictly within each row."""
-    steps = ids[1:] > ids[:-1]
-    first = indptr[1:-1]
-    steps[first[(first > 0) & (first < len(ids))] - 1] = True  # from row to row they may fall
-    return bool(steps.all())
-
-
-def _sorted(indptr: Ints, ids: Ints, values: Floats) -> tuple[Ints, Ints, Floats]:
-    """Sort ids within rows, and add up the values of equal ones, in their order."""
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    order = np.lexsort((ids, rows))  # stable
-    ids, values = ids[order], values[order]
-    new = np.ones(len(ids), np.bool_)
-    new[1:] = (ids[1:] != ids[:-1]) | (rows[1:] != rows[:-1])
-    first = np.flatnonzero(new)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-        values = np.add.reduceat(values, first)
-    counts = np.bincount(rows[first], minlength=len(indptr) - 1)
-    return np.concatenate([[0], np.cumsum(counts)]), ids[first], values
 
 
 def convert_pieces(

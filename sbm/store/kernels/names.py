@@ -3,7 +3,8 @@
 import numpy as np
 from numba import njit
 
-from sbm.store.kernels.text import _heap_sort, _is_inf_or_nan, _parse_number
+from sbm.store.kernels.pieces import _sort_and_add
+from sbm.store.kernels.text import _is_inf_or_nan, _parse_number
 
 __all__ = ["hash_names", "parse"]
 
@@ -149,21 +150,6 @@ def _parse_label(text, begin, bar, bits, limit):
         n += 1
         p = q
     return label, OK if n else NO_LABEL, begin
-
-
-@njit(nogil=True, error_model="numpy")
-def _sort_and_add(ids, values, start, nnz):
-    """Sort a row by id and add up the values of equal ones; returns where it ends."""
-    _heap_sort(ids, values, True, start, nnz)
-    n = start
-    for k in range(start, nnz):
-        if n > start and ids[n - 1] == ids[k]:
-            values[n - 1] += values[k]
-        else:
-            ids[n] = ids[k]
-            values[n] = values[k]
-            n += 1
-    return n
 
 
 @njit(nogil=True, error_model="numpy")
