@@ -8,6 +8,7 @@ are read side by side, a piece at a time: memory does not depend on the size of 
 
 import contextlib
 import hashlib
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ _LABELS = ("y", "labels")
 _READ = 1 << 20  # bytes hashed at a time
 _MOST_HEADER = 10_000  # characters of an array's header
 _DAMAGED = (
-    OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error
+    OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
+    zlib.error,
 )  # fmt: skip
 
 

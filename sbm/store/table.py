@@ -35,6 +35,7 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all there is in a column of numbers
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
+_NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
 _Record = tuple[int, list[str]]  # line that it begins in, and its cells
 
@@ -192,13 +193,12 @@ class _Columns:
         cells_of = zip(
             *(nothing if row in refused else r[1] for row, r in enumerate(batch)), strict=True
         )
-        rows: list[npt.NDArray[np.integer]] = []
+        rows: list[npt.NDArray[np.int64]] = []
         ids: list[npt.NDArray[np.int64]] = []
         values: list[_Floats] = []
-        words: list[tuple[list[int], list[bytes]]] = []
         labels = np.zeros(n)
         for k, column in enumerate(cells_of):
-            numbers, others = _numbers(column, as_words=k in self.text)
+            numbers, words, word_ids = self._read(k, column)
             if k == self.label:
                 labels = numbers
                 _refuse_labels(column, numbers, refused)
@@ -206,41 +206,48 @@ class _Columns:
             for row in np.flatnonzero(np.abs(numbers) > limit).tolist():
                 refused.setdefault(row, self._too_large(k, column[row]))
             here = np.flatnonzero((numbers != 0) & ~np.isnan(numbers))
-            rows.append(here)
-            ids.append(np.full(len(here), self.ids[k]))
-            values.append(numbers[here])
-            name = _bytes(self.names[k]) + b"="
-            words.append((others, [name + _bytes(column[row]) for row in others]))
-        rows += [np.array(where, np.int64) for where, _ in words]
-        ids.append(hash_names([name for _, names in words for name in names], self.hash_bits))
-        values.append(np.ones(len(ids[-1])))
+            rows += [here, words]
+            ids += [np.full(len(here), self.ids[k]), word_ids]
+            values += [numbers[here], np.ones(len(words))]
         row_of = np.concatenate(rows)
         order = np.argsort(row_of, kind="stable")
         lengths = np.bincount(row_of, minlength=n)
-        return lengths, np.concatenate(ids)[order], np.concatenate(values)[order], labels, refused
+        flat = np.concatenate(ids)[order], np.concatenate(values)[order]
+        return lengths, *flat, labels, refused
+
+    def _read(
+        self, k: int, column: Sequence[str]
+    ) -> tuple[_Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return numbers, nan where there is none, rows with words, and ids of these.
+
+        Cells that are there several times are looked at once.
+        """
+        if k not in self.text and _LIKE_NUMBERS.fullmatch("".join(column)):
+            try:
+                return np.array(list(map(float, column))), _NONE, _NONE
+            except ValueError:
+                pass  # an empty cell, a date
+        place = {cell: i for i, cell in enumerate(dict.fromkeys(column))}
+        code = np.fromiter(map(place.__getitem__, column), np.int64, len(column))
+        numbers = np.full(len(place), np.nan)
+        names: list[bytes] = []
+        name = _bytes(self.names[k]) + b"="
+        word = np.full(len(place), -1)  # which of the names
+        for cell, i in place.items():
+            if k not in self.text and _NUMBER.fullmatch(cell):
+                numbers[i] = float(cell)
+            elif cell and not cell.isspace():
+                word[i] = len(names)
+                names.append(name + _bytes(cell))
+        words = word[code]
+        rows = np.flatnonzero(words >= 0)
+        return numbers[code], rows, hash_names(names, self.hash_bits)[words[rows]]
 
     def _too_large(self, column: int, cell: str) -> str:
         return (
             f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
             "(float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
         )
-
-
-def _numbers(column: Sequence[str], as_words: bool) -> tuple[_Floats, list[int]]:
-    """Return the numbers of a column, nan where there is none, and which cells are words."""
-    if not as_words and _LIKE_NUMBERS.fullmatch("".join(column)):
-        try:
-            return np.array(list(map(float, column))), []
-        except ValueError:
-            pass  # an empty cell, a date
-    numbers = np.full(len(column), np.nan)
-    words = []
-    for row, cell in enumerate(column):
-        if not as_words and _NUMBER.fullmatch(cell):
-            numbers[row] = float(cell)
-        elif cell and not cell.isspace():
-            words.append(row)
-    return numbers, words
 
 
 def _refuse_labels(column: Sequence[str], numbers: _Floats, refused: dict[int, str]) -> None:

@@ -125,7 +125,7 @@ def parse_vw(
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:
     token = text[where : where + 200].tobytes()
     for end in b" \t\r\n|":
-        token = token.split(bytes([end]), 1)[0] if token[:1] != bytes([end]) else token[:1]
+        token = token.split(bytes([end]), 1)[0]
     shown = token.decode("utf-8", "replace")
     return TextError(line, code, shown if len(shown) <= 40 else shown[:37] + "...")
 
