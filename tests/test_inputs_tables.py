@@ -62,14 +62,15 @@ def written(path: Path, table: list[list[str]], delimiter: str = ",", **options:
 
 
 CELLS = st.one_of(
-    st.sampled_from(["", " ", "0", "1", "-2.5", " 3 ", "1e3", ".5", "5.", "1_0", "nan", "inf", "e", "1e", "2024-01-31", "٣", "a=b", "\t"]),
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6),
+    st.sampled_from(["", " ", "0", "1", "-2.5", " 3 ", "1e3", ".5", "5.", "a=b", "\t"]),
+    st.sampled_from(["1_0", "nan", "inf", "e", "1e", "2024-01-31", "\u0663"]),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6),
 )  # fmt: skip
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[list[str]]:
-    names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=4)
+    names = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=4)
     header = draw(st.lists(names, unique=True, max_size=4))
     header = [name for name in header if name not in ("label", "y", "target")]
     header.insert(draw(st.integers(0, len(header))), "y")
@@ -79,7 +80,7 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     )]  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(
     tables(), st.sampled_from(["csv", "tsv", "csv.gz"]), st.sampled_from(["\n", "\r\n"]),
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.integers(1, 30), st.booleans(),
@@ -147,23 +148,28 @@ def test_labels_are_found_by_name(
     ]
 
 
+CHOOSE = "; name the one that holds the labels with --label"
+QUOTES = "; quotes stand around a whole cell, and are doubled in it"
+LARGE = "too large for the value type (float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
+NUMBERS = "as the label, but only finite numbers are allowed"
+LONG = "y,b\n1,2\n1," + "a" * 140_000
 REFUSED = [
-    ("y,label\n1,2\n", {}, ":1: found label and y among the columns y, label; name the one that holds the labels with --label"),
-    ("a,b\n1,2\n", {}, ":1: found no label or y or target among the columns a, b; name the one that holds the labels with --label"),
-    ("y,b\n1,2\n", {"label": "z"}, ":1: found no z among the columns y, b; name the one that holds the labels with --label"),
+    ("y,label\n1,2\n", {}, f":1: found label and y among the columns y, label{CHOOSE}"),
+    ("a,b\n1,2\n", {}, f":1: found no label or y or target among the columns a, b{CHOOSE}"),
+    ("y,b\n1,2\n", {"label": "z"}, f":1: found no z among the columns y, b{CHOOSE}"),
     ("y,b\n1,2\n", {"text": ["z"]}, ":1: found no column z among y, b, which --text names"),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice; each needs its own name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells, but the header has 2"),
     ("y,b\n1,2\n1\n", {}, ":3: found 1 cells, but the header has 2"),
     ("y,b\n1,2\nx,2\n", {}, ":3: found 'x' where a numeric label is expected"),
     ("y,b\n1,2\n,2\n", {}, ":3: found '' where a numeric label is expected"),
-    ("y,b\nnan,2\n", {}, ":2: found 'nan' as the label, but only finite numbers are allowed"),
-    ("y,b\n1e999,2\n", {}, ":2: found '1e999' as the label, but only finite numbers are allowed"),
-    ("y,b\n1,1e39\n", {}, ":2: found 1e39 in column b, too large for the value type (float64 reaches 1.79e308, float32 3.4e38; see --dtype)"),
-    ('y,b\n1,"a\nb"\n1,"a" b\n', {}, ":4: ',' expected after '\"'; quotes stand around a whole cell, and are doubled in it"),
-    ('y,b\n1,"a\n1,2\n', {}, ":2: unexpected end of data; quotes stand around a whole cell, and are doubled in it"),
-    ("y,b\n1,\x1f\x8b\n" + "1," + "a" * 140_000, {}, ":3: field larger than field limit (131072); quotes stand around a whole cell, and are doubled in it"),
-]  # fmt: skip
+    ("y,b\nnan,2\n", {}, f":2: found 'nan' {NUMBERS}"),
+    ("y,b\n1e999,2\n", {}, f":2: found '1e999' {NUMBERS}"),
+    ("y,b\n1,1e39\n", {}, f":2: found 1e39 in column b, {LARGE}"),
+    ('y,b\n1,"a\nb"\n1,"a" b\n', {}, f":4: ',' expected after '\"'{QUOTES}"),
+    ('y,b\n1,"a\n1,2\n', {}, f":2: unexpected end of data{QUOTES}"),
+    (LONG, {}, f":3: field larger than field limit (131072){QUOTES}"),
+]
 
 
 @pytest.mark.parametrize(("text", "options", "sentence"), REFUSED)
@@ -201,7 +207,7 @@ def test_damaged_and_disguised_tables_are_refused(tmp_path: Path) -> None:
 
 def test_a_line_that_memory_has_no_room_for_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,b\n1," + ",".join(["2"] * 9_000_000))
-    with pytest.raises(DataError, match="found a line longer than [0-9]+ characters, more than"):
+    with pytest.raises(DataError, match=r"found a line longer than [0-9]+ characters, more than"):
         split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="200MB")
 
 

@@ -130,8 +130,8 @@ REFUSED = [
     (
         "1 2.5 |f a",
         (
-            "found the importance '2.5', but rows have weights only while they are trained; leave it "
-            "out, and give sbm train --weights FILE"
+            "found the importance '2.5', but rows have weights only while they are trained; leave "
+            "it out, and give sbm train --weights FILE"
         ),
     ),
     ("1 1 0.5 |f a", "found the base '0.5', but there is no such thing here; leave it out"),
@@ -206,7 +206,7 @@ def test_what_vowpal_wabbit_makes_of_a_data_frame_is_read(tmp_path: Path, theirs
     from vowpalwabbit.dftovw import DFtoVW
 
     frame = pandas.DataFrame(
-        {"y": [1, -1, 1], "age": [33.5, 0.0, 2.0], "colour": ["red", "blue", "dark blue"]}
+        {"y": [1, -1, 1], "age": [33.5, 0.0, 2.0], "colour": ["red", "blue", "dark"]}
     )
     made = DFtoVW.from_column_names(df=frame, y="y", x=["age", "colour"])
     lines = made.convert_df()

@@ -193,9 +193,9 @@ class _Columns:
         cells_of = zip(
             *(nothing if row in refused else r[1] for row, r in enumerate(batch)), strict=True
         )
-        rows: list[npt.NDArray[np.int64]] = []
-        ids: list[npt.NDArray[np.int64]] = []
-        values: list[_Floats] = []
+        rows: list[npt.NDArray[np.int64]] = [_NONE]
+        ids: list[npt.NDArray[np.int64]] = [_NONE]
+        values: list[_Floats] = [np.empty(0)]
         labels = np.zeros(n)
         for k, column in enumerate(cells_of):
             numbers, words, word_ids = self._read(k, column)
