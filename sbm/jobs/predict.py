@@ -224,8 +224,8 @@ def _sources(model: Model, data: str | Path, kind: str | None) -> list[Source]:
     """Open the input, with names hashed as they were for the model."""
     options = InputOptions(format=kind)
     record = model.info.get("names")
-    if isinstance(record, dict):
-        options = options.following(record, "the model")
+    if record is not None:
+        options = options.following(record if isinstance(record, dict) else {}, "the model")
     sources = open_inputs([data], options)
     if record is None and names_record(sources) is not None:
         raise SettingsError(
