@@ -7,7 +7,6 @@ are read side by side, a piece at a time: memory does not depend on the size of 
 """
 
 import contextlib
-import hashlib
 import struct
 import zipfile
 import zlib
@@ -26,6 +25,7 @@ from sbm.store.pieces import (
     RowPiece,
     checked_rows,
     cut_rows,
+    digested,
     piece_nnz,
     refuse_long_row,
 )
@@ -34,7 +34,6 @@ from sbm.store.text import Source
 __all__ = ["read_npz"]
 
 _LABELS = ("y", "labels")
-_READ = 1 << 20  # bytes hashed at a time
 _MOST_HEADER = 10_000  # characters of an array's header
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
@@ -107,9 +106,9 @@ def read_npz(
     path = Path(source.name)
     beside = [Path(f"{path.with_suffix('')}.{name}.npy") for name in _LABELS]
     companion = next((p for p in beside if p.is_file()), None)
-    source.sha256 = _digest([path] if companion is None else [path, companion])
+    files = [path] if companion is None else [path, companion]
     try:
-        with contextlib.ExitStack() as stack:
+        with digested(source, files), contextlib.ExitStack() as stack:
             columns = _columns(stack, path, companion, beside)
             rows = columns["y"].left
             pieces = _pieces(columns, source.name, largest_row)
@@ -132,15 +131,6 @@ def read_npz(
 
 def _place(name: str, begin: int, row: int) -> str:
     return f"{name}, row {begin + row + 1}"
-
-
-def _digest(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while data := file.read(_READ):
-                digest.update(data)
-    return digest.hexdigest()
 
 
 def _columns(

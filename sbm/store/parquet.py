@@ -1,8 +1,8 @@
 """Parquet files of sparse rows: a scalar column of labels, two list columns of ids and values."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from sbm.store.pieces import (
     RowPiece,
     checked_rows,
     cut_rows,
+    digested,
     piece_nnz,
     refuse_long_row,
 )
@@ -65,10 +66,12 @@ def read_parquet(
             f"{source.name} is a Parquet file, which pyarrow reads; install it with "
             "pip install 'sbm[arrow]'"
         ) from None
-    source.sha256 = _digest(source)
     label = options.label or "label"
     try:
-        with pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file:
+        with (
+            digested(source, [Path(source.name)]),
+            pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file,
+        ):
             names = _columns(file.schema_arrow, label, source.name)
             n_rows, row = max(1, file.metadata.num_rows), 0
             for batch in file.iter_batches(_batch_rows(file), columns=names, use_threads=False):
@@ -96,11 +99,6 @@ _Piece = tuple[int, dict[int, str], _Floats, _Ints, _Ints, _Floats]
 
 def _place(name: str, begin: int, row: int) -> str:
     return f"{name}, row {begin + row + 1}"
-
-
-def _digest(source: Source) -> str:
-    with open(source.name, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _columns(schema: "pa.Schema", label: str, name: str) -> list[str]:

@@ -1,10 +1,13 @@
 """Rows that come as arrays instead of text, checked, in pieces of bounded size."""
 
+import contextlib
 import hashlib
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,11 +22,12 @@ from sbm.store.text import PIECE, Source
 
 __all__ = [
     "LARGEST_ROW", "Digest", "RowPiece", "checked_rows", "convert_pieces", "cut_rows",
-    "piece_nnz", "refuse_long_row",
+    "digested", "piece_nnz", "refuse_long_row",
 ]  # fmt: skip
 
 LARGEST_ROW = 1 << 26  # nonzeros, where memory has no bound
 _NONZERO = 16  # bytes of an id and a value, or of a row's end and its label
+_READ = 1 << 20  # bytes hashed at a time
 MOST_PROBLEMS = 20  # refused rows of a piece that are described
 
 kernels = load("sbm.store.kernels.pieces")
@@ -67,6 +71,36 @@ class Digest:
     def hexdigest(self) -> str:
         """Digest of all rows so far."""
         return hashlib.sha256(b"".join(part.digest() for part in self._hashes)).hexdigest()
+
+
+@contextlib.contextmanager
+def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
+    """Take the digest of files in a thread, while they are read out of order.
+
+    Parameters
+    ----------
+    source : Source
+        Has the digest afterwards.
+    paths : sequence of Path
+        One behind the other.
+    """
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1, "sbm-digest") as pool:
+        digest = pool.submit(_digest, paths, is_over)
+        try:
+            yield
+            source.sha256 = digest.result()
+        finally:
+            is_over.set()
+
+
+def _digest(paths: Sequence[Path], is_over: threading.Event) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while (data := file.read(_READ)) and not is_over.is_set():
+                digest.update(data)
+    return digest.hexdigest()
 
 
 def piece_nnz() -> int:
