@@ -232,6 +232,12 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_format_option = click.option(
+    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),
+    help="Of the input; default: what the file's name tells, LIBSVM text where it tells nothing.",
+)  # fmt: skip
+
+
 @cli.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("-o", "--output", "store", type=click.Path(path_type=Path), help="Store to make.")
@@ -262,15 +268,28 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "--min-count", type=int, default=1, show_default=True, metavar="N",
     help="Leave out features that fewer than N rows have; reads the input twice.",
 )  # fmt: skip
+@_format_option
+@click.option(
+    "--hash-bits", type=int, metavar="B",
+    help="Ids of features that have names are B bits of their hashes; default: 22.",
+)  # fmt: skip
+@click.option(
+    "--label", metavar="COLUMN", help="Of a table: labels; default: column label, y or target."
+)
+@click.option(
+    "--text", multiple=True, metavar="COLUMN",
+    help="Of a table: its cells are words, even if they look like numbers; may be repeated.",
+)  # fmt: skip
 @_shared
 def split(
-    inputs: tuple[str, ...], no_shuffle: bool, as_json: bool, quiet: bool, verbose: bool,
-    **options: Any,
+    inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...], as_json: bool, quiet: bool,
+    verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Turn LIBSVM text into a block store, reading it once (twice with --min-count).
 
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. Rows are dealt to
-    the blocks at random.
+    the blocks at random. Files that end in .csv, .tsv, .vw, .npz or .parquet are read as what they
+    are; --format tells it of others.
 
     \b
     Example: sbm split day*.svm.gz -o week.sbm --blocks 24
@@ -280,8 +299,9 @@ def split(
 
     begin = time.perf_counter()
     report = job(
-        inputs, shuffle=not no_shuffle, progress=_Terminal(quiet or as_json, verbose), **options
-    )
+        inputs, shuffle=not no_shuffle, text=text or None,
+        progress=_Terminal(quiet or as_json, verbose), **options,
+    )  # fmt: skip
     report["seconds"] = time.perf_counter() - begin
     for problem in report["problems"]:
         _complain(f"skipped {problem}")
@@ -983,6 +1003,7 @@ def _print_tuning(report: dict[str, Any]) -> None:
     help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
     "be repeated.",
 )
+@_format_option
 @click.option("--threads", type=int, metavar="N", help="For parsing; default: all cores.")
 @_shared
 def predict(

@@ -32,6 +32,7 @@ ONLY_IN = {
     "mpi4py": re.compile(r"sbm/distributed/comm\.py"),
     "click": re.compile(r"sbm/cli\.py"),
     "tqdm": re.compile(r"sbm/cli\.py"),
+    "pyarrow": re.compile(r"sbm/store/parquet\.py"),
     "zstandard": re.compile(r"sbm/store/(arrays|text)\.py"),
 }
 TOP_LEVEL = {
@@ -115,6 +116,7 @@ def test_each_library_is_imported_only_where_it_belongs(path):
 def test_only_required_packages_are_imported(path):
     required = {"click", "numba", "llvmlite", "numpy", "scipy", "tqdm", "zstandard", "sbm"}
     required.add("mpi4py")  # of an extra; imported where a program runs in several processes
+    required.add("pyarrow")  # of an extra; imported where a Parquet file is read
     for imported in _imports(path):
         top = imported.split(".")[0]
         assert top in required or top in sys.stdlib_module_names, f"{path} imports {imported}"

@@ -218,8 +218,10 @@ def least_to_split() -> int:
     return INTERPRETER + 6 * PIECE * PIECE_FACTOR
 
 
-def limit_threads(mem: int, threads: int) -> int:
+def limit_threads(mem: int, threads: int, reserved: int = 0) -> int:
     """Return the threads, at most `threads`, whose pieces of text fit beside the batches.
+
+    Of `mem`, `reserved` bytes are taken by the library that reads the input.
 
     Raises
     ------
@@ -227,9 +229,10 @@ def limit_threads(mem: int, threads: int) -> int:
         Not even one does; says what would.
     """
     piece = PIECE * PIECE_FACTOR
-    most = (mem - INTERPRETER - 3 * batch_bytes(mem)) // piece - 2
+    room = mem - reserved
+    most = (room - INTERPRETER - 3 * batch_bytes(room)) // piece - 2
     if most < 1:
-        least = least_to_split()
+        least = least_to_split() + reserved
         raise MemoryPlanError(
             f"--mem {format_size(mem)} is too little to split; "
             f"the least that works is --mem {-(-least // 1_000_000)}MB",

@@ -29,9 +29,12 @@ from sbm.rows import Arena
 from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.files import open_atomically, writing
+from sbm.store.formats import convert_inputs, names_record, open_inputs
 from sbm.store.idtable import IdTable
+from sbm.store.inputs import InputOptions
+from sbm.store.libsvm import ParsedText
 from sbm.store.model import Model
-from sbm.store.text import expand_inputs, parse_sources
+from sbm.store.text import Source
 
 __all__ = ["check_input", "is_same_file", "predict"]
 
@@ -56,6 +59,7 @@ def predict(
     top: int = 1,
     probability: bool = False,
     confusion: Sequence[str | Path] = (),
+    format: str | None = None,  # noqa: A002  its name on the command line
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -65,7 +69,8 @@ def predict(
     ----------
     model : str, Path or Model
     data : str or Path
-        Text (plain, .gz, .bz2, .xz, .zst, or ``-``) or a store.
+        Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Names
+        of features become ids as they did when the model's store was split.
     output : str or Path, optional
         One label (or number) a line goes there, in the order of the input (a store's rows: block by
         block). ``-`` is standard output.
@@ -80,6 +85,8 @@ def predict(
         which the first line names (``labels -1 1``). The label remains that of the decision values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
+    format : str, optional
+        Of `data`, as for `sbm.split`.
     threads : int, optional
         For parsing; default: the cores this process may use.
     progress : Progress, optional
@@ -123,16 +130,19 @@ def predict(
             "leave out --confusion"
         )
     progress = progress or Progress()
-    if not _is_store(data):
+    sources = None if _is_store(data) else _sources(model, data, format)
+    if sources is not None:
         prepare("predict", "float64", progress)
+        if names_record(sources):
+            prepare("names", "float64", progress)
     answers = _answers(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
     unknown = 0
     table = IdTable(model.ids)
     batches = (
         _store_batches(Path(data), table, progress)
-        if _is_store(data)
-        else _text_batches(str(data), table, usable_threads(threads), progress)
+        if sources is None
+        else _text_batches(sources, table, usable_threads(threads), progress)
     )
     with _opened(output) as file:
         _write(answers.title(), file)
@@ -207,7 +217,22 @@ def is_same_file(a: str | Path, b: str | Path) -> bool:
 def check_input(data: str | Path) -> None:
     """Raise `DataError` where `predict` would not find its input."""
     if not _is_store(data):
-        expand_inputs([data])
+        open_inputs([data], InputOptions())
+
+
+def _sources(model: Model, data: str | Path, kind: str | None) -> list[Source]:
+    """Open the input, with names hashed as they were for the model."""
+    options = InputOptions(format=kind)
+    record = model.info.get("names")
+    if record is not None:
+        options = options.following(record if isinstance(record, dict) else {}, "the model")
+    sources = open_inputs([data], options)
+    if record is None and names_record(sources) is not None:
+        raise SettingsError(
+            f"{data} has features with names, but the model was trained on ids without names; "
+            "train it on a store that was split from such text"
+        )
+    return sources
 
 
 def _is_store(data: str | Path) -> bool:
@@ -347,14 +372,16 @@ def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
     return np.argsort(-scores, axis=1, kind="stable")[:, :top].astype(np.int32)
 
 
-def _text_batches(name: str, table: IdTable, threads: int, progress: Progress) -> Iterator[_Batch]:
-    """Parse text and look its ids up."""
-    sources = expand_inputs([name])
+def _text_batches(
+    sources: list[Source], table: IdTable, threads: int, progress: Progress
+) -> Iterator[_Batch]:
+    """Read rows and look their ids up."""
     known = all(s.size for s in sources)
     progress.start("predict", sum(s.size for s in sources) if known else None)
     with ThreadPoolExecutor(threads, "sbm-parse") as pool:
         rows = 0
-        for _, parsed in parse_sources(sources, pool, ahead=threads + 1, dtype="float64"):
+        pieces = convert_inputs(sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64")
+        for _, parsed in pieces:
             rows += len(parsed.labels)
             yield parsed.labels, parsed.indptr, table.find(parsed.ids), parsed.values
             progress.advance(sum(s.parsed for s in sources), rows=rows)

@@ -12,7 +12,7 @@ from sbm.settings import Settings, format_number, nearest
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import Loss, find_loss
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
-from sbm.store.blocks import BlockStore, kept_generations
+from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.store.model import Model
 
 __all__ = [
@@ -272,6 +272,8 @@ def make_model(
         "rows": store.n_rows,
         "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
+    if (names := names_of(store.manifest)) is not None:
+        facts["names"] = names
     labels = model_labels(problems[0], store)
     gc.collect()  # a training and its engine know each other: their arrays would stay until then
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)

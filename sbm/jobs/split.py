@@ -1,4 +1,4 @@
-"""Split: LIBSVM text to a block store, rows dealt to blocks at random.
+"""Split: LIBSVM text, or matrices, to a block store, rows dealt to blocks at random.
 
 Text is parsed in threads, ids become indices in order of first appearance, rows gather in a batch;
 a full batch is permuted and dealt, one chunk to each block, while the next one fills. Memory is two
@@ -11,8 +11,8 @@ the others.
 
 import contextlib
 import datetime
-import os
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +33,20 @@ from sbm.jobs.warm import prepare
 from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
+from sbm.store.chunks import chunk_source
+from sbm.store.formats import (
+    FORMATS,
+    convert_inputs,
+    names_record,
+    open_inputs,
+    plain_name,
+    reader_memory,
+)
 from sbm.store.idtable import IdTable
+from sbm.store.inputs import InputOptions
 from sbm.store.libsvm import ParsedText
 from sbm.store.shards import shard_path
-from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
+from sbm.store.text import PIECE, Source
 
 __all__ = ["default_store", "split"]
 
@@ -47,13 +57,14 @@ MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 def default_store(first_input: str) -> Path:
     """``big.svm.zst`` -> ``big.sbm``, in the current folder."""
     name = Path(first_input).name
-    for ending in (".gz", ".bz2", ".xz", ".zst", ".svm", ".libsvm", ".txt"):
+    name = plain_name(name)
+    for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
 
 
 def split(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
     store: str | Path | None = None,
     *,
     blocks: int | None = None,
@@ -69,17 +80,26 @@ def split(
     force: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
+    name: str = "arrays",
+    format: str | None = None,  # noqa: A002  its name on the command line
+    hash_bits: int | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make a block store from LIBSVM text.
+    """Make a block store from LIBSVM text, or from matrices.
 
     Parameters
     ----------
-    inputs : str, Path or sequence of these
+    inputs : str, Path or iterable of these, or of (X, y)
         Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
         with `min_count`. With `append` and without `store` one of them may be the store.
+
+        Or chunks of rows: X is a scipy.sparse matrix or array, or a dense matrix, shape (n_rows,
+        any), y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
+        iterator is read once; `min_count` needs what can be iterated over again, as a list.
     store : str or Path, optional
-        Default: the first input's name with ``.sbm``.
+        Default: the first input's name with ``.sbm``. Chunks have none.
     blocks : int, optional
         Number of blocks.
     block_size : int or str, optional
@@ -98,16 +118,28 @@ def split(
     threads : int, optional
         Default: the cores this process may use.
     mem : int or str
-        Bound of the process's peak resident memory.
+        Bound of the process's peak resident memory; the chunks of the caller come on top.
     append : bool
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, take a source a second time.
     on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text.
+        What to do with a line that is not LIBSVM text, or a row with numbers that are not finite.
     min_count : int
         Leave out features that fewer rows have; rows that lose all of theirs stay, empty. With
         `append` only the new rows count, and features of the store stay.
+    name : str
+        What the store calls chunks, which have no file name.
+    format : str, optional
+        A key of `sbm.store.formats.FORMATS`; default: what each file name tells, LIBSVM text where
+        it tells nothing.
+    hash_bits : int, optional
+        Of formats whose features have names: ids are so many bits of their hashes. Default: 22,
+        with `append` that of the store.
+    label : str, optional
+        Column of the labels in a table.
+    text : sequence of str, optional
+        Columns of a table whose cells are words, even if they look like numbers.
     progress : Progress, optional
         Is told the bytes read.
 
@@ -127,10 +159,20 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    if append and store is None:
-        names, store = _find_store(names)
-    sources = expand_inputs(names)
+    names, chunks = _names_or_chunks(inputs)
+    asked = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
+    if chunks is not None:
+        if store is None:
+            raise SettingsError("chunks have no file name; name the store, as sbm.split(chunks, S)")
+        sources = [chunk_source(chunks, name)]
+    else:
+        if append and store is None:
+            names, store = _find_store(names)
+        if append and store is not None:
+            names_before = store_files.names_of(store_files.read_manifest(Path(store)))
+            if names_before is not None:
+                asked = asked.following(names_before, str(store))
+        sources = open_inputs(names, asked)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
     if store is None and sources[0].name == "-":
@@ -140,9 +182,11 @@ def split(
         dtype = store_files.read_manifest(target)["dtype"]
     _check_shards(shards, blocks, append)
     progress = progress or Progress()
+    reserved = reader_memory(sources)
     options = within_limit(
         lambda bound: _check_options(
-            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count
+            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count,
+            reserved,
         ),
         parse_size(mem), system_limit(), progress.note,
     )  # fmt: skip
@@ -151,6 +195,8 @@ def split(
         _refuse_pipes(sources)
     return_freed_memory()
     prepare("split", options.dtype, progress)
+    if names_record(sources) is not None:
+        prepare("names", "float64", progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
@@ -161,13 +207,32 @@ def split(
                 raise
             _require_second_reading(sources, options)
             options = _with_less(options, progress)
-            sources = expand_inputs(names)
+            sources = [source.again() for source in sources]
+
+
+def _names_or_chunks(
+    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
+) -> tuple[list[str | Path], Iterable[tuple[Any, Any]] | None]:
+    """Tell names of files from chunks of rows; an iterator is asked for no more than its first."""
+    if isinstance(inputs, str | Path):
+        return [inputs], None
+    given: Iterable[Any] = inputs
+    if isinstance(inputs, Sequence):
+        first = list(inputs[:1])
+    elif isinstance(inputs, Iterator):
+        first = list(itertools.islice(inputs, 1))
+        given = itertools.chain(first, inputs)
+    else:
+        return [], given
+    if not first or isinstance(first[0], str | Path):
+        return list(given), None
+    return [], given
 
 
 def _require_second_reading(sources: list[Source], options: SplitOptions) -> None:
     """Notice that memory ran out when something was gone that is read only once."""
     for source in sources:
-        if source.read and not _is_file(source):
+        if source.read and not source.comes_again:
             raise MemoryPlanError(
                 f"memory ran out while reading {source.name}, with --mem "
                 f"{format_size(options.mem)}, and it cannot be read again; give less --mem than "
@@ -215,6 +280,7 @@ def _check_options(
     bound: int,
     on_error: str,
     min_count: int,
+    reserved: int,
 ) -> SplitOptions:
     if blocks is not None and block_size is not None:
         raise SettingsError("give --blocks or --block-size, not both")
@@ -241,8 +307,8 @@ def _check_options(
         seed=seed,
         shuffle=shuffle,
         level=level,
-        threads=limit_threads(bound, usable_threads(threads)),
-        mem=bound,
+        threads=limit_threads(bound, usable_threads(threads), reserved),
+        mem=bound - reserved,
         skip=on_error == "skip",
         min_count=min_count,
     )
@@ -262,13 +328,14 @@ def _check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
         )
 
 
-def _is_file(source: Source) -> bool:
-    return source.name != "-" and os.path.isfile(source.name)
-
-
 def _refuse_pipes(sources: list[Source]) -> None:
     for source in sources:
-        if not _is_file(source):
+        if source.chunks is not None and not source.comes_again:
+            raise SettingsError(
+                "an iterator of chunks can be read only once, and min_count reads twice; give a "
+                "list, or an object whose __iter__ begins anew"
+            )
+        if not source.comes_again:
             raise SettingsError(
                 f"{source.name} can be read only once, and --min-count reads twice; "
                 "write the text to a file first"
@@ -338,6 +405,8 @@ def _fill_store(
         "deal": dealer.record(),
         "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if (names := names_record(sources)) is not None:
+        entry["options"]["names"] = names
     left_out = {"features": 0, "nnz": 0}
     if counted is not None:
         left_out = {"features": counted.n_rare, "nnz": counted.nnz - dealer.nnz}
@@ -400,7 +469,7 @@ def _count(
     progress: Progress,
 ) -> _Counted:
     """Read the sources a first time, and put the ids that are to be kept into the table."""
-    again = [Source(s.name, s.size) for s in sources]  # what the second reading counts is kept
+    again = [source.again() for source in sources]  # what the second reading counts is kept
     counter = FeatureCounter(ids, options)
     _read("count", again, counter, options, pool, progress)
     return _Counted(again, counter.forget_rare(), counter.nnz)
@@ -444,7 +513,7 @@ def _read(
         text = CodedText.of(parsed, taker.ids, buffers)
         return text.without_unknown(taker.ids, buffers) if only_known else text
 
-    pieces = convert_sources(
+    pieces = convert_inputs(
         sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip

@@ -64,6 +64,7 @@ from sbm.solver.losses import find_loss
 from sbm.solver.onepass import caches_nnz
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
+from sbm.store.formats import FORMATS, LIBSVM, format_of
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
 from sbm.store.model import Model, check_output
@@ -144,6 +145,7 @@ def stream(
     path = Path(model)
     check_output(path)
     sources = None if names is None else expand_inputs(names)
+    _refuse_other_formats(sources or [])
     with _opened(path, settings, options, resume) as opened:
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
@@ -165,6 +167,16 @@ def stream(
             raise one.out_of_memory() from error
         finally:
             one.close()
+
+
+def _refuse_other_formats(sources: Sequence[Source]) -> None:
+    """Notice files that are no LIBSVM text, which alone can be gone on with in its middle."""
+    for source in sources:
+        if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
+            raise SettingsError(
+                f"{source.name} is {found.name} by its name, and sbm stream reads LIBSVM text; "
+                "make a store of it with sbm split, and train on that"
+            )
 
 
 def _refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:

@@ -39,7 +39,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-_WITHOUT_STORE = ("split", "predict")
+_WITHOUT_STORE = ("split", "predict", "names")
 _STREAM = "stream-"
 _WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 
@@ -58,7 +58,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, ``predict`` (of text), ``class-blocks``, or what `kernels_of` says.
+        ``split``, ``predict`` (of text), ``names`` (of features), ``class-blocks``, or what
+        `kernels_of` says.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.
@@ -106,6 +107,8 @@ def run(command: str, value_type: str, folder: str) -> None:
     """
     if command == "predict":
         return _predict(Path(folder))
+    if command == "names":
+        return _names()
     if command.startswith(_STREAM):
         return _stream(command.removeprefix(_STREAM), value_type, Path(folder))
     from sbm.jobs.split import split
@@ -153,6 +156,15 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
         settings = Settings(**_SETTINGS.get(kind, {}))
         options = {"learner": learner, "dtype": dtype}
         stream(source, folder / "t.model", settings, options=options)
+
+
+def _names() -> None:
+    from sbm.store.libsvm import SPARE
+    from sbm.store.vw import hash_names, parse_vw
+
+    text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()
+    parse_vw(text, len(text) - SPARE, mask=1023)
+    hash_names([b"a"], 10)
 
 
 def _predict(folder: Path) -> None:

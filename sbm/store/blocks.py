@@ -59,6 +59,7 @@ from sbm.store.manifest import (
     features_name,
     index_name,
     kept_generations,
+    names_of,
     next_block,
     read_manifest,
     write_manifest,
@@ -67,7 +68,8 @@ from sbm.store.shards import read_shard
 
 __all__ = [
     "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
-    "kept_generations", "next_block", "read_manifest", "require_whole", "write_generation",
+    "kept_generations", "names_of", "next_block", "read_manifest", "require_whole",
+    "write_generation",
     "write_manifest",
 ]  # fmt: skip
 

@@ -11,13 +11,16 @@ numbers, rounded correctly to float64; ``inf`` and ``nan`` are refused. Ids are 
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["LARGEST_VALUE", "SPARE", "ParsedText", "Room", "TextError", "parse_text"]
+__all__ = [
+    "LARGEST_VALUE", "SPARE", "ParsedText", "Room", "TextError", "TextParser", "parse_text",
+]  # fmt: skip
 
 kernels = load("sbm.store.kernels.text")
 
@@ -128,6 +131,16 @@ class Room:
         self.indptr = np.zeros(size // 2 + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
         self.values = np.empty(size // 4 + 1, dtype)
+
+
+class TextParser(Protocol):
+    """What makes rows of whole lines, as `parse_text` does."""
+
+    def __call__(
+        self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
+    ) -> ParsedText:
+        """Parse a piece of text."""
+        ...
 
 
 def parse_text(

@@ -17,7 +17,7 @@ from sbm.store.records import decode_record, encode_record
 
 __all__ = [
     "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
-    "features_name", "index_name", "kept_generations", "next_block", "read_manifest",
+    "features_name", "index_name", "kept_generations", "names_of", "next_block", "read_manifest",
     "write_manifest",
 ]  # fmt: skip
 
@@ -217,6 +217,12 @@ def _is_deal(deal: Any, generation: dict[str, Any]) -> bool:
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Entries of the generations whose blocks were not expired."""
     return [g for g in manifest["generations"] if "expired" not in g]
+
+
+def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """How names of features became ids, where some have names; see `InputOptions.record`."""
+    records = (g["options"].get("names") for g in kept_generations(manifest))
+    return next((record for record in records if isinstance(record, dict)), None)
 
 
 def next_block(manifest: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """LIBSVM text from files, compressed files and pipes, in pieces that end at line ends."""
 
 import bz2
+import contextlib
 import glob
 import hashlib
 import io
@@ -10,7 +11,7 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -22,7 +23,8 @@ import zstandard
 
 from sbm.errors import DataError
 from sbm.store.buffers import Buffers
-from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, parse_text
+from sbm.store.inputs import InputOptions
+from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, TextParser, parse_text
 from sbm.store.live import (
     TAIL,
     Interruptible,
@@ -36,7 +38,10 @@ from sbm.store.live import (
     put_back,
 )  # fmt: skip
 
-__all__ = ["PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "parse_sources"]
+__all__ = [
+    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
+    "parse_sources", "unpacked",
+]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
 
@@ -77,6 +82,12 @@ class Source:
         Whether its last line had no line end.
     was_replaced : bool
         Whether a file that was followed has been replaced by another one.
+    chunks : iterable of (matrix, labels), or None
+        Instead of bytes, rows in memory; see `sbm.store.chunks`.
+    format : str
+        A key of `FORMATS` (`sbm/store/formats.py`).
+    options : InputOptions
+        How it is read.
     """
 
     name: str
@@ -98,6 +109,22 @@ class Source:
     carried: bytes = b""
     is_open: bool = False
     was_replaced: bool = False
+    chunks: Iterable[Any] | None = None
+    format: str = "libsvm"
+    options: InputOptions = field(default_factory=InputOptions)
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it can be read a second time."""
+        if self.chunks is not None:
+            return iter(self.chunks) is not self.chunks
+        return self.name != "-" and os.path.isfile(self.name)
+
+    def again(self) -> "Source":
+        """The same, nothing of it read."""
+        return Source(
+            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
+        )
 
     @property
     def path(self) -> str:
@@ -262,9 +289,7 @@ def _read_pieces(
     is_last: bool,
 ) -> Iterator[_Piece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
-    if source.name == "-" and sys.stdin is None:
-        raise DataError("-: standard input is closed; give files, or text through a pipe")
-    raw: Any = sys.stdin.buffer if source.name == "-" else _open(source.name, patience)
+    raw = _open(source.name, patience)
     try:
         opener = _OPENERS.get(Path(source.name).suffix.lower())
         digested = _Digested(raw, source)
@@ -274,7 +299,7 @@ def _read_pieces(
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.place.text == 0:
-                _refuse_compressed(piece)
+                _refuse_compressed(source.name, piece.text[: min(6, piece.size)].tobytes())
             is_first = is_first and not piece.size
             yield piece
         if patience is None:
@@ -284,8 +309,51 @@ def _read_pieces(
             raw.close()
 
 
+@contextlib.contextmanager
+def unpacked(source: Source) -> Iterator[io.RawIOBase]:
+    """Open the bytes of a source, decompressed, to read them once from beginning to end.
+
+    The source is told how many were read on the disk, and their digest at the end.
+
+    Raises
+    ------
+    DataError
+        While reading: the file is damaged.
+    """
+    raw = _open(source.name, None)
+    try:
+        opener = _OPENERS.get(Path(source.name).suffix.lower())
+        digested = _Digested(raw, source)
+        yield _Unpacked(source, opener(digested) if opener else digested, opener is not None)
+        digested.finish()
+    finally:
+        if source.name != "-":
+            raw.close()
+
+
+class _Unpacked(io.RawIOBase):
+    """Text as the library's own readers of lines want it."""
+
+    def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
+        self._source, self._stream, self._is_known = source, stream, is_packed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = _fill(self._source, self._stream, memoryview(buffer)) or 0
+        if not self._is_known:
+            _refuse_compressed(self._source.name, bytes(memoryview(buffer)[: min(n, 6)]))
+            self._is_known = True
+        return n
+
+
 def _open(name: str, patience: Patience | None) -> Any:
-    """Open a file; with patience, without waiting for somebody to write to a named pipe."""
+    """Open an input; with patience, without waiting for somebody to write to a named pipe."""
+    if name == "-":
+        if sys.stdin is None:
+            raise DataError("-: standard input is closed; give files, or text through a pipe")
+        return sys.stdin.buffer
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -334,13 +402,12 @@ def _go_on(
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def _refuse_compressed(piece: _Piece) -> None:
+def _refuse_compressed(name: str, begin: bytes) -> None:
     """Notice compressed data under a name, or in a pipe, that does not say so."""
-    begin = piece.text[: min(6, piece.size)].tobytes()
-    for magic, name in _MAGIC.items():
+    for magic, kind in _MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
-                f"{piece.source.name}: found {name} data; decompress it on its way (zcat, zstdcat) "
+                f"{name}: found {kind} data; decompress it on its way (zcat, zstdcat) "
                 "or give a file name that ends in .gz, .bz2, .xz or .zst"
             )
 
@@ -424,7 +491,7 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
-def _one_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+def one_ahead(pieces: Iterator[T]) -> Iterator[T]:
     """Yield the same pieces, while the next one is read, hashed and decompressed in a thread."""
     with ThreadPoolExecutor(1, "sbm-read") as reader:
         coming = reader.submit(next, pieces, None)
@@ -437,9 +504,15 @@ class _Parser(Generic[T]):
     """Parses pieces of text in threads, each of which has its own room."""
 
     def __init__(
-        self, buffers: Buffers, convert: Callable[[ParsedText], T], dtype: str, skip: bool
+        self,
+        buffers: Buffers,
+        parse: TextParser,
+        convert: Callable[[ParsedText], T],
+        dtype: str,
+        skip: bool,
     ) -> None:
-        self._buffers, self._convert, self._dtype, self._skip = buffers, convert, dtype, skip
+        self._buffers, self._parse, self._convert = buffers, parse, convert
+        self._dtype, self._skip = dtype, skip
         self._local = threading.local()
 
     def __call__(self, piece: _Piece) -> tuple[ParsedText, T]:
@@ -447,7 +520,7 @@ class _Parser(Generic[T]):
         room = getattr(self._local, "room", None)
         if room is None:
             room = self._local.room = Room(PIECE + 1, self._dtype)
-        parsed = parse_text(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
+        parsed = self._parse(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
         converted = self._convert(parsed)
         self._buffers.give_back(piece.text)
         return parsed, converted
@@ -459,6 +532,7 @@ def convert_sources(
     convert: Callable[[ParsedText], T],
     *,
     ahead: int,
+    parse: TextParser = parse_text,
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
@@ -477,6 +551,8 @@ def convert_sources(
         Makes of a piece what is yielded; the arrays of the piece are good until it returns.
     ahead : int
         Pieces in flight.
+    parse : TextParser
+        Of the text's format.
     dtype : {"float32", "float64"}
         Type of the values.
     skip : bool
@@ -496,7 +572,7 @@ def convert_sources(
         The first refused line, as ``file:line: found, expected``.
     """
     buffers = Buffers(PIECE + SPARE)
-    parse = _Parser(buffers, convert, dtype, skip)
+    task = _Parser(buffers, parse, convert, dtype, skip)
     flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
     coming = deque(sources)
     while coming and not (patience is not None and patience.gave_up):
@@ -504,7 +580,7 @@ def convert_sources(
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
         if patience is not None or os.path.isfile(source.name):
             # A pipe that cannot be interrupted would keep the thread when we want to end.
-            pieces = _one_ahead(pieces)
+            pieces = one_ahead(pieces)
         broken = None
         while True:
             try:
@@ -513,7 +589,7 @@ def convert_sources(
                 piece, broken = None, error
             if piece is None:
                 break
-            flight.append((piece, pool.submit(parse, piece)))
+            flight.append((piece, pool.submit(task, piece)))
             while len(flight) > (ahead if piece.size else 0):
                 yield from _take(*flight.popleft(), skip, explain)
         while flight:  # a source's counters are complete before the next one begins
