@@ -1,4 +1,4 @@
-"""Split: LIBSVM text to a block store, rows dealt to blocks at random.
+"""Split: LIBSVM text, or matrices, to a block store, rows dealt to blocks at random.
 
 Text is parsed in threads, ids become indices in order of first appearance, rows gather in a batch;
 a full batch is permuted and dealt, one chunk to each block, while the next one fills. Memory is two
@@ -11,8 +11,8 @@ the others.
 
 import contextlib
 import datetime
-import os
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +33,12 @@ from sbm.jobs.warm import prepare
 from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers
+from sbm.store.chunks import chunk_source
+from sbm.store.formats import convert_inputs
 from sbm.store.idtable import IdTable
 from sbm.store.libsvm import ParsedText
 from sbm.store.shards import shard_path
-from sbm.store.text import PIECE, Source, convert_sources, expand_inputs
+from sbm.store.text import PIECE, Source, expand_inputs
 
 __all__ = ["default_store", "split"]
 
@@ -53,7 +55,7 @@ def default_store(first_input: str) -> Path:
 
 
 def split(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
     store: str | Path | None = None,
     *,
     blocks: int | None = None,
@@ -69,17 +71,22 @@ def split(
     force: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
+    name: str = "arrays",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make a block store from LIBSVM text.
+    """Make a block store from LIBSVM text, or from matrices.
 
     Parameters
     ----------
-    inputs : str, Path or sequence of these
+    inputs : str, Path or iterable of these, or of (X, y)
         Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
         with `min_count`. With `append` and without `store` one of them may be the store.
+
+        Or chunks of rows: X is a scipy.sparse matrix or array, or a dense matrix, shape (n_rows,
+        any), y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
+        iterator is read once; `min_count` needs what can be iterated over again, as a list.
     store : str or Path, optional
-        Default: the first input's name with ``.sbm``.
+        Default: the first input's name with ``.sbm``. Chunks have none.
     blocks : int, optional
         Number of blocks.
     block_size : int or str, optional
@@ -98,16 +105,18 @@ def split(
     threads : int, optional
         Default: the cores this process may use.
     mem : int or str
-        Bound of the process's peak resident memory.
+        Bound of the process's peak resident memory; the chunks of the caller come on top.
     append : bool
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, take a source a second time.
     on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text.
+        What to do with a line that is not LIBSVM text, or a row with numbers that are not finite.
     min_count : int
         Leave out features that fewer rows have; rows that lose all of theirs stay, empty. With
         `append` only the new rows count, and features of the store stay.
+    name : str
+        What the store calls chunks, which have no file name.
     progress : Progress, optional
         Is told the bytes read.
 
@@ -127,10 +136,15 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    if append and store is None:
-        names, store = _find_store(names)
-    sources = expand_inputs(names)
+    names, chunks = _names_or_chunks(inputs)
+    if chunks is not None:
+        if store is None:
+            raise SettingsError("chunks have no file name; name the store, as sbm.split(chunks, S)")
+        sources = [chunk_source(chunks, name)]
+    else:
+        if append and store is None:
+            names, store = _find_store(names)
+        sources = expand_inputs(names)
     if not sources:
         raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
     if store is None and sources[0].name == "-":
@@ -160,13 +174,32 @@ def split(
                 raise
             _require_second_reading(sources, options)
             options = _with_less(options, progress)
-            sources = expand_inputs(names)
+            sources = [source.again() for source in sources]
+
+
+def _names_or_chunks(
+    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
+) -> tuple[list[str | Path], Iterable[tuple[Any, Any]] | None]:
+    """Tell names of files from chunks of rows; an iterator is asked for no more than its first."""
+    if isinstance(inputs, str | Path):
+        return [inputs], None
+    given: Iterable[Any] = inputs
+    if isinstance(inputs, Sequence):
+        first = list(inputs[:1])
+    elif isinstance(inputs, Iterator):
+        first = list(itertools.islice(inputs, 1))
+        given = itertools.chain(first, inputs)
+    else:
+        return [], given
+    if not first or isinstance(first[0], str | Path):
+        return list(given), None
+    return [], given
 
 
 def _require_second_reading(sources: list[Source], options: SplitOptions) -> None:
     """Notice that memory ran out when something was gone that is read only once."""
     for source in sources:
-        if source.read and not _is_file(source):
+        if source.read and not source.comes_again:
             raise MemoryPlanError(
                 f"memory ran out while reading {source.name}, with --mem "
                 f"{format_size(options.mem)}, and it cannot be read again; give less --mem than "
@@ -261,13 +294,14 @@ def _check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
         )
 
 
-def _is_file(source: Source) -> bool:
-    return source.name != "-" and os.path.isfile(source.name)
-
-
 def _refuse_pipes(sources: list[Source]) -> None:
     for source in sources:
-        if not _is_file(source):
+        if source.chunks is not None and not source.comes_again:
+            raise SettingsError(
+                "an iterator of chunks can be read only once, and min_count reads twice; give a "
+                "list, or an object whose __iter__ begins anew"
+            )
+        if not source.comes_again:
             raise SettingsError(
                 f"{source.name} can be read only once, and --min-count reads twice; "
                 "write the text to a file first"
@@ -399,7 +433,7 @@ def _count(
     progress: Progress,
 ) -> _Counted:
     """Read the sources a first time, and put the ids that are to be kept into the table."""
-    again = [Source(s.name, s.size) for s in sources]  # what the second reading counts is kept
+    again = [source.again() for source in sources]  # what the second reading counts is kept
     counter = FeatureCounter(ids, options)
     _read("count", again, counter, options, pool, progress)
     return _Counted(again, counter.forget_rare(), counter.nnz)
@@ -443,7 +477,7 @@ def _read(
         text = CodedText.of(parsed, taker.ids, buffers)
         return text.without_unknown(taker.ids, buffers) if only_known else text
 
-    pieces = convert_sources(
+    pieces = convert_inputs(
         sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -77,6 +77,8 @@ class Source:
         Whether its last line had no line end.
     was_replaced : bool
         Whether a file that was followed has been replaced by another one.
+    chunks : iterable of (matrix, labels), or None
+        Instead of bytes, rows in memory; see `sbm.store.chunks`.
     """
 
     name: str
@@ -98,6 +100,18 @@ class Source:
     carried: bytes = b""
     is_open: bool = False
     was_replaced: bool = False
+    chunks: Iterable[Any] | None = None
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it can be read a second time."""
+        if self.chunks is not None:
+            return iter(self.chunks) is not self.chunks
+        return self.name != "-" and os.path.isfile(self.name)
+
+    def again(self) -> "Source":
+        """The same, nothing of it read."""
+        return Source(self.name, self.size, chunks=self.chunks)
 
     @property
     def path(self) -> str:

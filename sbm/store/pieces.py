@@ -1,0 +1,243 @@
+"""Rows that come as arrays instead of text, checked, in pieces of bounded size."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.settings import format_number
+from sbm.store.libsvm import LARGEST_VALUE, ParsedText
+from sbm.store.text import PIECE, Source
+
+__all__ = [
+    "LARGEST_ROW", "Digest", "RowPiece", "checked_rows", "convert_pieces", "cut_rows",
+    "piece_nnz", "refuse_long_row",
+]  # fmt: skip
+
+LARGEST_ROW = 1 << 26  # nonzeros, where memory has no bound
+_NONZERO = 16  # bytes of an id and a value, or of a row's end and its label
+MOST_PROBLEMS = 20  # refused rows of a piece that are described
+
+T = TypeVar("T")
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowPiece:
+    """Some rows of a source, in its order.
+
+    Attributes
+    ----------
+    parsed : ParsedText
+        The rows that are taken; `n_lines` counts the others, too, `n_errors` them alone.
+    problems : list of str
+        What is wrong with the first ones of those, with their place.
+    read : int
+        Bytes read of the source when the piece was complete.
+    """
+
+    parsed: ParsedText
+    problems: list[str]
+    read: int
+
+
+class Digest:
+    """SHA-256 of rows, the same whatever pieces they come in."""
+
+    def __init__(self) -> None:
+        self._hashes = [hashlib.sha256() for _ in range(4)]
+
+    def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
+        """Take rows; their arrays are those of `checked_rows`."""
+        arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
+        for part, array in zip(self._hashes, arrays, strict=True):
+            part.update(array)
+
+    def hexdigest(self) -> str:
+        """Digest of all rows so far."""
+        return hashlib.sha256(b"".join(part.digest() for part in self._hashes)).hexdigest()
+
+
+def piece_nnz() -> int:
+    """Nonzeros and rows of a piece, together, which take the memory of a piece of text."""
+    return PIECE // _NONZERO
+
+
+def cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Yield first row, and row behind the last, of pieces; a longer row is alone in its piece.
+
+    Parameters
+    ----------
+    indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
+    """
+    most, n = piece_nnz(), len(indptr) - 1
+    begin = 0
+    while begin < n:
+        end = min(begin + most, n)
+        ends = indptr[begin + 1 : end + 1]
+        fits = int(np.searchsorted(ends, indptr[begin] + most, side="right"))
+        end = begin + max(1, fits)
+        yield begin, end
+        begin = end
+
+
+def refuse_long_row(place: str, nnz: int, largest: int) -> None:
+    """Notice a row that there is no room for.
+
+    Raises
+    ------
+    DataError
+        It has more than `largest` nonzeros.
+    """
+    if nnz > largest:
+        raise DataError(
+            f"{place}: found a row of {nnz} nonzeros, more than --mem has room for; raise --mem"
+        )
+
+
+def checked_rows(
+    labels: Floats,
+    indptr: Ints,
+    ids: Ints,
+    values: Floats,
+    *,
+    dtype: str,
+    place: Callable[[int], str],
+    read: int,
+    digest: Digest | None = None,
+) -> RowPiece:
+    """Bring rows into the form that the parser of text gives them, and leave out wrong ones.
+
+    Ids are sorted within a row, and the values of one that comes again are added up. Zeros that are
+    there stay, as they do in text.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (n_rows,), float64
+    indptr : ndarray, shape (n_rows + 1,), int64
+        Begins with 0.
+    ids : ndarray, shape (nnz,), int64
+        In any order; negative ones stand for ids that are too large, too.
+    values : ndarray, shape (nnz,), float64
+    dtype : {"float32", "float64"}
+        Type of the values returned.
+    place : function
+        Says where the k-th of these rows comes from.
+    read : int
+        Bytes read of the source so far.
+    digest : Digest, optional
+        Takes the rows, wrong ones included.
+    """
+    if not _is_ascending(indptr, ids):
+        indptr, ids, values = _sorted(indptr, ids, values)
+    if digest is not None:
+        digest.add(labels, indptr, ids, values)
+    limit = LARGEST_VALUE[dtype]
+    bad_labels = np.flatnonzero(~np.isfinite(labels))
+    bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= limit))
+    rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
+    n_rows = len(labels)
+    wrong = np.zeros(n_rows, np.bool_)
+    wrong[bad_labels] = wrong[rows_of_values] = True
+    problems = []
+    for row in np.flatnonzero(wrong)[:MOST_PROBLEMS].tolist():
+        if not np.isfinite(labels[row]):
+            found = f"found {labels[row]} as the label, but only finite numbers are allowed"
+        else:
+            k = int(bad_values[np.searchsorted(rows_of_values, row)])
+            found = _describe(int(ids[k]), float(values[k]))
+        problems.append(f"{place(row)}: {found}")
+    n_wrong = int(np.count_nonzero(wrong))
+    if n_wrong:
+        kept = ~wrong
+        lengths = np.diff(indptr)
+        nonzeros = np.repeat(kept, lengths)
+        labels, ids, values = labels[kept], ids[nonzeros], values[nonzeros]
+        indptr = np.concatenate([[0], np.cumsum(lengths[kept])])
+    ones = bool((values == 1).all())
+    parsed = ParsedText(
+        labels, indptr, ids, None if ones else values.astype(dtype, copy=False), n_rows, [], n_wrong
+    )
+    return RowPiece(parsed, problems, read)
+
+
+def _describe(identity: int, value: float) -> str:
+    if identity < 0:
+        return (
+            "found a feature id that is negative or larger than 9223372036854775807; ids are "
+            "numbers between"
+        )
+    found = f"found {format_number(value)} as the value of feature {identity}"
+    if not np.isfinite(value):
+        return f"{found}, but only finite numbers are allowed"
+    return (
+        f"{found}, too large for the value type (float64 reaches 1.79e308, float32 3.4e38; "
+        "see --dtype)"
+    )
+
+
+def _is_ascending(indptr: Ints, ids: Ints) -> bool:
+    """Whether ids increase strictly within each row."""
+    steps = ids[1:] > ids[:-1]
+    first = indptr[1:-1]
+    steps[first[(first > 0) & (first < len(ids))] - 1] = True  # from row to row they may fall
+    return bool(steps.all())
+
+
+def _sorted(indptr: Ints, ids: Ints, values: Floats) -> tuple[Ints, Ints, Floats]:
+    """Sort ids within rows, and add up the values of equal ones, in their order."""
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    order = np.lexsort((ids, rows))  # stable
+    ids, values = ids[order], values[order]
+    new = np.ones(len(ids), np.bool_)
+    new[1:] = (ids[1:] != ids[:-1]) | (rows[1:] != rows[:-1])
+    first = np.flatnonzero(new)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        values = np.add.reduceat(values, first)
+    counts = np.bincount(rows[first], minlength=len(indptr) - 1)
+    return np.concatenate([[0], np.cumsum(counts)]), ids[first], values
+
+
+def convert_pieces(
+    source: Source,
+    pieces: Iterable[RowPiece],
+    pool: ThreadPoolExecutor,
+    convert: Callable[[ParsedText], T],
+    *,
+    ahead: int,
+    skip: bool,
+) -> Iterator[tuple[Source, T]]:
+    """Convert pieces of rows in threads, and yield them in order; see `convert_sources`.
+
+    Raises
+    ------
+    DataError
+        The first refused row, unless refused rows are left out.
+    """
+    flight: deque[tuple[RowPiece, Future[T]]] = deque()
+    for piece in pieces:
+        flight.append((piece, pool.submit(convert, piece.parsed)))
+        while len(flight) > ahead:
+            yield source, _taken(source, *flight.popleft(), skip)
+    while flight:
+        yield source, _taken(source, *flight.popleft(), skip)
+
+
+def _taken(source: Source, piece: RowPiece, task: "Future[Any]", skip: bool) -> Any:
+    """Count a piece, and return what became of it."""
+    converted = task.result()
+    if piece.problems and not skip:
+        raise DataError(piece.problems[0])
+    source.problems += piece.problems[: 20 - len(source.problems)]
+    source.rows += len(piece.parsed.labels)
+    source.lines += piece.parsed.n_lines
+    source.skipped += piece.parsed.n_errors
+    source.parsed = source.text = piece.read
+    return converted
