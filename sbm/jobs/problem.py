@@ -1,6 +1,5 @@
 """From settings and a store to an optimization problem, and from weights to a model."""
 
-import gc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -273,7 +272,6 @@ def make_model(
         "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
     labels = model_labels(problems[0], store)
-    gc.collect()  # a training and its engine know each other: their arrays would stay until then
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
 
 
