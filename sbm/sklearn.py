@@ -10,7 +10,7 @@ Where they differ from what is usual in scikit-learn:
   the others, as in `sklearn.svm.LinearSVC`.
 - Training ends at a certified gap, not at an exact optimum: the order of the rows, or a sample
   weight of 2 instead of a row that is there twice, gives coefficients that differ within `tol`.
-- `partial_fit` does not go on after `fit`: the variables of the rows are gone then. It says so.
+- `partial_fit` after `fit` begins anew, with a warning: the variables of the rows are gone.
 - `class_weight` multiplies the cost of a class's own rows; of one-vs-rest only where they are the
   positive ones, as in `sklearn.svm.LinearSVC`.
 """
@@ -140,13 +140,15 @@ class _Linear(BaseEstimator):
         return self._learner.learn(_rows_of(X, y, weights, self._learner))
 
     def _is_first_batch(self) -> bool:
-        """Whether `partial_fit` begins, which it does not after `fit`."""
+        """Whether `partial_fit` begins; says so where that forgets what `fit` found."""
         self._learner = getattr(self, "_learner", None)
-        if self._learner is None and hasattr(self, "coef_"):
-            raise DataError(
-                "this estimator was fitted by fit, which keeps nothing for partial_fit to go on "
-                "with; clone it, and give all batches to partial_fit"
+        if self._learner is None and hasattr(self, "dual_gap_"):
+            warnings.warn(
+                "partial_fit begins anew: what fit found is forgotten, as it keeps no variables of "
+                "rows to go on from; give all batches to partial_fit",
+                stacklevel=3,
             )
+            del self.dual_gap_
         return self._learner is None
 
     def _keep(self, model: Model) -> None:
@@ -314,10 +316,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Raises
         ------
         ValueError
-            A label that `classes` has not, parameters that changed since the first batch, or an
-            estimator that was fitted by `fit`.
+            A label that `classes` has not, or parameters that changed since the first batch.
         """
         first = self._is_first_batch()
+        if first and classes is not None:
+            self.__dict__.pop("classes_", None)  # of an earlier fit
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, reset=first)
         _check_partial_fit_first_call(self, classes)
         unknown = np.setdiff1d(y, self.classes_)
