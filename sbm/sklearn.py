@@ -61,6 +61,7 @@ __all__ = ["SBMClassifier", "SBMOneClass", "SBMRegressor"]
 Floats = npt.NDArray[np.float64]
 
 _TYPES = [np.float64, np.float32]
+_DTYPES = ("auto", "float32", "float64")
 _AT_A_TIME = 1 << 20  # values that are looked at at a time
 
 # Parameters of estimators that are settings of ours; the others take a line of code.
@@ -108,7 +109,7 @@ class _Linear(BaseEstimator):
         chosen = self._settings(**settings)
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
-            store = BlockStore(_store_of(X, y, folder, self.mem, self.blocks, chosen))
+            store = BlockStore(self._store_of(X, y, folder, chosen))
             if _is_path(X):
                 self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
             _refuse_wide(self.n_features_in_, store.labels, chosen)
@@ -127,6 +128,26 @@ class _Linear(BaseEstimator):
             )
         return model
 
+    def _store_of(self, X: Any, y: Any, folder: Path, settings: Settings) -> Path:
+        """Return the store that a path names, or one made in a folder of text, or of rows."""
+        chunks: Any = [(X, y)]
+        dtype = self.dtype
+        if _is_path(X):
+            if y is not None:
+                raise DataError(
+                    f"y was given with the path {X}, which has the labels; leave it out"
+                )
+            if (Path(X) / MANIFEST).is_file():
+                return Path(X)
+            chunks = os.fspath(X)
+        else:
+            dtype = _type_of(X, dtype)
+        split(
+            chunks, folder / "rows.sbm", blocks=self.blocks, dtype=dtype, mem=self.mem,
+            seed=settings.seed, threads=settings.threads,
+        )  # fmt: skip
+        return folder / "rows.sbm"
+
     def _partial_fit(
         self, X: Any, y: npt.NDArray[Any], weights: Floats | None, labels: list[float] | None,
         **settings: Any,
@@ -137,7 +158,7 @@ class _Linear(BaseEstimator):
             self._learner = Incremental(chosen, labels, X.shape[1])
         self._learner.refuse_changes(chosen)
         self.n_iter_ = 1
-        return self._learner.learn(_rows_of(X, y, weights, self._learner))
+        return self._learner.learn(_rows_of(X, y, weights, self._learner.y_dtype, self.dtype))
 
     def _is_first_batch(self) -> bool:
         """Whether `partial_fit` begins; says so where that forgets what `fit` found."""
@@ -203,6 +224,9 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Most sweeps over the working set before the next block; ``"auto"``, or ``"2,2,5"``.
     blocks : int, optional
         Blocks of the temporary store; default: by its size.
+    dtype : {"auto", "float32", "float64"}
+        Type of stored values; ``auto`` is float32 where that changes none of them, else float64.
+        Of a path, float32.
     tol : float
         Relative duality gap to certify.
     max_iter : int
@@ -240,6 +264,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
         blocks: int | None = None,
+        dtype: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 50,
         random_state: Any = None,
@@ -255,6 +280,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         self.cache_frac = cache_frac
         self.rounds = rounds
         self.blocks = blocks
+        self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -387,8 +413,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         Cost of a row's loss against ½|w|².
     epsilon : float
         Half the width of the tube inside which an error costs nothing; not of ``squared_error``.
-    fit_intercept, intercept_scaling, mem, cache_frac, rounds, blocks, tol, max_iter, random_state,
-    n_jobs
+    fit_intercept, intercept_scaling, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
+    random_state, n_jobs
         As of `SBMClassifier`.
 
     Attributes
@@ -411,6 +437,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
         blocks: int | None = None,
+        dtype: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 50,
         random_state: Any = None,
@@ -425,6 +452,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.cache_frac = cache_frac
         self.rounds = rounds
         self.blocks = blocks
+        self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -464,7 +492,7 @@ class SBMOneClass(OutlierMixin, _Linear):
     ----------
     nu : float
         Share of rows that may lie outside, in (0, 1].
-    mem, cache_frac, rounds, blocks, tol, max_iter, random_state, n_jobs
+    mem, cache_frac, rounds, blocks, dtype, tol, max_iter, random_state, n_jobs
         As of `SBMClassifier`.
 
     Attributes
@@ -486,6 +514,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
         blocks: int | None = None,
+        dtype: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 50,
         random_state: Any = None,
@@ -496,6 +525,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         self.cache_frac = cache_frac
         self.rounds = rounds
         self.blocks = blocks
+        self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -542,41 +572,24 @@ def _is_path(X: Any) -> bool:
     return isinstance(X, str | os.PathLike)
 
 
-def _store_of(
-    X: Any, y: Any, folder: Path, mem: int | str, blocks: int | None, settings: Settings
-) -> Path:
-    """Return the store that a path names, or one that is made in a folder of text, or of rows."""
-    if _is_path(X) and y is not None:
-        raise DataError(f"y was given with the path {X}, which has the labels; leave it out")
-    if _is_path(X) and (Path(X) / MANIFEST).is_file():
-        return Path(X)
-    target, dtype = folder / "rows.sbm", "auto"
-    chunks: Any = os.fspath(X) if _is_path(X) else [(X, y)]
-    if not _is_path(X):
-        dtype = "float32" if _are_single(_values_of(X)) else "float64"
-    split(
-        chunks, target, blocks=blocks, dtype=dtype, mem=mem, seed=settings.seed,
-        threads=settings.threads,
-    )  # fmt: skip
-    return target
+def _type_of(X: Any, dtype: str) -> str:
+    """Return the type to store values in; ``auto`` is float32 where that keeps them exactly.
 
-
-def _values_of(X: Any) -> npt.NDArray[Any]:
-    """Values of a matrix, sparse or dense, in any shape."""
-    values: Any = X.data if scipy.sparse.issparse(X) else X  # type: ignore[attr-defined]
-    return np.asarray(values)
-
-
-def _are_single(values: npt.NDArray[Any]) -> bool:
-    """Whether values are kept exactly in float32."""
-    if values.dtype == np.float32:
-        return True
+    Raises
+    ------
+    SettingsError
+        Another type was asked for.
+    """
+    if dtype not in _DTYPES:
+        raise SettingsError(f"dtype is {dtype!r}; it must be auto, float32 or float64")
+    if dtype != "auto":
+        return dtype
+    values = X.data if scipy.sparse.issparse(X) else X  # type: ignore[attr-defined]
     step = max(1, _AT_A_TIME // max(1, values[:1].size))
+    parts = (values[k : k + step] for k in range(0, len(values), step))
     with np.errstate(over="ignore"):
-        return all(
-            np.array_equal(part, part.astype(np.float32))
-            for part in (values[k : k + step] for k in range(0, len(values), step))
-        )
+        exact = all(np.array_equal(part, part.astype(np.float32)) for part in parts)
+    return "float32" if exact else "float64"
 
 
 def _weighted(
@@ -631,15 +644,15 @@ def _refuse_wide(n_features: int, labels: list[float] | None, settings: Settings
 
 
 def _rows_of(
-    matrix: Any, y: npt.NDArray[Any], weights: Floats | None, learner: Incremental
+    matrix: Any, y: npt.NDArray[Any], weights: Floats | None, y_dtype: str, dtype: str
 ) -> Rows:
     """Return a batch as rows that lie one behind the other."""
     X: Any = scipy.sparse.csr_matrix(matrix)
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
-    values = X.data.astype(np.float32, copy=False) if _are_single(X.data) else X.data
+    values = X.data.astype(_type_of(X, dtype), copy=False)
     return Rows(
         X.indptr[:-1].astype(np.int64), np.diff(X.indptr).astype(np.int32),
-        X.indices.astype(np.int32), values, y.astype(learner.y_dtype), weights,
+        X.indices.astype(np.int32), values, y.astype(y_dtype), weights,
     )  # fmt: skip
