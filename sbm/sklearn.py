@@ -50,7 +50,7 @@ try:
         _check_partial_fit_first_call,
         check_classification_targets,
     )
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
         "sbm.sklearn needs scikit-learn 1.6 or newer; pip install 'sbm[sklearn]'"
@@ -63,6 +63,9 @@ Floats = npt.NDArray[np.float64]
 _TYPES = [np.float64, np.float32]
 _DTYPES = ("auto", "float32", "float64")
 _AT_A_TIME = 1 << 20  # values that are looked at at a time
+# Small data is a single block: no other one undoes what is gained by solving it well, and a pass
+# takes milliseconds beside that.
+_ROUNDS_OF_ONE = 50
 
 # Parameters of estimators that are settings of ours; the others take a line of code.
 _NAMES = {
@@ -89,7 +92,7 @@ class _Linear(BaseEstimator):
             for name, value in self.get_params(deep=False).items()
         }
         chosen = {_NAMES[k]: v for k, v in params.items() if k in _NAMES and k not in without}
-        if "insensitive" in chosen.get("loss", ""):
+        if "epsilon" in params and "insensitive" in chosen["loss"]:
             chosen["epsilon"] = params["epsilon"]
         if params.get("fit_intercept"):
             if not params["intercept_scaling"] > 0:
@@ -113,6 +116,8 @@ class _Linear(BaseEstimator):
             if _is_path(X):
                 self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
             _refuse_wide(self.n_features_in_, store.labels, chosen)
+            if chosen.rounds == "auto" and len(store.chunks) == 1:
+                chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
             if sample_weight is not None:
                 weights = _write_weights(folder / "weights.txt", sample_weight)
                 chosen = replace(chosen, weights=weights)
@@ -221,7 +226,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
     cache_frac : float or "auto"
         Share of the working set (cache and block) that is cache.
     rounds : int or str
-        Most sweeps over the working set before the next block; ``"auto"``, or ``"2,2,5"``.
+        Most sweeps over the working set before the next block; ``"auto"``, which is 50 of a single
+        block, or ``"2,2,5"``.
     blocks : int, optional
         Blocks of the temporary store; default: by its size.
     dtype : {"auto", "float32", "float64"}
@@ -317,7 +323,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
             if len(self.classes_) < 2:
                 raise DataError(
                     "classes are told apart by at least two of them, and these rows have one class "
-                    f"alone: {self.classes_[0]!r}"
+                    f"alone: {self.classes_.tolist()[0]!r}"
                 )
             weight = self._weight_of_codes(y)
             model = self._fit(X, codes, sample_weight, task="classification", class_weight=weight)
@@ -352,7 +358,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise DataError(
-                f"label {unknown[0]!r} is none of classes; name all of them with the first batch"
+                f"label {unknown.tolist()[0]!r} is none of classes; name all of them with the "
+                "first batch"
             )
         X, y, weights = _weighted(X, y, sample_weight, may_be_empty=True)
         codes = np.searchsorted(self.classes_, y)
@@ -598,9 +605,20 @@ def _weighted(
     """Return rows, labels and weights, without rows of weight 0; no weights where all are 1."""
     if sample_weight is None:
         return X, y, None
-    weights: Floats = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.ndim == 0:
+        weights = np.full(len(y), weights)
+    if weights.shape != y.shape:
+        raise DataError(
+            f"sample_weight has shape {weights.shape}, and there are {len(y)} rows; a number for "
+            "each is expected"
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0]
+        raise DataError(
+            f"sample_weight of row {bad} is {weights[bad]}; a finite number of at least 0 is "
+            "expected"
+        )
     if (weights == 1).all():
         return X, y, None
     some = weights > 0

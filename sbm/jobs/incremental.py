@@ -50,6 +50,7 @@ class _Plan:
         return (
             self.size.block_rows >= other.size.block_rows
             and self.size.block_nnz >= longest
+            and 2 * self.size.block_nnz >= other.size.block_nnz  # rows may have become longer
             and (self.value_type, self.weighted) == (other.value_type, other.weighted)
         )
 
