@@ -21,8 +21,9 @@ EVERY_FILE = pytest.mark.parametrize("path", FILES, ids=NAMES)
 
 # A layer may import itself and everything with a smaller number.
 LEVELS = {
-    "cli": 5, "jobs": 4, "interop": 3, "solver": 2, "store": 2,
+    "cli": 5, "sklearn": 5, "jobs": 4, "interop": 3, "solver": 2, "store": 2,
     "distributed": 2, "rows": 1, "settings": 1, "errors": 1, "alphas": 1, "compiled": 1,
+    "probabilities": 1,
 }  # fmt: skip
 FORBIDDEN = {("solver", "store"), ("store", "solver")}
 NUMBA = re.compile(r"sbm/((solver|store)/kernels/\w+|compiled)\.py")
@@ -30,6 +31,8 @@ ONLY_IN = {
     "numba": NUMBA,
     "llvmlite": NUMBA,
     "mpi4py": re.compile(r"sbm/distributed/comm\.py"),
+    "sklearn": re.compile(r"sbm/(sklearn|store/fitted)\.py"),
+    "joblib": re.compile(r"sbm/sklearn\.py"),
     "click": re.compile(r"sbm/cli\.py"),
     "tqdm": re.compile(r"sbm/cli\.py"),
     "pyarrow": re.compile(r"sbm/store/parquet\.py"),
@@ -117,6 +120,7 @@ def test_only_required_packages_are_imported(path):
     required = {"click", "numba", "llvmlite", "numpy", "scipy", "tqdm", "zstandard", "sbm"}
     required.add("mpi4py")  # of an extra; imported where a program runs in several processes
     required.add("pyarrow")  # of an extra; imported where a Parquet file is read
+    required |= {"sklearn", "joblib"}  # of another: estimators, and models turned into some
     for imported in _imports(path):
         top = imported.split(".")[0]
         assert top in required or top in sys.stdlib_module_names, f"{path} imports {imported}"

@@ -8,7 +8,7 @@ from helpers import fit, write_rows
 import sbm
 from sbm.errors import SettingsError
 from sbm.jobs.calibration import Collector
-from sbm.jobs.probability import probabilities
+from sbm.probabilities import probabilities
 
 CLASSIFIERS = [
     Case("hinge", 2), Case("hinge", 3), Case("hinge", 3, {"caches": 3}, "-caches"),

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -181,3 +183,19 @@ def test_the_ray_is_the_best_share_and_never_beyond_the_whole_way():
     assert ray(5.0, 0 * W, 2.0) == 1.0
     for share in (0.4, 0.6):  # θ f Σd - ½ (θ f)² |W|² is lower beside it
         assert share * 50 - 0.5 * (share * 2) ** 2 * 25 < 0.5 * 50 - 0.5 * 25
+
+
+def test_a_training_that_ended_leaves_no_arrays_to_the_garbage_collector(stores, monkeypatch):
+    made = []
+    begin = Engine.__init__
+    monkeypatch.setattr(
+        Engine,
+        "__init__",
+        lambda *args, **how: made.append(weakref.ref(args[0])) or begin(*args, **how),
+    )
+    gc.disable()
+    try:
+        sbm.train(stores / "2.sbm", stores / "garbage.model", {"mem": "400MB"})
+        assert [engine() for engine in made] == [None]
+    finally:
+        gc.enable()

@@ -22,7 +22,8 @@ import sbm
 from sbm.cli import main
 from sbm.errors import SettingsError
 from sbm.jobs import probability as module
-from sbm.jobs.probability import calibrate, fit_platt, fit_softmax, probabilities
+from sbm.jobs.probability import calibrate, fit_platt, fit_softmax
+from sbm.probabilities import probabilities
 from sbm.store.model import Model
 
 LOG_LOSS = {"loss": "log_loss"}

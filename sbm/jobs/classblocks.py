@@ -15,6 +15,7 @@ the model has the same bytes whatever the number of processes.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -129,6 +130,7 @@ def train_class_blocks(
             made = time.perf_counter()
             W = training.collect()
             del training  # its memory goes to the writing of the model
+            gc.collect()  # it may know itself
             model = None
             if W is not None:
                 model = make_model(store, settings, [division.problem], [W], report)

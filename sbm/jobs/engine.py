@@ -444,6 +444,10 @@ class Engine:
                 yield
             finally:
                 self._stop_reading()
+                # Who is asked here knows this engine, too: both would keep their arrays until
+                # garbage is looked for, and that takes long where a program holds much else.
+                self.is_late = lambda: False
+                self._after_stretch = self._after_look = lambda: None
 
     def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
         """Call ``work`` for each item, at the same time; no result depends on that."""

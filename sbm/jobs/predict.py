@@ -21,10 +21,10 @@ from sbm.jobs.metrics import (
     RegressionMetrics,
 )
 from sbm.jobs.models import load_model
-from sbm.jobs.probability import check_probabilities, probabilities
 from sbm.jobs.process import return_freed_memory, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.warm import prepare
+from sbm.probabilities import check_probabilities, probabilities
 from sbm.rows import Arena
 from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore

@@ -1,8 +1,8 @@
-"""Probabilities: from decision values, and calibration on rows that were not trained on.
+"""Calibration: probabilities fitted to decision values of rows that were not trained on.
 
 Platt's sigmoid (in the formulation of Lin, Lin and Weng) for losses that decide about one label at
 a time; for losses in which the labels compete there is no such model, and one temperature under the
-softmax of the decision values takes its place.
+softmax of the decision values takes its place. What is made of a fit is in `sbm.probabilities`.
 """
 
 import math
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import SettingsError
-from sbm.store.model import Model
+from sbm.probabilities import finite
 
-__all__ = ["calibrate", "check_probabilities", "fit_platt", "fit_softmax", "probabilities"]
+__all__ = ["calibrate", "fit_platt", "fit_softmax"]
 
 _Floats = npt.NDArray[np.float64]
 _Look = Callable[[float, float], tuple[float, ...]]
@@ -24,121 +23,6 @@ _PIECE = 1 << 15  # decision values that are looked at at a time: what fits in a
 _ITERATIONS = 100
 _LARGEST = float(np.finfo(np.float64).max)
 _SMALLEST = float(np.finfo(np.float64).tiny)
-
-
-# ------------------------------------------------------------------------------- of a model
-
-
-def check_probabilities(model: Model) -> None:
-    """Refuse a model that `probabilities` can say nothing of.
-
-    Raises
-    ------
-    SettingsError
-        It predicts numbers, has neither a log-loss nor a calibration, or one that is damaged.
-    """
-    if not model.labels:
-        raise SettingsError(
-            "this model predicts a number, not a label, so it has no probabilities; "
-            "leave out --probability"
-        )
-    loss = model.info.get("loss", "unknown")
-    if model.info.get("calibration") is not None:
-        _calibration(model)
-    elif loss == "one_class":
-        raise SettingsError(
-            "this model has no probabilities: its loss is one_class, which has seen no rows of the "
-            "other label; leave out --probability"
-        )
-    elif loss != "log_loss":
-        raise SettingsError(
-            f"this model has no probabilities: its loss is {loss} and it was trained without "
-            "--calibrate; train it with --calibrate, or with --loss log_loss"
-        )
-
-
-def _calibration(model: Model) -> tuple[str, _Floats]:
-    """Kind and parameters: (A, B) a row, shape (2, n_outputs), or T alone."""
-    given = model.info["calibration"]
-    outputs = model.W.shape[1]
-    try:
-        kind = given["kind"]
-        names = {"platt": ("A", "B"), "softmax": ("T",)}[kind]
-        values = np.array([given[name] for name in names], np.float64)
-        sound = bool(np.isfinite(values).all())
-        if kind == "platt":
-            sound &= values.shape == (2, outputs)
-        else:
-            sound &= values.shape == (1,) and values[0] > 0 and outputs > 1
-    except (KeyError, TypeError, ValueError, OverflowError):
-        sound = False
-    if not sound:
-        raise SettingsError(
-            f"the calibration of this model is no calibration of {outputs} "
-            f"output{'' if outputs == 1 else 's'}; train it again with --calibrate"
-        )
-    return kind, values
-
-
-def probabilities(model: Model, scores: _Floats) -> _Floats:
-    """Probabilities of the labels, given decision values.
-
-    A calibrated model: Platt's sigmoid, or the softmax. Else, of the log-loss: the sigmoid of the
-    decision value. Of several labels one against the rest each sigmoid is divided by their sum, as
-    LIBLINEAR's ``-b 1`` does; where all of them are 0, labels are equally likely.
-
-    Parameters
-    ----------
-    model : Model
-    scores : ndarray, shape (n,) or (n, n_outputs), float64
-        As `Model.decision_function` returns them. One that is not a number counts as the least.
-
-    Returns
-    -------
-    ndarray, shape (n, n_labels), float64
-        Column k belongs to ``model.labels[k]``; rows sum to 1.
-
-    Raises
-    ------
-    SettingsError
-        As `check_probabilities`.
-    """
-    check_probabilities(model)
-    z = _numbers(scores).reshape(len(scores), model.W.shape[1])
-    if model.info.get("calibration") is not None:
-        kind, values = _calibration(model)
-        if kind == "softmax":
-            return _softmax(z, float(values[0]))
-        with np.errstate(over="ignore"):  # an infinite one is certain
-            z = -(values[0] * z + values[1])
-    p = _sigmoid(z)
-    if p.shape[1] == 1:
-        return np.hstack([_sigmoid(-z), p])  # not 1 - p, which would round a small one to 0
-    total = p.sum(axis=1, keepdims=True)
-    p /= np.where(total > 0, total, 1)
-    p[total[:, 0] == 0] = 1 / p.shape[1]
-    return p
-
-
-def _numbers(scores: _Floats) -> _Floats:
-    """Copy with infinite values replaced by the largest finite ones, and no number by the least."""
-    return np.nan_to_num(scores, nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
-
-
-def _sigmoid(z: _Floats) -> _Floats:
-    e = np.exp(-np.abs(z))
-    p: _Floats = np.where(z >= 0, 1.0, e) / (1 + e)
-    return p
-
-
-def _softmax(z: _Floats, T: float) -> _Floats:
-    with np.errstate(over="ignore"):  # minus infinity is a probability of 0
-        p: _Floats = np.exp((z - z.max(axis=1, keepdims=True)) / T)
-    p /= p.sum(axis=1, keepdims=True)
-    return p
-
-
-# ------------------------------------------------------------------------------- calibration
 
 
 def calibrate(scores: _Floats, codes: npt.NDArray[np.integer], *, joint: bool) -> dict[str, Any]:
@@ -212,7 +96,7 @@ def fit_platt(scores: _Floats, positive: npt.NDArray[np.bool_]) -> tuple[float, 
         """Mean loss, its two first and three second derivatives."""
         sums = np.zeros(6)
         for piece in _pieces(n, 1):
-            u = (_numbers(scores[piece]) / unit - centre) / width
+            u = (finite(scores[piece]) / unit - centre) / width
             t = np.where(positive[piece], high, low)
             v = a * u + b
             e = np.exp(-np.abs(v))
@@ -284,7 +168,7 @@ def fit_softmax(scores: _Floats, codes: npt.NDArray[np.integer]) -> float:
     def gaps() -> Iterator[tuple[_Floats, npt.NDArray[np.integer]]]:
         """Pieces of rows relative to their largest decision value."""
         for piece in _pieces(n, n_labels):
-            z = _numbers(scores[piece]) / 2  # so that no difference overflows
+            z = finite(scores[piece]) / 2  # so that no difference overflows
             yield z.max(axis=1, keepdims=True) - z, codes[piece]
 
     width = max((float(gap.max()) for gap, _ in gaps()), default=0.0)
@@ -338,11 +222,11 @@ def _spread(scores: _Floats) -> tuple[float, float, float]:
     """
     largest = 0.0
     for piece in _pieces(len(scores), 1):
-        largest = max(largest, float(np.abs(_numbers(scores[piece])).max()))
+        largest = max(largest, float(np.abs(finite(scores[piece])).max()))
     unit = math.ldexp(1.0, max(math.frexp(largest)[1] - 1, -1022))
     low, high, total = math.inf, -math.inf, 0.0
     for piece in _pieces(len(scores), 1):
-        u = _numbers(scores[piece]) / unit
+        u = finite(scores[piece]) / unit
         low, high, total = min(low, float(u.min())), max(high, float(u.max())), total + u.sum()
     centre = min(max(float(total) / len(scores), low), high)
     return unit, centre, max(high - centre, centre - low) or 1.0

@@ -1,6 +1,5 @@
 """From settings and a store to an optimization problem, and from weights to a model."""
 
-import gc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -275,7 +274,6 @@ def make_model(
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     labels = model_labels(problems[0], store)
-    gc.collect()  # a training and its engine know each other: their arrays would stay until then
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
 
 

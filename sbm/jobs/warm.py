@@ -44,12 +44,12 @@ _STREAM = "stream-"
 _WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 
 
-def kernels_of(settings: Settings, problems: Sequence[AnyProblem]) -> str:
-    """Name the kernels that a training needs, for `prepare`."""
+def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
+    """Name the kernels a training needs, for `prepare`; weights may come without a file."""
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
         name = "pairs" if settings.schedule == "pairs" else "multiclass"
-    return name if settings.weights is None else name + _WEIGHTED
+    return name + _WEIGHTED if weighted or settings.weights is not None else name
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:

@@ -110,6 +110,8 @@ class OnePass:
         A ``map`` that may work in threads; no result depends on it.
     tasks : int
         How many of them.
+    weighted : bool
+        Whether rows have weights.
     """
 
     def __init__(
@@ -124,9 +126,10 @@ class OnePass:
         seed: int,
         spread: Callable[..., Iterable[Any]] = map,
         tasks: int = 1,
+        weighted: bool = False,
     ) -> None:
         self.problems = problems
-        self._arena, self._size = arena, size
+        self._arena, self._size, self._weighted = arena, size, weighted
         self._spread = spread
         self.n_rows = 0
         for problem in problems:
@@ -149,7 +152,8 @@ class OnePass:
         if problem.listed:
             variables = min(size.row_variables, problem.n_outputs)
             alpha = ListPool(size.block_rows, rows, variables, 2, problem.n_outputs)
-        return WorkingSet(self._arena, alpha, rows, nnz, y_dtype, k * (nnz + SPARE))
+        base = k * (nnz + SPARE)
+        return WorkingSet(self._arena, alpha, rows, nnz, y_dtype, base, self._weighted)
 
     @property
     def weights(self) -> list[npt.NDArray[np.float64]]:
@@ -213,7 +217,7 @@ class OnePass:
         """
         if isinstance(self.problems[0], OneClass):
             return Totals()
-        nothing = self._arena.room(0, self._solvers[0].working.y.dtype)
+        nothing = self._arena.room(0, self._solvers[0].working.y.dtype, self._weighted)
         totals = Totals()
         for solver in self._solvers:
             before, solver.rounds = solver.rounds, rounds
@@ -292,6 +296,8 @@ def _state_of(solver: Solver) -> State:
     state |= {"lengths": work.lengths[:n], "y": work.y[:n], "indices": work.arena.indices[own]}
     if work.arena.values is not None:
         state["values"] = work.arena.values[own]
+    if work.weights is not None:
+        state["weights"] = work.weights[:n]
     return state
 
 
@@ -319,6 +325,8 @@ def _fill(working: WorkingSet, state: Mapping[str, npt.NDArray[Any]]) -> None:
     working.starts[:n] = working.base + np.cumsum(lengths[kept], dtype=np.int64) - lengths[kept]
     for name in ("y", "score", "row"):
         getattr(working, name)[:n] = state[name][kept]
+    if working.weights is not None:
+        working.weights[:n] = state["weights"][kept] if "weights" in state else 1
     working.n_cached = working.n = n
     working.alpha.fill(alpha.take(kept))
     _settle(working)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, StoreError
+from sbm.probabilities import probabilities
 from sbm.store import arrays as container
 
 if TYPE_CHECKING:
@@ -321,6 +322,55 @@ class Model:
         scores[np.isnan(scores)] = -np.inf  # an overflow is never the best, as in sbm predict
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
+
+    def predict_proba(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+        """Probabilities of the labels of rows given by original feature ids.
+
+        They exist of ``log_loss`` and of models that were trained with ``calibrate``; see the
+        chapter on probabilities in the README.
+
+        Parameters
+        ----------
+        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+            As for `decision_function`.
+
+        Returns
+        -------
+        ndarray, shape (n_rows, n_labels), float64
+            Column k belongs to ``labels[k]``; rows sum to 1.
+
+        Raises
+        ------
+        DataError
+            `X` is not a CSR matrix.
+        SettingsError
+            The model has no probabilities.
+        """
+        return probabilities(self, self.decision_function(X))
+
+    def to_sklearn(self, n_features: int | None = None) -> Any:
+        """Return a fitted estimator of scikit-learn that predicts the same.
+
+        It is a `LinearSVC`, of ``log_loss`` with two labels a `LogisticRegression`, of targets a
+        `LinearSVR` (of ``squared_error`` a `Ridge`), of one class a `SGDOneClassSVM`. It can be
+        pickled, and used where this package is not installed.
+
+        Parameters
+        ----------
+        n_features : int, optional
+            Columns of the matrices it will be given: column k is feature id k. Default: one more
+            than the largest id.
+
+        Raises
+        ------
+        DataError
+            An id has no column, or the weights of so many columns do not fit in memory.
+        SettingsError
+            scikit-learn is not installed.
+        """
+        from sbm.store.fitted import to_sklearn
+
+        return to_sklearn(self, n_features)
 
 
 # Arrays of a file, whichever form the weights have; the others are passed over.

@@ -1,0 +1,676 @@
+"""Estimators for scikit-learn: `sbm train` behind `fit`, `sbm stream` behind `partial_fit`.
+
+`fit` takes matrices, sparse or dense, and paths: of a store, or of LIBSVM text. What is not in a
+store yet is put into a temporary one (in the folder that ``TMPDIR`` names), which is removed again.
+Of a path, column k of the estimator is feature id k.
+
+Where they differ from what is usual in scikit-learn:
+
+- The intercept is the weight of one more feature, of value `intercept_scaling`, regularised like
+  the others, as in `sklearn.svm.LinearSVC`.
+- Training ends at a certified gap, not at an exact optimum: the order of the rows, or a sample
+  weight of 2 instead of a row that is there twice, gives coefficients that differ within `tol`.
+- `partial_fit` after `fit` begins anew, with a warning: the variables of the rows are gone.
+- `class_weight` multiplies the cost of a class's own rows; of one-vs-rest only where they are the
+  positive ones, as in `sklearn.svm.LinearSVC`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.jobs.incremental import Incremental
+from sbm.jobs.split import split
+from sbm.jobs.train import train
+from sbm.rows import Rows
+from sbm.settings import Settings, format_size
+from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.fitted import dense_weights, whole_labels
+from sbm.store.model import Model
+
+try:
+    from joblib import effective_n_jobs
+    from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils import check_random_state
+    from sklearn.utils.class_weight import compute_class_weight
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.multiclass import (
+        _check_partial_fit_first_call,
+        check_classification_targets,
+    )
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "sbm.sklearn needs scikit-learn 1.6 or newer; pip install 'sbm[sklearn]'"
+    ) from error
+
+__all__ = ["SBMClassifier", "SBMOneClass", "SBMRegressor"]
+
+Floats = npt.NDArray[np.float64]
+
+_TYPES = [np.float64, np.float32]
+_DTYPES = ("auto", "float32", "float64")
+_AT_A_TIME = 1 << 20  # values that are looked at at a time
+# Small data is a single block: no other one undoes what is gained by solving it well, and a pass
+# takes milliseconds beside that.
+_ROUNDS_OF_ONE = 50
+
+# Parameters of estimators that are settings of ours; the others take a line of code.
+_NAMES = {
+    "loss": "loss", "C": "C", "nu": "nu", "mem": "mem", "cache_frac": "cache_frac",
+    "rounds": "rounds", "tol": "tol", "max_iter": "max_passes", "probability": "calibrate",
+}  # fmt: skip
+_OF_PASSES = ("tol", "max_iter")  # of no use for what comes once
+
+
+class _Linear(BaseEstimator):
+    """What the estimators share: a training on rows or files, and what is kept of it."""
+
+    _learner: Incremental | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _settings(self, without: tuple[str, ...] = (), **more: Any) -> Settings:
+        """Return the parameters as settings, with some more."""
+        params = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self.get_params(deep=False).items()
+        }
+        chosen = {_NAMES[k]: v for k, v in params.items() if k in _NAMES and k not in without}
+        if "epsilon" in params and "insensitive" in chosen["loss"]:
+            chosen["epsilon"] = params["epsilon"]
+        if params.get("fit_intercept"):
+            if not params["intercept_scaling"] > 0:
+                raise SettingsError(
+                    f"intercept_scaling is {params['intercept_scaling']}; it must be above 0, "
+                    "fit_intercept=False leaves the intercept out"
+                )
+            chosen["bias"] = params["intercept_scaling"]
+        chosen["seed"] = int(check_random_state(self.random_state).randint(1 << 31))
+        chosen["threads"] = effective_n_jobs(self.n_jobs)
+        return Settings.from_dict({**chosen, **more})
+
+    # ----------------------------------------------------------------------------- training
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, **settings: Any) -> Model:
+        """Train on a path, or on rows with codes or targets; keep the figures, return the model."""
+        chosen = self._settings(**settings)
+        with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            store = BlockStore(self._store_of(X, y, folder, chosen))
+            if _is_path(X):
+                self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
+            _refuse_wide(self.n_features_in_, store.labels, chosen)
+            if chosen.rounds == "auto" and len(store.chunks) == 1:
+                chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
+            if sample_weight is not None:
+                weights = _write_weights(folder / "weights.txt", sample_weight)
+                chosen = replace(chosen, weights=weights)
+            model, report = train(store.folder, folder / "fit.model", chosen)
+        self.n_iter_, self.dual_gap_ = report["passes"], report["relative_gap"]
+        self._learner = None
+        if not report["converged"]:
+            warnings.warn(
+                f"the relative gap is {self.dual_gap_:.1e} after {self.n_iter_} passes, above "
+                f"tol={chosen.tol:g}; raise max_iter, or scale the features",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return model
+
+    def _store_of(self, X: Any, y: Any, folder: Path, settings: Settings) -> Path:
+        """Return the store that a path names, or one made in a folder of text, or of rows."""
+        chunks: Any = [(X, y)]
+        dtype = self.dtype
+        if _is_path(X):
+            if y is not None:
+                raise DataError(
+                    f"y was given with the path {X}, which has the labels; leave it out"
+                )
+            if (Path(X) / MANIFEST).is_file():
+                return Path(X)
+            chunks = os.fspath(X)
+        else:
+            dtype = _type_of(X, dtype)
+        split(
+            chunks, folder / "rows.sbm", blocks=self.blocks, dtype=dtype, mem=self.mem,
+            seed=settings.seed, threads=settings.threads,
+        )  # fmt: skip
+        return folder / "rows.sbm"
+
+    def _partial_fit(
+        self, X: Any, y: npt.NDArray[Any], weights: Floats | None, labels: list[float] | None,
+        **settings: Any,
+    ) -> Model:  # fmt: skip
+        """Learn from rows with codes or targets; return the model of all so far."""
+        chosen = self._settings(_OF_PASSES, **settings)
+        if self._learner is None:
+            self._learner = Incremental(chosen, labels, X.shape[1])
+        self._learner.refuse_changes(chosen)
+        self.n_iter_ = 1
+        return self._learner.learn(_rows_of(X, y, weights, self._learner.y_dtype, self.dtype))
+
+    def _is_first_batch(self) -> bool:
+        """Whether `partial_fit` begins; says so where that forgets what `fit` found."""
+        self._learner = getattr(self, "_learner", None)
+        if self._learner is None and hasattr(self, "dual_gap_"):
+            warnings.warn(
+                "partial_fit begins anew: what fit found is forgotten, as it keeps no variables of "
+                "rows to go on from; give all batches to partial_fit",
+                stacklevel=3,
+            )
+            del self.dual_gap_
+        return self._learner is None
+
+    def _keep(self, model: Model) -> None:
+        """Keep a model and its weights as scikit-learn has them, a row an output."""
+        W, intercept = dense_weights(model, self.n_features_in_)
+        if len(model.labels) == 2 and W.shape[1] == 2:  # there one output tells two classes apart
+            W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
+        self.model_ = model
+        self.coef_, self.intercept_ = np.ascontiguousarray(W.T), intercept
+
+    # --------------------------------------------------------------------------- predicting
+
+    def _scores(self, X: Any) -> Floats:
+        """Decision values, shape (n,) or (n, n_outputs)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
+        scores: Floats = np.asarray(X @ self.coef_.T + self.intercept_)
+        return scores.ravel() if scores.ndim > 1 and scores.shape[1] == 1 else scores
+
+
+def _can_tell_probabilities(estimator: SBMClassifier) -> bool:
+    if estimator.loss != "log_loss" and not estimator.probability:
+        raise AttributeError(
+            f"probabilities take loss='log_loss' or probability=True; loss is {estimator.loss!r}"
+        )
+    return True
+
+
+class SBMClassifier(ClassifierMixin, _Linear):
+    """Linear classifier, trained to a certified gap in bounded memory.
+
+    Parameters
+    ----------
+    loss : str
+        ``hinge``, ``squared_hinge``, ``log_loss`` or ``squared_error``, of more than two classes
+        one against the rest; ``crammer_singer`` or ``weston_watkins``, all in one problem.
+    C : float
+        Cost of a row's loss against ½|w|².
+    class_weight : dict or "balanced", optional
+        Factor of C for the rows of a class. A class that is not named has 1.
+    fit_intercept : bool
+    intercept_scaling : float
+        Value of the feature whose weight the intercept is; the larger, the less it is regularised.
+    probability : bool
+        Also fit probabilities, on rows held out from a second model; ``log_loss`` needs none.
+    mem : int or str
+        Bound of the memory of the process while it trains, as ``"2GB"``; what it holds beside an
+        interpreter comes on top.
+    cache_frac : float or "auto"
+        Share of the working set (cache and block) that is cache.
+    rounds : int or str
+        Most sweeps over the working set before the next block; ``"auto"``, which is 50 of a single
+        block, or ``"2,2,5"``.
+    blocks : int, optional
+        Blocks of the temporary store; default: by its size.
+    dtype : {"auto", "float32", "float64"}
+        Type of stored values; ``auto`` is float32 where that changes none of them, else float64.
+        Of a path, float32.
+    tol : float
+        Relative duality gap to certify.
+    max_iter : int
+        Most passes over the data.
+    random_state : int, RandomState or None
+    n_jobs : int, optional
+        Threads; no result depends on them. None is 1, -1 all cores.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (n_classes,)
+    coef_ : ndarray, shape (1, n_features) or (n_classes, n_features), float64
+    intercept_ : ndarray, shape (1,) or (n_classes,), float64
+    n_iter_ : int
+        Passes.
+    dual_gap_ : float
+        Certified relative gap; not there after `partial_fit`.
+    model_ : Model
+        The same as a model of `sbm`, to save or to predict files with. Its labels are `classes_`
+        where these are numbers, else their positions.
+    n_features_in_, feature_names_in_
+        As of every estimator.
+    """
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        C: float = 1.0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        probability: bool = False,
+        mem: int | str = "2GB",
+        cache_frac: float | str = 0.5,
+        rounds: int | str = "auto",
+        blocks: int | None = None,
+        dtype: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 50,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.C = C
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.probability = probability
+        self.mem = mem
+        self.cache_frac = cache_frac
+        self.rounds = rounds
+        self.blocks = blocks
+        self.dtype = dtype
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on all rows.
+
+        Parameters
+        ----------
+        X : matrix, shape (n_rows, n_features), sparse or dense; or str or Path
+            A path is that of a store, or of LIBSVM text.
+        y : array, shape (n_rows,), of any labels
+            None with a path, which has the labels.
+        sample_weight : array, shape (n_rows,), optional
+            Factor of C for each row; of a path, in the order of the text.
+
+        Raises
+        ------
+        ValueError
+            Data or parameters are not what they should be, or there is one class alone.
+        MemoryPlanError
+            `mem` is too small; says what would do.
+        """
+        if _is_path(X):
+            weight: Any = self.class_weight
+            model = self._fit(X, y, sample_weight, task="classification", class_weight=weight)
+            self.classes_ = whole_labels(np.array(model.labels))
+        else:
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES)
+            check_classification_targets(y)
+            X, y, sample_weight = _weighted(X, y, sample_weight)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise DataError(
+                    "classes are told apart by at least two of them, and these rows have one class "
+                    f"alone: {self.classes_.tolist()[0]!r}"
+                )
+            weight = self._weight_of_codes(y)
+            model = self._fit(X, codes, sample_weight, task="classification", class_weight=weight)
+        self._keep(self._named(model))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from a batch of rows, as `sbm stream` does; then they are forgotten.
+
+        A batch is solved together with the cached rows of those before it. Larger batches are
+        learned better: 1,000 rows and more are good. There is no certificate.
+
+        Parameters
+        ----------
+        X : matrix, shape (n_rows, n_features), sparse or dense
+        y : array, shape (n_rows,)
+        classes : array, shape (n_classes,), optional
+            All labels there will ever be; must be given with the first batch.
+        sample_weight : array, shape (n_rows,), optional
+            Factor of C for each row.
+
+        Raises
+        ------
+        ValueError
+            A label that `classes` has not, or parameters that changed since the first batch.
+        """
+        first = self._is_first_batch()
+        if first and classes is not None:
+            self.__dict__.pop("classes_", None)  # of an earlier fit
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, reset=first)
+        _check_partial_fit_first_call(self, classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise DataError(
+                f"label {unknown.tolist()[0]!r} is none of classes; name all of them with the "
+                "first batch"
+            )
+        X, y, weights = _weighted(X, y, sample_weight, may_be_empty=True)
+        codes = np.searchsorted(self.classes_, y)
+        labels = [float(k) for k in range(len(self.classes_))]
+        model = self._partial_fit(
+            X, codes, weights, labels, task="classification",
+            class_weight=self._weight_of_codes(self.classes_),
+        )  # fmt: skip
+        self._keep(self._named(model))
+        return self
+
+    def _weight_of_codes(self, y: npt.NDArray[Any]) -> dict[float, float] | str | None:
+        """Return class weights by the position of each class."""
+        if self.class_weight is None or isinstance(self.class_weight, str):
+            return self.class_weight
+        factors = compute_class_weight(dict(self.class_weight), classes=self.classes_, y=y)
+        return {float(code): float(factor) for code, factor in enumerate(factors)}
+
+    def _named(self, model: Model) -> Model:
+        """Return the model with the labels that are numbers in place of their positions."""
+        if self.classes_.dtype.kind not in "iuf":
+            return model
+        return replace(model, labels=[float(label) for label in self.classes_])
+
+    def decision_function(self, X: Any) -> Floats:
+        """Decision values, shape (n_rows,) of two classes, else (n_rows, n_classes)."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Labels, shape (n_rows,)."""
+        scores = self._scores(X)
+        codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[codes])
+
+    @available_if(_can_tell_probabilities)
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities, shape (n_rows, n_classes)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
+        return self.model_.predict_proba(scipy.sparse.csr_matrix(X))
+
+    @available_if(_can_tell_probabilities)
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Logarithms of the probabilities, shape (n_rows, n_classes)."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.predict_proba(X)))
+
+
+class SBMRegressor(RegressorMixin, _Linear):
+    """Linear regression, trained to a certified gap in bounded memory.
+
+    Parameters
+    ----------
+    loss : str
+        ``epsilon_insensitive``, ``squared_epsilon_insensitive`` or ``squared_error``, which is
+        ridge regression with ``alpha = 1 / (2 C)``.
+    C : float
+        Cost of a row's loss against ½|w|².
+    epsilon : float
+        Half the width of the tube inside which an error costs nothing; not of ``squared_error``.
+    fit_intercept, intercept_scaling, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
+    random_state, n_jobs
+        As of `SBMClassifier`.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (n_features,), float64
+    intercept_ : float64
+    n_iter_, dual_gap_, model_, n_features_in_, feature_names_in_
+        As of `SBMClassifier`.
+    """
+
+    def __init__(
+        self,
+        loss: str = "epsilon_insensitive",
+        *,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        mem: int | str = "2GB",
+        cache_frac: float | str = 0.5,
+        rounds: int | str = "auto",
+        blocks: int | None = None,
+        dtype: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 50,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.C = C
+        self.epsilon = epsilon
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.mem = mem
+        self.cache_frac = cache_frac
+        self.rounds = rounds
+        self.blocks = blocks
+        self.dtype = dtype
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on all rows; as of `SBMClassifier`, with numbers for labels."""
+        if not _is_path(X):
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True)
+            X, y, sample_weight = _weighted(X, y, sample_weight)
+        self._keep(self._fit(X, y, sample_weight, task="regression"))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from a batch of rows; as of `SBMClassifier`."""
+        first = self._is_first_batch()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True, reset=first
+        )
+        X, y, weights = _weighted(X, y, sample_weight, may_be_empty=True)
+        self._keep(self._partial_fit(X, y, weights, None, task="regression"))
+        return self
+
+    def _keep(self, model: Model) -> None:
+        super()._keep(model)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+
+    def predict(self, X: Any) -> Floats:
+        """Predictions, shape (n_rows,)."""
+        return self._scores(X)
+
+
+class SBMOneClass(OutlierMixin, _Linear):
+    """One-class machine: w and an offset ρ so that w·x >= ρ for all but a share ν of the rows.
+
+    Parameters
+    ----------
+    nu : float
+        Share of rows that may lie outside, in (0, 1].
+    mem, cache_frac, rounds, blocks, dtype, tol, max_iter, random_state, n_jobs
+        As of `SBMClassifier`.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (1, n_features), float64
+    offset_ : ndarray, shape (1,), float64
+        ρ; the decision value is w·x - ρ.
+    intercept_ : ndarray, shape (1,), float64
+        -ρ.
+    n_iter_, dual_gap_, model_, n_features_in_, feature_names_in_
+        As of `SBMClassifier`.
+    """
+
+    def __init__(
+        self,
+        nu: float = 0.5,
+        *,
+        mem: int | str = "2GB",
+        cache_frac: float | str = 0.5,
+        rounds: int | str = "auto",
+        blocks: int | None = None,
+        dtype: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 50,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.nu = nu
+        self.mem = mem
+        self.cache_frac = cache_frac
+        self.rounds = rounds
+        self.blocks = blocks
+        self.dtype = dtype
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on all rows; labels do not matter. As of `SBMClassifier`."""
+        if _is_path(X):
+            y = None
+        else:
+            X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES)
+            X, y, sample_weight = _weighted(X, np.zeros(X.shape[0]), sample_weight)
+        self._keep(self._fit(X, y, sample_weight, loss="one_class"))
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from a batch of rows; as of `SBMClassifier`, without weights."""
+        first = self._is_first_batch()
+        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=first)
+        self._keep(self._partial_fit(X, np.zeros(X.shape[0]), None, None, loss="one_class"))
+        return self
+
+    def _keep(self, model: Model) -> None:
+        super()._keep(model)
+        self.offset_ = -self.intercept_
+
+    def decision_function(self, X: Any) -> Floats:
+        """How far inside rows are, shape (n_rows,); negative outside."""
+        return self._scores(X)
+
+    def score_samples(self, X: Any) -> Floats:
+        """Decision values without the offset, shape (n_rows,)."""
+        return self._scores(X) + self.offset_
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """1 inside and -1 outside, shape (n_rows,)."""
+        return np.where(self._scores(X) >= 0, 1, -1)
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def _is_path(X: Any) -> bool:
+    return isinstance(X, str | os.PathLike)
+
+
+def _type_of(X: Any, dtype: str) -> str:
+    """Return the type to store values in; ``auto`` is float32 where that keeps them exactly.
+
+    Raises
+    ------
+    SettingsError
+        Another type was asked for.
+    """
+    if dtype not in _DTYPES:
+        raise SettingsError(f"dtype is {dtype!r}; it must be auto, float32 or float64")
+    if dtype != "auto":
+        return dtype
+    values = X.data if scipy.sparse.issparse(X) else X  # type: ignore[attr-defined]
+    step = max(1, _AT_A_TIME // max(1, values[:1].size))
+    parts = (values[k : k + step] for k in range(0, len(values), step))
+    with np.errstate(over="ignore"):
+        exact = all(np.array_equal(part, part.astype(np.float32)) for part in parts)
+    return "float32" if exact else "float64"
+
+
+def _weighted(
+    X: Any, y: npt.NDArray[Any], sample_weight: Any, *, may_be_empty: bool = False
+) -> tuple[Any, npt.NDArray[Any], Floats | None]:
+    """Return rows, labels and weights, without rows of weight 0; no weights where all are 1."""
+    if sample_weight is None:
+        return X, y, None
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.ndim == 0:
+        weights = np.full(len(y), weights)
+    if weights.shape != y.shape:
+        raise DataError(
+            f"sample_weight has shape {weights.shape}, and there are {len(y)} rows; a number for "
+            "each is expected"
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0]
+        raise DataError(
+            f"sample_weight of row {bad} is {weights[bad]}; a finite number of at least 0 is "
+            "expected"
+        )
+    if (weights == 1).all():
+        return X, y, None
+    some = weights > 0
+    if not (some.any() or may_be_empty):
+        raise DataError("all sample weights are 0; give at least one row a weight above 0")
+    return (X, y, weights) if some.all() else (X[some], y[some], weights[some])
+
+
+def _write_weights(path: Path, weights: Any) -> str:
+    """Write weights a line each, as `sbm train --weights` reads them."""
+    weights = np.asarray(weights, np.float64)
+    if weights.ndim != 1:
+        raise DataError(
+            f"sample_weight has shape {weights.shape}; a number for each row is expected"
+        )
+    with open(path, "w", encoding="ascii") as file:
+        for first in range(0, len(weights), _AT_A_TIME):
+            file.writelines(
+                f"{weight!r}\n" for weight in weights[first : first + _AT_A_TIME].tolist()
+            )
+    return str(path)
+
+
+def _refuse_wide(n_features: int, labels: list[float] | None, settings: Settings) -> None:
+    """Notice more weights than there is memory for.
+
+    Raises
+    ------
+    MemoryPlanError
+        `coef_` alone is larger than the bound.
+    """
+    outputs = 1 if labels is None or len(labels) <= 2 else len(labels)
+    size = 8 * n_features * outputs
+    if size > settings.mem_bytes:
+        raise MemoryPlanError(
+            f"feature ids reach {n_features - 1}, and coef_ with a column for each takes "
+            f"{format_size(size)}, more than mem={format_size(settings.mem_bytes)}; take "
+            "sbm.train, whose models hold the features that occur alone",
+            size,
+        )
+
+
+def _rows_of(
+    matrix: Any, y: npt.NDArray[Any], weights: Floats | None, y_dtype: str, dtype: str
+) -> Rows:
+    """Return a batch as rows that lie one behind the other."""
+    X: Any = scipy.sparse.csr_matrix(matrix)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    values = X.data.astype(_type_of(X, dtype), copy=False)
+    return Rows(
+        X.indptr[:-1].astype(np.int64), np.diff(X.indptr).astype(np.int32),
+        X.indices.astype(np.int32), values, y.astype(y_dtype), weights,
+    )  # fmt: skip
