@@ -33,9 +33,9 @@ from sbm.store.idtable import IdTable
 from sbm.store.model import Model
 from sbm.store.text import expand_inputs, parse_sources
 
-__all__ = ["check_input", "is_same_file", "predict"]
+__all__ = ["SCORES", "check_input", "is_same_file", "predict", "read_batches"]
 
-_SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
+SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
 _FEW = 64  # up to so many best columns are picked one by one; sorting them all is faster for more
 
 # Labels, row ends, indices and values of one batch of rows.
@@ -129,14 +129,10 @@ def predict(
     weights = np.ascontiguousarray(model.W)
     unknown = 0
     table = IdTable(model.ids)
-    batches = (
-        _store_batches(Path(data), table, progress)
-        if _is_store(data)
-        else _text_batches(str(data), table, usable_threads(threads), progress)
-    )
+    batches = read_batches(data, table, weights.shape[1], usable_threads(threads), progress)
     with _opened(output) as file:
         _write(answers.title(), file)
-        for y, indptr, indices, values in _slices(batches, weights.shape[1]):
+        for y, indptr, indices, values in batches:
             scores, missed = _decide(model, weights, indptr, indices, values)
             unknown += missed
             _write(answers.add(y, scores), file)
@@ -214,9 +210,33 @@ def _is_store(data: str | Path) -> bool:
     return os.path.isdir(data) and os.path.exists(Path(data) / MANIFEST)
 
 
+def read_batches(
+    data: str | Path, table: IdTable, n_outputs: int, threads: int, progress: Progress
+) -> Iterator[_Batch]:
+    """Yield labels, row ends, indices and values of some rows of text or of a store at a time.
+
+    Parameters
+    ----------
+    data : str or Path
+    table : IdTable
+        Codes of its ids are the indices; those that it does not know become -1.
+    n_outputs : int
+        Decision values of a row; those of a batch are `SCORES` at most.
+    threads : int
+        For parsing.
+    progress : Progress
+    """
+    batches = (
+        _store_batches(Path(data), table, progress)
+        if _is_store(data)
+        else _text_batches(str(data), table, threads, progress)
+    )
+    return _slices(batches, n_outputs)
+
+
 def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
-    """Cut batches so that the decision values of each fit in `_SCORES`."""
-    most = max(1, _SCORES // n_outputs)
+    """Cut batches so that the decision values of each fit in `SCORES`."""
+    most = max(1, SCORES // n_outputs)
     for y, indptr, indices, values in batches:
         for begin in range(0, len(y), most):
             end = min(begin + most, len(y))
