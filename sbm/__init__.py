@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sbm.jobs.export import export
     from sbm.jobs.info import check, info
     from sbm.jobs.predict import predict
+    from sbm.jobs.report import report
     from sbm.jobs.split import split
     from sbm.jobs.stream import stream
     from sbm.jobs.train import train
@@ -35,6 +36,7 @@ __all__ = [
     "export",
     "info",
     "predict",
+    "report",
     "split",
     "stream",
     "train",
@@ -50,6 +52,7 @@ _HOMES = {
     "export": "sbm.jobs.export",
     "info": "sbm.jobs.info",
     "predict": "sbm.jobs.predict",
+    "report": "sbm.jobs.report",
     "split": "sbm.jobs.split",
     "stream": "sbm.jobs.stream",
     "train": "sbm.jobs.train",

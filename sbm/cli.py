@@ -1189,6 +1189,39 @@ def _print_pruning(report: dict[str, Any]) -> None:
         )
 
 
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True,
+    help="Page to write.",
+)  # fmt: skip
+@click.option(
+    "--png", type=click.Path(path_type=Path), metavar="FILE",
+    help="Also draw objective, gap and test accuracy (needs matplotlib).",
+)  # fmt: skip
+@_shared
+def report(
+    runs: tuple[Path, ...], as_json: bool, quiet: bool, verbose: bool, **options: Any
+) -> None:
+    """Show what trainings and streams did, side by side, on a page of its own.
+
+    RUN is a model, or the MODEL.run folder beside it, also of a training that goes on. The page is
+    one HTML file that needs no network; test accuracy is in it if sbm train had --test-every.
+
+    Example: sbm report small.model large.model -o report.html
+    """
+    from sbm.jobs.report import report as job
+
+    told = job(runs, **options)
+    if as_json:
+        return _echo(json.dumps(told))
+    for run in told["runs"]:
+        for text in run["warnings"]:
+            _complain(f"{run['name']}: {text}")
+    _echo(" and ".join(filter(None, (told["output"], told["png"]))))
+    return None
+
+
 # ---------------------------------------------------------------------------------------- main
 
 
