@@ -110,8 +110,9 @@ def to_html(runs: Sequence[RunFigures]) -> str:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>{PATTERNS}"
-        f"<main>{''.join(body)}</main><footer>Made by <code>sbm report</code>. Log figures have no "
-        "checksum; the certificate is that of the last commit's log.</footer></body></html>\n"
+        f"<main>{''.join(body)}</main><footer>Made by <code>sbm report</code> from the logs of "
+        "runs, which have no checksums; <code>sbm info MODEL</code> tells the certificate that a "
+        "model carries.</footer></body></html>\n"
     )
 
 

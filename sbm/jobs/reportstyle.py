@@ -111,7 +111,7 @@ caption{{text-align:left;padding:9px 12px 4px;color:var(--soft);font-size:.85rem
 th,td{{padding:5px 12px;text-align:right;white-space:nowrap;border-top:1px solid var(--hair)}}
 thead th{{border-top:0;color:var(--soft);font-weight:600}}
 tbody th,thead th:first-child{{text-align:left;font-weight:500}}
-#settings td,#sources td:nth-child(2){{text-align:left}}#settings thead th{{text-align:left}}
+#settings td,#settings thead th,#sources tr>:nth-child(2){{text-align:left}}
 tr.differs>*{{background:var(--mark);font-weight:650}}
 details{{margin:12px 0 0}}summary{{cursor:pointer;padding:4px 0;overflow-wrap:anywhere}}
 @media (max-width:700px){{
@@ -125,6 +125,7 @@ body{{font-size:11pt}}main,footer{{max-width:none;padding:0}}
 .tabs>label{{display:none}}.panel{{display:block}}.panel>h3{{display:block}}
 figure,.card,tr{{break-inside:avoid}}h2,h3,.lead{{break-after:avoid}}section{{margin-top:22px}}
 .scroll{{overflow:visible;border:0}}table{{font-size:7.5pt}}th,td{{padding:2px 4px}}
+details::details-content{{content-visibility:visible;block-size:auto}}
 .bar,.m,.l,tr.differs>*,.warnings{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 }}
 """.replace("\n", "")

@@ -74,7 +74,7 @@ class Trial:
         SettingsError
             It has several processes, or blocks of classes.
         """
-        what = "--class-blocks is of such" if settings.class_blocks is not None else None
+        what = "--class-blocks divides them" if settings.class_blocks is not None else None
         what = f"there are {processes}" if processes > 1 else what
         if what is not None:
             raise SettingsError(
