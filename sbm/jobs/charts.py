@@ -23,6 +23,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 26, 16, 40
 LETTER = 16  # least distance of two letters at the ends of lines
 LEVEL = 46  # height of a row of a level chart
 
+_MOST_MARKERS = 40  # of a line; more would hide it
+
 # How often each repeats: colours after 8, dashes after 5, so 40 lines are told apart.
 COLOURS = 8
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 4")
@@ -249,7 +251,6 @@ def line_chart(
         drawn.append(
             f'<text class="note" x="{LEFT + 5}" y="{at - 4:.2f}">{escape(level[1])}</text>'
         )
-    # Markers are left out where they would hide their line.
     for line in lines:
         places = [(x(a), y(b)) for a, b in line.points]
         if line.style == "line" and len(places) > 1:
@@ -259,7 +260,7 @@ def line_chart(
                 f'<polyline class="l c{line.number % COLOURS}" points="{way}" '
                 f'stroke-dasharray="{dashes}"/>'
             )
-        every = -(-len(places) // 40)
+        every = max(1, -(-len(places) // _MOST_MARKERS))
         drawn += [marker(line.number, *at, line.style) for at in places[::-1][::every]]
     drawn += _letters([(line, y(line.points[-1][1]), x(line.points[-1][0])) for line in lines
                        if line.letter and line.points])  # fmt: skip

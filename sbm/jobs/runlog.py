@@ -333,7 +333,9 @@ def _maybe_count(record: Mapping[str, Any], name: str) -> int | None:
 
 def _pass(line: Mapping[str, Any]) -> PassFigures:
     seconds, certificate, test = line["seconds"], line["certificate"], line.get("test")
-    ages = {"ages": line.get("cached_ages", [])}["ages"]
+    if not isinstance(seconds, dict):
+        raise ValueError(f"seconds is {str(seconds)[:40]}")
+    ages = line.get("cached_ages", [])
     return PassFigures(
         number=_count(line, "pass"),
         rounds=_count(line, "rounds"),
