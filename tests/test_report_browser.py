@@ -131,6 +131,7 @@ def test_dark_is_dark_and_pictures_are_left(page, tmp_path):
     for name, size, *options in (
         ("report-desktop.png", "1200,3000"),
         ("report-dark.png", "1200,3000", dark),
+        ("report-narrow.png", "500,3000"),
     ):
         path = _artefact(page, tmp_path, name, size, *options)
         assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

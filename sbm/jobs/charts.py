@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 26, 16, 40
 LETTER = 16  # least distance of two letters at the ends of lines
 LEVEL = 46  # height of a row of a level chart
 
-_MOST_MARKERS = 40  # of a line; more would hide it
+_MOST_MARKERS, _MOST_BENDS = 40, 1000  # of a line; more would hide it, or be as wide as a pixel
 
 # How often each repeats: colours after 8, dashes after 5, so 40 lines are told apart.
 COLOURS = 8
@@ -254,7 +254,8 @@ def line_chart(
     for line in lines:
         places = [(x(a), y(b)) for a, b in line.points]
         if line.style == "line" and len(places) > 1:
-            way = " ".join(f"{a:.2f},{b:.2f}" for a, b in places)
+            bends = places[::-1][:: max(1, len(places) // _MOST_BENDS)]
+            way = " ".join(f"{a:.2f},{b:.2f}" for a, b in bends[::-1])
             dashes = DASHES[line.number % len(DASHES)]
             drawn.append(
                 f'<polyline class="l c{line.number % COLOURS}" points="{way}" '
