@@ -152,6 +152,16 @@ def test_logs_of_older_versions_are_shown_with_what_they_have(made, copy):
     assert "The bytes of old are not in the log, which is older." in both
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_run_without_its_log_tells_what_was_committed(version):
+    run = read_run(Path(__file__).parent / "frozen" / f"runs-{version}" / "dense.run")
+    assert run.passes == []
+    assert run.certificate is None or run.certificate["relative_gap"] < 1
+    page = to_html([run])
+    assert "no pass yet" in page
+    assert set(_charts(page)) == {"memory-levels"}
+
+
 def test_a_line_that_is_cut_off_at_the_end_is_not_there_yet(copy):
     folder = copy("sbm")
     with open(folder / "log.jsonl", "a") as file:

@@ -201,6 +201,15 @@ def test_memory_beside_the_training_is_asked_for_and_not_taken_from_it(data, tmp
     assert _log(tmp_path / "a.model")[-1]["test"]["rows"] == 91
 
 
+def test_several_processes_are_refused(data):
+    with pytest.raises(SettingsError) as caught:
+        Trial(data / "two-test.svm").refuse_in_many(sbm.Settings(), 2)
+    assert str(caught.value) == (
+        "--test-every is for one process that has all weights, and there are 2; leave it out, and "
+        "predict with the model at the end"
+    )
+
+
 def test_the_command_line_says_what_is_missing(capsys):
     from sbm.cli import main
 

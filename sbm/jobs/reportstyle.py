@@ -39,7 +39,7 @@ h2{{font-size:1.18rem;margin:0 0 4px;font-weight:650}}
 h3{{font-size:.95rem;margin:14px 0 4px;font-weight:600;color:var(--soft)}}
 section{{margin:44px 0 0}}
 .lead{{margin:0 0 12px;color:var(--soft);max-width:46em}}
-.cards{{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(250px,1fr))}}
+.cards{{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(230px,1fr))}}
 .card{{background:var(--sheet);border:1px solid var(--hair);border-left:4px solid var(--edge);
 border-radius:6px;padding:12px 16px;overflow-wrap:anywhere}}
 .card h2{{font-size:1rem;display:flex;gap:8px;align-items:center;flex-wrap:wrap}}

@@ -17,7 +17,7 @@ from sbm.jobs.setup import run_folder
 from sbm.settings import Settings, format_size
 from sbm.store import arrays as container
 from sbm.store.blocks import MANIFEST
-from sbm.store.files import open_own
+from sbm.store.files import open_own, reading
 from sbm.store.records import parse
 from sbm.store.run import LOG, RECORD, Run, runs_here
 
@@ -117,6 +117,8 @@ class RunFigures:
     sources : list of dict
         Of the model; none as long as there is no model.
     processes : int
+    committed : dict or None
+        The certificate of the last commit.
     """
 
     name: str
@@ -129,12 +131,13 @@ class RunFigures:
     end: dict[str, Any] = field(default_factory=dict)
     sources: list[dict[str, Any]] = field(default_factory=list)
     processes: int = 1
+    committed: dict[str, float] | None = None
 
     @property
     def certificate(self) -> dict[str, float] | None:
-        """The last one."""
+        """The last one; of a warm start that had nothing to do there is none in the log."""
         found = [one.certificate for one in self.passes if one.certificate is not None]
-        return found[-1] if found else None
+        return found[-1] if found else self.committed
 
     @property
     def mem(self) -> int:
@@ -244,7 +247,7 @@ def _read_log(path: Path) -> list[tuple[int, dict[str, Any]]]:
     if not path.exists():
         return []
     found = []
-    with open_own(path) as file:
+    with reading(path), open_own(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 record = parse(line)
@@ -270,7 +273,7 @@ def _figures(
     processes: int,
 ) -> RunFigures:
     last = lines[-1][1] if lines else {}
-    end = last if last.get("event") == "end" else {}
+    end = last if last.get("event") == "end" else record.get("report") or {}
     passes, blocks = [], []
     for number, line in lines:
         try:
@@ -279,13 +282,15 @@ def _figures(
             elif kind == "stream" and line["event"] == "block":
                 blocks.append(_block(line))
             elif line is end:
-                _number(line, "peak_rss_bytes")
-                _number(line["seconds"], "total")
+                _check_end(line)
         except (KeyError, TypeError, AttributeError) as error:
             raise _LineError(number, f"{error}") from error
         except ValueError as error:
             raise _LineError(number, str(error)) from error
+    if end:
+        _check_end(end)
     settings = record.get("settings") or Settings().to_dict()
+    certificate = record.get("certificate")
     found = RunFigures(
         name=_name(path),
         folder=folder,
@@ -297,6 +302,7 @@ def _figures(
         end=dict(end),
         sources=_sources(path, folder, record),
         processes=processes,
+        committed=certificate and _certificate(certificate),
     )
     _number(found.settings, "tol")
     assert found.mem > 0  # it raises what is said of a record
@@ -343,8 +349,7 @@ def _pass(line: Mapping[str, Any]) -> PassFigures:
         seconds={name: max(0.0, _maybe(seconds, name) or 0.0) for name in (*SECONDS, "load")},
         dual=_number(line, "dual"),
         estimate=_maybe(line, "estimated_relative_gap"),
-        certificate=certificate
-        and {name: _number(certificate, name) for name in ("primal", "dual", "relative_gap")},
+        certificate=certificate and _certificate(certificate),
         accuracy=_maybe(test, "accuracy"),
         mse=_maybe(test, "mse"),
         bytes_read=_maybe_count(line, "bytes_read"),
@@ -354,6 +359,16 @@ def _pass(line: Mapping[str, Any]) -> PassFigures:
         ages=[_count({"cached_ages": age}, "cached_ages") for age in ages],
         resident=_count(line, "resident_bytes"),
     )
+
+
+def _certificate(found: Mapping[str, Any]) -> dict[str, float]:
+    return {name: _number(found, name) for name in ("primal", "dual", "relative_gap")}
+
+
+def _check_end(report: Mapping[str, Any]) -> None:
+    """Refuse a report without the figures that are made use of."""
+    _number(report, "peak_rss_bytes")
+    _number(report["seconds"], "total")
 
 
 def _block(line: Mapping[str, Any]) -> BlockFigures:
