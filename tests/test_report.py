@@ -1,5 +1,6 @@
 """The page about runs: what it tells is what their logs say, whoever wrote them."""
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import write_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import sbm
 from sbm.errors import SettingsError, StoreError
@@ -261,13 +264,40 @@ def test_outputs_that_cannot_be_are_refused(made, tmp_path, monkeypatch):
     assert not page.exists()
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_log_says_there_is_a_page_or_a_sentence(made, tmp_path, data):
+    name = data.draw(st.sampled_from(["sbm", "day"]))
+    folder = tmp_path / "f.model.run"
+    if not folder.exists():
+        folder.mkdir()
+    shutil.copy(made / f"{name}.model.run" / "run.json", folder)
+    lines = [json.loads(x) for x in (made / f"{name}.model.run/log.jsonl").read_text().split("\n")
+             if x]  # fmt: skip
+    line = data.draw(st.sampled_from(lines))
+    key = data.draw(st.sampled_from(sorted(line)))
+    inner = line[key] if isinstance(line[key], dict) and data.draw(st.booleans()) else line
+    key = data.draw(st.sampled_from(sorted(inner))) if inner is not line else key
+    inner[key] = data.draw(JSON)
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with contextlib.suppress(StoreError):
+        _charts(to_html([read_run(folder)]))
+
+
 # ---------------------------------------------------------------------------------------- the page
 
 
 def test_nothing_of_a_name_is_taken_for_more_than_text(made, copy):
     run = read_run(copy("sbm", to='"><img src=x onerror=alert(1)>'))
-    settings = {**run.settings, "class_weight": {"<b>": 1}, "</table>": "<i>"}
-    named = dataclasses.replace(read_run(made / "sbm.model"), settings=settings)
+    chosen = {**run.settings, "class_weight": {"<b>": 1}, "</table>": "<i>"}
+    named = dataclasses.replace(read_run(made / "sbm.model"), settings=chosen)
     page = to_html([run, named])
     for wrong in ("<script", "<img", '<b>"', "<b>:", '</table>"', "<i>", "<!--"):
         assert wrong not in page, wrong

@@ -248,9 +248,6 @@ def line_chart(
     if level is not None:
         at = y(level[0])
         drawn.append(f'<path class="level" d="M{LEFT} {at:.2f}H{WIDTH - RIGHT}"/>')
-        drawn.append(
-            f'<text class="note" x="{LEFT + 5}" y="{at - 4:.2f}">{escape(level[1])}</text>'
-        )
     for line in lines:
         places = [(x(a), y(b)) for a, b in line.points]
         if line.style == "line" and len(places) > 1:
@@ -263,6 +260,9 @@ def line_chart(
             )
         every = max(1, -(-len(places) // _MOST_MARKERS))
         drawn += [marker(line.number, *at, line.style) for at in places[::-1][::every]]
+    if level is not None:  # over the lines, to be read
+        at = y(level[0]) - 4
+        drawn.append(f'<text class="note" x="{LEFT + 5}" y="{at:.2f}">{escape(level[1])}</text>')
     drawn += _letters([(line, y(line.points[-1][1]), x(line.points[-1][0])) for line in lines
                        if line.letter and line.points])  # fmt: skip
     return _svg(name, title, description, "".join(drawn))

@@ -131,7 +131,7 @@ def _escape_whole(text: str) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.3f} %"
+    return "–" if value is None else f"{100 * value:.3f}\N{NO-BREAK SPACE}%"
 
 
 def _short(value: float | None, form: str = ".2e") -> str:
@@ -256,7 +256,7 @@ def _progress(runs: Sequence[tuple[int, RunFigures]]) -> str:
         "Small filled markers are passes: dual values, and estimates of the gap. Large hollow ones "
         "are certified at fixed weights."
     )
-    if len({(r.settings.get("loss"), r.settings.get("C")) for _, r in runs}) > 1:
+    if len({repr([r.settings.get("loss"), r.settings.get("C")]) for _, r in runs}) > 1:
         lead += " Losses or costs differ, so objectives are those of different problems."
     missing = [r.name for _, r in runs if r.passes and r.passes[-1].bytes_read is None]
     if missing and len(axes) == len(AXES):

@@ -146,10 +146,11 @@ class RunFigures:
 
     @property
     def peak(self) -> int:
-        """Most bytes in memory, as far as they are known."""
+        """Most bytes in memory; of an unfinished run, at the ends of passes or blocks."""
+        if self.end:
+            return int(self.end["peak_rss_bytes"])
         of_passes = (one.resident for one in self.passes)
-        of_blocks = (one.resident for one in self.blocks)
-        return max(0, int(self.end.get("peak_rss_bytes", 0)), *of_passes, *of_blocks)
+        return max([*of_passes, *(one.resident for one in self.blocks)], default=0)
 
     def warnings(self) -> list[str]:
         """What somebody should know who looks at the figures."""
