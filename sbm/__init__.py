@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sbm.jobs.info import check, info
     from sbm.jobs.plan import plan
     from sbm.jobs.predict import predict
+    from sbm.jobs.report import report
     from sbm.jobs.split import split
     from sbm.jobs.stream import stream
     from sbm.jobs.train import train
@@ -37,6 +38,7 @@ __all__ = [
     "info",
     "plan",
     "predict",
+    "report",
     "split",
     "stream",
     "train",
@@ -53,6 +55,7 @@ _HOMES = {
     "info": "sbm.jobs.info",
     "plan": "sbm.jobs.plan",
     "predict": "sbm.jobs.predict",
+    "report": "sbm.jobs.report",
     "split": "sbm.jobs.split",
     "stream": "sbm.jobs.stream",
     "train": "sbm.jobs.train",

@@ -180,7 +180,17 @@ class _Terminal(Progress):
             f"{record['cached_free']:8d} {record['cache_hits']:7d} "
             f"{format_size(record['resident_bytes']):>8}"
             + (f"   certified gap {certificate['relative_gap']:.2e}" if certificate else "")
+            + _test_figure(record.get("test"))
         )
+
+
+def _test_figure(test: dict[str, Any] | None) -> str:
+    """What a test text came to after a pass, behind its other figures."""
+    if test is None or not test["rows"]:
+        return ""
+    if "mse" in test:
+        return f"   test MSE {test['mse']:.6g}"
+    return f"   test accuracy {100 * test['accuracy']:.4f} %"
 
 
 # ------------------------------------------------------------------------------------ commands
@@ -538,6 +548,10 @@ _LAST = ""  # --warm-start without a name
 )  # fmt: skip
 @click.option("--test", "test", type=click.Path(), help="Also predict this file at the end.")
 @click.option(
+    "--test-every", type=int, metavar="N",
+    help="With --test: predict it after every N passes, too; its seconds do not count.",
+)  # fmt: skip
+@click.option(
     "--launch", type=int, metavar="N",
     help="Run this command in N processes, by mpiexec; {rank} in STORE is the number of each.",
 )  # fmt: skip
@@ -545,8 +559,8 @@ _LAST = ""  # --warm-start without a name
 @click.pass_context
 def train(
     context: click.Context, /, store: Path | None, model: Path | None, resume: bool | None,
-    test: str | None, launch: int | None, config: Path | None, as_json: bool, quiet: bool,
-    verbose: bool, **options: Any,
+    test: str | None, test_every: int | None, launch: int | None, config: Path | None,
+    as_json: bool, quiet: bool, verbose: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
@@ -571,12 +585,15 @@ def train(
 
     if test is not None:
         check_input(test)  # before hours of training
+    elif test_every is not None:
+        raise SettingsError("--test-every needs a text to predict; give one with --test FILE")
     comm = _meet(settings)
     progress = _Terminal(quiet or as_json or comm.rank > 0, verbose and comm.rank == 0)
     with _stop_signals() as is_stopped:
         result, report = job(
             store, model, settings, resume=resume, is_stopped=is_stopped, progress=progress,
-            comm=comm,
+            test=None if test_every is None else test,
+            test_every=1 if test_every is None else test_every, comm=comm,
         )  # fmt: skip
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
@@ -1272,6 +1289,39 @@ def _print_pruning(report: dict[str, Any]) -> None:
             f"mean squared error {report['before']:.6g} before, {report['after']:.6g} after: "
             f"{report['change']:+.6g}"
         )
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True,
+    help="Page to write.",
+)  # fmt: skip
+@click.option(
+    "--png", type=click.Path(path_type=Path), metavar="FILE",
+    help="Also draw objective, gap and test accuracy (needs matplotlib).",
+)  # fmt: skip
+@_shared
+def report(
+    runs: tuple[Path, ...], as_json: bool, quiet: bool, verbose: bool, **options: Any
+) -> None:
+    """Show what trainings and streams did, side by side, on a page of its own.
+
+    RUN is a model, or the MODEL.run folder beside it, also of a training that goes on. The page is
+    one HTML file that needs no network; test accuracy is in it if sbm train had --test-every.
+
+    Example: sbm report small.model large.model -o report.html
+    """
+    from sbm.jobs.report import report as job
+
+    told = job(runs, **options)
+    if as_json:
+        return _echo(json.dumps(told))
+    for run in told["runs"]:
+        for text in run["warnings"]:
+            _complain(f"{run['name']}: {text}")
+    _echo(" and ".join(filter(None, (told["output"], told["png"]))))
+    return None
 
 
 # ---------------------------------------------------------------------------------------- main

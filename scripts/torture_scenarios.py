@@ -34,6 +34,7 @@ import sbm.jobs.expire
 import sbm.jobs.export
 import sbm.jobs.info
 import sbm.jobs.predict
+import sbm.jobs.report
 import sbm.jobs.split
 import sbm.jobs.stream
 import sbm.jobs.train
@@ -199,6 +200,10 @@ SCENARIOS: dict[str, Scenario] = {
     "predict": Scenario(
         "predict", _words("predict -q m.model b.svm -o out.txt --confusion table.tsv"),
         _words(_SPLIT, _LOOSE, "predict -q m.model a.svm -o out.txt"),
+    ),
+    "report": Scenario(
+        "report", _words("report -q m.model -o m.html"),
+        _words(_SPLIT, _LOOSE, "report -q m.model -o m.html"),
     ),
     "a night": Scenario(
         "night", _words(*_NIGHT), _words(_SPLIT, f"{_TRAIN}"), f"{_KNOWN}|{_GONE}"

@@ -462,7 +462,7 @@ def test_decision_values_in_slices_change_nothing(here, monkeypatch, decision, t
         return scores, missed
 
     monkeypatch.setattr(predict_module, "_decide", spy)
-    monkeypatch.setattr(predict_module, "_SCORES", most)
+    monkeypatch.setattr(predict_module, "SCORES", most)
     assert sbm.predict(model, "t.svm", "out.txt", decision=decision, top=top) == whole
     assert Path("out.txt").read_bytes() == lines
     assert max(sizes) == max(5, most // 5 * 5)  # one row is the least

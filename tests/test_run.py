@@ -446,7 +446,7 @@ def test_the_alphas_are_durable_before_the_commit_names_them(folder, monkeypatch
 
 
 def test_a_folder_without_a_commit_is_no_run(folder):
-    expected = f"{folder} is not a run with a commit (it has no run.json)"
+    expected = f"{folder} is not a run with a commit (it has no run.json); train the model again"
     with pytest.raises(StoreError, match=f"^{re.escape(expected)}$"):
         Run.read(folder)
 

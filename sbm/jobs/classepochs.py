@@ -548,6 +548,7 @@ class Training:
             "cached_free": 0,
             "cache_hits": 0,
             "bytes_sent": self.comm.sent,
+            "bytes_read": self.ledger.bytes_read,
             "resident_bytes": resident_bytes(),
             "certificate": certificate.to_dict() if certificate else None,
         }

@@ -503,6 +503,8 @@ class Engine:
             self._stop_reading()
         self._settle()
         self.now = None
+        for learner in active:
+            learner.solver.working.grow_older()
         free = Counter({learner.number: learner.solver.count_free() for learner in active})
         free.update(now.free)
         return {k: self._of_all(mine) for k, mine in now.totals.items()}, free

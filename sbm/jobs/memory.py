@@ -28,8 +28,8 @@ STRAY_BYTES = 4_000_000
 UNWRITTEN_BYTES = 4_000_000
 
 # Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
-# number, keep mark, position among the active rows. Buffer: start, length, class. Spilling: alphas
-# and moving marks of this block and the next, codes, the rows that leave.
+# number, keep mark, age, position among the active rows. Buffer: start, length, class. Spilling:
+# alphas and moving marks of this block and the next, codes, the rows that leave.
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
 BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16

@@ -8,7 +8,7 @@ from typing import Any
 
 from sbm.errors import SettingsError, StoreError
 
-__all__ = ["check_picture", "make_figure", "to_png"]
+__all__ = ["check_picture", "make_figure", "make_figures", "to_png"]
 
 
 def check_picture(path: str | Path, option: str, otherwise: str) -> None:
@@ -45,11 +45,17 @@ def check_picture(path: str | Path, option: str, otherwise: str) -> None:
 
 def make_figure(width: float, height: float) -> tuple[Any, Any]:
     """Return a figure of so many inches, and its axes."""
+    figure, (axes,) = make_figures(width, height, 1)
+    return figure, axes
+
+
+def make_figures(width: float, height: float, n: int) -> tuple[Any, list[Any]]:
+    """Return a figure of so many inches, and the axes of `n` parts side by side."""
     agg = importlib.import_module("matplotlib.backends.backend_agg")
     figures = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(width, height), layout="constrained")
     agg.FigureCanvasAgg(figure)
-    return figure, figure.subplots()
+    return figure, list(figure.subplots(1, n, squeeze=False)[0])
 
 
 def to_png(figure: Any) -> bytes:

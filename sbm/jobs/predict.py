@@ -36,9 +36,9 @@ from sbm.store.libsvm import ParsedText
 from sbm.store.model import Model
 from sbm.store.text import Source
 
-__all__ = ["check_input", "is_same_file", "predict"]
+__all__ = ["SCORES", "check_input", "is_same_file", "predict", "read_batches", "sources_of"]
 
-_SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
+SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
 _FEW = 64  # up to so many best columns are picked one by one; sorting them all is faster for more
 
 # Labels, row ends, indices and values of one batch of rows.
@@ -130,7 +130,7 @@ def predict(
             "leave out --confusion"
         )
     progress = progress or Progress()
-    sources = None if _is_store(data) else _sources(model, data, format)
+    sources = sources_of(data, model.info.get("names"), format)
     if sources is not None:
         prepare("predict", "float64", progress)
         if names_record(sources):
@@ -139,14 +139,12 @@ def predict(
     weights = np.ascontiguousarray(model.W)
     unknown = 0
     table = IdTable(model.ids)
-    batches = (
-        _store_batches(Path(data), table, progress)
-        if sources is None
-        else _text_batches(sources, table, usable_threads(threads), progress)
+    batches = read_batches(
+        data, sources, table, weights.shape[1], usable_threads(threads), progress
     )
     with _opened(output) as file:
         _write(answers.title(), file)
-        for y, indptr, indices, values in _slices(batches, weights.shape[1]):
+        for y, indptr, indices, values in batches:
             scores, missed = _decide(model, weights, indptr, indices, values)
             unknown += missed
             _write(answers.add(y, scores), file)
@@ -220,14 +218,31 @@ def check_input(data: str | Path) -> None:
         open_inputs([data], InputOptions())
 
 
-def _sources(model: Model, data: str | Path, kind: str | None) -> list[Source]:
-    """Open the input, with names hashed as they were for the model."""
+def sources_of(data: str | Path, names: object, kind: str | None = None) -> list[Source] | None:
+    """Open what is to be predicted, with names hashed as they were for the model; None: a store.
+
+    Parameters
+    ----------
+    data : str or Path
+    names : dict or None
+        What makes the same ids of the same names again, of the model or of its store.
+    kind : str, optional
+        Format of `data`. Default: by its name.
+
+    Raises
+    ------
+    DataError
+        There is no such file.
+    SettingsError
+        It has names and the model knows none, or they would become other ids.
+    """
+    if _is_store(data):
+        return None
     options = InputOptions(format=kind)
-    record = model.info.get("names")
-    if record is not None:
-        options = options.following(record if isinstance(record, dict) else {}, "the model")
+    if names is not None:
+        options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
-    if record is None and names_record(sources) is not None:
+    if names is None and names_record(sources) is not None:
         raise SettingsError(
             f"{data} has features with names, but the model was trained on ids without names; "
             "train it on a store that was split from such text"
@@ -239,9 +254,40 @@ def _is_store(data: str | Path) -> bool:
     return os.path.isdir(data) and os.path.exists(Path(data) / MANIFEST)
 
 
+def read_batches(
+    data: str | Path,
+    sources: list[Source] | None,
+    table: IdTable,
+    n_outputs: int,
+    threads: int,
+    progress: Progress,
+) -> Iterator[_Batch]:
+    """Yield labels, row ends, indices and values of some rows of text or of a store at a time.
+
+    Parameters
+    ----------
+    data : str or Path
+    sources : list of Source or None
+        What `sources_of` said of it.
+    table : IdTable
+        Codes of its ids are the indices; those that it does not know become -1.
+    n_outputs : int
+        Decision values of a row; those of a batch are `SCORES` at most.
+    threads : int
+        For parsing.
+    progress : Progress
+    """
+    batches = (
+        _store_batches(Path(data), table, progress)
+        if sources is None
+        else _text_batches(sources, table, threads, progress)
+    )
+    return _slices(batches, n_outputs)
+
+
 def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
-    """Cut batches so that the decision values of each fit in `_SCORES`."""
-    most = max(1, _SCORES // n_outputs)
+    """Cut batches so that the decision values of each fit in `SCORES`."""
+    most = max(1, SCORES // n_outputs)
     for y, indptr, indices, values in batches:
         for begin in range(0, len(y), most):
             end = min(begin + most, len(y))

@@ -402,7 +402,7 @@ class _Stream:
             "event": "block", "rows": block.needs.rows, "features": block.needs.features,
             "elapsed": time.perf_counter() - self.begin, "cached_rows": self._student.n_cached,
             "dual": self._student.dual, "visits": done.visits, "updates": done.updates,
-            "resident_bytes": resident_bytes(),
+            **self._quality(), "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
     def _predict(self, rows: Rows) -> None:

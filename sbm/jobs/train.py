@@ -11,6 +11,7 @@ bytes as if nothing had happened.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ from sbm.jobs.setup import (
     smaller_plan,
     time_left,
 )  # fmt: skip
+from sbm.jobs.trial import Trial, refuse_without_room
 from sbm.jobs.warm import kernels_of, prepare
 from sbm.jobs.warmstart import Earlier, find_run, last_run, shape_record
 from sbm.settings import Settings, format_size
@@ -95,6 +97,8 @@ def train(
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
     read_rate: float | None = None,
+    test: str | Path | None = None,
+    test_every: int = 1,
     comm: None = None,
 ) -> tuple[Model, dict[str, Any]]: ...
 
@@ -109,6 +113,8 @@ def train(
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
     read_rate: float | None = None,
+    test: str | Path | None = None,
+    test_every: int = 1,
     comm: Comm,
 ) -> tuple[Model | None, dict[str, Any]]: ...
 
@@ -122,6 +128,8 @@ def train(
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
     read_rate: float | None = None,
+    test: str | Path | None = None,
+    test_every: int = 1,
     comm: Comm | None = None,
 ) -> tuple[Model | None, dict[str, Any]]:
     """Train a model on a store.
@@ -152,6 +160,12 @@ def train(
         Is told each block and each pass.
     read_rate : float, optional
         Read no more bytes a second than this, as from a slow disk; for benchmarks.
+    test : str or Path, optional
+        Text or store to predict after every `test_every`-th pass and after the last one; what comes
+        of it is in the log and told to `progress`, as ``test`` of a pass. The model is the same,
+        and no seconds count that this takes.
+    test_every : int
+        Passes.
     comm : Comm, optional
         Of several processes, as ``sbm.distributed.comm.world()`` returns it. Default: alone.
 
@@ -174,7 +188,7 @@ def train(
     StoreError
         No store, damaged, or in use; or there is an unfinished training of other data.
     DataError
-        The labels do not fit the loss.
+        The labels do not fit the loss; or there is no test text, or it is none.
     SettingsError
         A setting that does not exist, is out of range, or means nothing for the loss; or there is
         an unfinished training with other settings.
@@ -191,6 +205,9 @@ def train(
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
+    trial = None if test is None else Trial(test, test_every)
+    if trial is not None:
+        trial.refuse_in_many(settings, comm.size)
     if settings.class_blocks is not None:
         from sbm.jobs.classblocks import train_class_blocks  # a program of its own
 
@@ -199,7 +216,8 @@ def train(
             begin=begin,
         )  # fmt: skip
     job = _Job(
-        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm
+        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm,
+        trial,
     )  # fmt: skip
     while True:
         try:
@@ -225,6 +243,7 @@ class _Job:
     begin: float
     read_rate: float | None
     comm: Comm
+    trial: Trial | None = None
     plan: MemoryPlan | None = None
     bound: int | None = None  # where it is another one than --mem
     spare_memory: int = 0  # of what calls this, beside an interpreter
@@ -244,6 +263,11 @@ class _Job:
         spare = held_out_problems(settings, blocks)
         self.shape = self._shape(share, spare)
         plan_of(settings, blocks, self.shape)  # it is refused before anything is read
+        if self.trial is not None:
+            refuse_without_room(
+                blocks, settings.mem_bytes,
+                lambda mem: plan_of(settings, blocks, self.shape, mem).total,
+            )  # fmt: skip
         weights = read_weights(settings, blocks, [*share.problems, *spare], path.parent)
         itself = identity(settings, blocks, weights)
         refuse_others(comm, blocks, itself)
@@ -273,6 +297,8 @@ class _Job:
         )
         kernels = kernels_of(settings, share.problems)
         one_first(comm, lambda: prepare(kernels, blocks.value_type, progress))
+        if self.trial is not None:
+            prepare("predict", "float64", progress)
         if any_of(comm, self.is_stopped())[0]:
             raise KeyboardInterrupt
         # All that can be refused comes before the run of an earlier training is replaced.
@@ -536,7 +562,8 @@ class _Training:
                 if is_whole:
                     ledger.watch.learn(certificate.relative_gap)
                 last = last or certificate.relative_gap <= self.settings.tol
-            self._report_pass(done, certificate, in_time and is_whole)
+            test = self._test() if last or self._is_test_due() else None
+            self._report_pass(done, certificate, in_time and is_whole, test)
             ledger.only = None if last else self._part_of_pass(certificate)
             ledger.ended, ledger.is_done = None, last
         self._commit()
@@ -625,6 +652,11 @@ class _Training:
     def _count_free(self) -> int:
         return sum(solver.count_free() for solver in self.solvers)
 
+    def _count_ages(self) -> list[int]:
+        """Return how many cached rows came in the last pass, the one before it, and so on."""
+        counts = [solver.working.count_ages() for solver in self.solvers]
+        return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
+
     def _set_pace(self) -> None:
         """Set rounds and cache size of the pass at work."""
         free = self.ledger.free_rows
@@ -672,7 +704,29 @@ class _Training:
             self.engine.replace_weights(found)
         return certificate
 
-    def _report_pass(self, done: Totals, certificate: Certificate | None, complete: bool) -> None:
+    def _is_test_due(self) -> bool:
+        return self.job.trial is not None and self.job.trial.is_due(self.ledger.passes)
+
+    def _test(self) -> dict[str, Any] | None:
+        """Predict the test text, if there is one; the clock of the training stands still."""
+        if self.job.trial is None:
+            return None
+        begin = time.perf_counter()
+        weights = [solver.W for solver in self.solvers]
+        found = self.job.trial.judge(
+            self.store, self.problems, weights, self.progress, self._stop_if_asked
+        )
+        took = time.perf_counter() - begin
+        self.begin += took
+        return {**found, "seconds": took}
+
+    def _report_pass(
+        self,
+        done: Totals,
+        certificate: Certificate | None,
+        complete: bool,
+        test: dict[str, Any] | None,
+    ) -> None:
         seconds = self._spent()
         busy = max(seconds["solve"], 1e-9)
         dual = self.dual
@@ -698,11 +752,15 @@ class _Training:
             "cache_rows": sum(s.working.cache_rows for s in self.solvers),
             "cached_rows": sum(s.working.n_cached for s in self.solvers),
             "cached_free": self._count_free(),
+            "cached_zero": sum(s.working.count_zero() for s in self.solvers),
+            "cached_ages": self._count_ages(),
             "cache_hits": done.cached,
             "rows_at_rest": done.rest,
             "visits_cut_short": done.starved,
+            "bytes_read": self.engine.reader.bytes_read,
             "resident_bytes": resident_bytes(),
             "certificate": certificate.to_dict() if certificate else None,
+            "test": test,
         }
         self.run_files.log({"event": "pass", **record})
         self.progress.row(record)

@@ -67,6 +67,8 @@ class WorkingSet:
         Rows of the cache, and of the whole working set.
     starts, lengths, y, score, home, row : ndarray, shape (capacity,)
         One entry a row; `home` is its block and `row` its number there.
+    age : ndarray, shape (capacity,), uint8
+        Passes that ended since the row was merged, 255 for that many or more; for people to see.
     weights : ndarray, shape (capacity,), float64, or None
     """
 
@@ -98,6 +100,7 @@ class WorkingSet:
         self.score = np.empty(capacity, np.float32)
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
+        self.age = np.empty(capacity, np.uint8)
         self._keep = np.empty(capacity, np.bool_)
         self._histogram = np.empty((2, 65536), np.int64)
         self.n_cached = 0
@@ -129,6 +132,7 @@ class WorkingSet:
             self.starts, self.lengths, self.y, self.weights, self.home, self.row,
         )  # fmt: skip
         self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
+        self.age[self.n_cached : self.n] = 0
         return int(cached)
 
     def select(
@@ -200,6 +204,8 @@ class WorkingSet:
         """
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
+        ages = self.age[:n][keep]
+        self.age[: len(ages)] = ages
         self.n_cached = self._kernels.compact(
             keep, n, self.base, self.starts, self.lengths, self.y, self.weights, self.score,
             self.home, self.row, self.arena.indices, self.arena.values,
@@ -207,10 +213,25 @@ class WorkingSet:
         self.n = self.n_cached
         return evicted
 
+    def grow_older(self) -> None:
+        """Note that a pass has ended."""
+        age = self.age[: self.n_cached]
+        age += age < _OLDEST
+
+    def count_ages(self) -> list[int]:
+        """Return how many cached rows came in the last pass, the one before it, and so on."""
+        import numpy as np
+
+        return list(map(int, np.bincount(self.age[: self.n_cached])[1:]))
+
+    def count_zero(self) -> int:
+        """Return how many cached rows have no variable but 0."""
+        return self.alpha.count_zero(self.n_cached)
+
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Which rows are cached, and their variables, as arrays to keep; views."""
         n = self.n_cached
-        names = ("home", "row", "lengths", "score")
+        names = ("home", "row", "lengths", "score", "age")
         return {name: getattr(self, name)[:n] for name in names} | self.alpha.state(n)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -227,6 +248,7 @@ class WorkingSet:
             raise ValueError(f"{n} cached rows of {nnz} nonzeros")
         for name in ("home", "row", "lengths", "score"):
             getattr(self, name)[:n] = state[name]
+        self.age[:n] = state.get("age", 0)  # older versions kept none
         self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
         self.alpha.restore(state, n)
         self.n_cached = self.n = n
@@ -261,6 +283,7 @@ class WorkingSet:
 
 
 _KEY_OF_MINUS_INF = 0x007FFFFF
+_OLDEST = 255
 
 
 def _gradient(score: Ranks, random: np.random.Generator, share: float) -> Ranks:

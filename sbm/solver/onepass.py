@@ -289,7 +289,7 @@ def _state_of(solver: Solver) -> State:
     """State of a solver with the rows of its cache."""
     work, n = solver.working, solver.working.n_cached
     state = solver.state()
-    for name in ("home", "held"):  # there is one home
+    for name in ("home", "held", "age"):  # there is one home, and one pass
         state.pop(name, None)
     nnz = int(work.lengths[:n].sum(dtype=np.int64))
     own = slice(work.base, work.base + nnz)

@@ -54,6 +54,10 @@ class DenseSet:
         """Room that variables take beside their row's: none."""
         return None
 
+    def count_zero(self, n: int) -> int:
+        """Return how many of the first `n` rows have no variable but 0."""
+        return n - int(np.count_nonzero(self.values[:n]))
+
     def take(self, rows: npt.NDArray[np.int64]) -> Dense:
         """Return a copy of the variables of some working rows."""
         return Dense(self.values[rows])
@@ -178,6 +182,10 @@ class ListPool:
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
         """Room that the list of each of the first `n` rows takes."""
         return self.count[:n].astype(np.int64) + 1
+
+    def count_zero(self, n: int) -> int:
+        """Return how many of the first `n` rows have no variable but 0."""
+        return n - int(np.count_nonzero(self.count[:n]))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Lists:
         """Return a copy of the lists of some working rows."""

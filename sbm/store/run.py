@@ -553,7 +553,9 @@ class Run:
         except StoreError:
             raise
         except FileNotFoundError:
-            raise StoreError(f"{folder} is not a run with a commit (it has no {RECORD})") from None
+            raise StoreError(
+                f"{folder} is not a run with a commit (it has no {RECORD}); train the model again"
+            ) from None
         except OSError as error:
             raise read_error(path, error) from error
         try:

@@ -1,0 +1,70 @@
+"""The picture of runs: what the page of a report shows first, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sbm.errors import StoreError
+from sbm.jobs.picture import make_figures, to_png
+from sbm.jobs.reporthtml import LETTERS
+from sbm.jobs.runlog import PassFigures, RunFigures
+from sbm.store.files import write_atomically
+
+__all__ = ["draw_report"]
+
+_MARKERS = "os^Dvph"
+_DASHES = ("-", "--", ":", "-.")
+
+
+def draw_report(runs: Sequence[RunFigures], path: str | Path) -> None:
+    """Draw objective, gap and test accuracy of trainings against time.
+
+    Parameters
+    ----------
+    runs : sequence of RunFigures
+        Streams are left out.
+    path : str or Path
+        A .png file.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written, or there is no pass to draw.
+    """
+    lettered = [(k, run) for k, run in enumerate(runs) if run.passes]
+    if not lettered:
+        raise StoreError(f"there is no pass to draw in {path}; leave out --png")
+    charts: list[tuple[str, Callable[[PassFigures], float | None], bool]] = [
+        ("dual value", lambda one: one.dual, False),
+        ("relative gap", lambda one: one.relative_gap, True),
+    ]
+    for name, test in (("test accuracy, %", _accuracy), ("test mean squared error", _mse)):
+        if any(test(one) is not None for _, run in lettered for one in run.passes):
+            charts.append((name, test, False))
+    figure, axes = make_figures(4.6 * len(charts), 4.0, len(charts))
+    for ax, (name, of, is_log) in zip(axes, charts, strict=True):
+        for k, run in lettered:
+            points = [(p.elapsed, y) for p in run.passes if (y := of(p)) is not None]
+            ax.plot(
+                *zip(*points, strict=True) if points else ([], []), _DASHES[k % len(_DASHES)],
+                marker=_MARKERS[k % len(_MARKERS)], markersize=4, label=f"{LETTERS[k]} {run.name}",
+            )  # fmt: skip
+        ax.set_xlabel("seconds")
+        ax.set_title(name, fontsize=10)
+        ax.grid(alpha=0.3)
+        if is_log:
+            ax.set_yscale("log")
+    axes[0].legend(fontsize=8)
+    try:
+        write_atomically(Path(path), [to_png(figure)])
+    except StoreError as error:
+        raise StoreError(str(error).replace("with -o", "with --png")) from error
+
+
+def _accuracy(one: PassFigures) -> float | None:
+    return one.accuracy_percent
+
+
+def _mse(one: PassFigures) -> float | None:
+    return one.mse
