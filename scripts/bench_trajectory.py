@@ -110,10 +110,14 @@ class Examiner:
             best = scores[:, self._columns].argmax(axis=1)
         return float(np.mean(self._labels[best] == self._truth))
 
+    def signed(self) -> tuple[Floats, Any]:
+        """Signs of the rows of two classes, and the rows as a matrix in float64."""
+        return np.where(self._truth == self._labels[1], 1.0, -1.0), self._X
+
     def primal(self, W: Floats, C: float, power: int) -> float:
         """½|w|² + C Σ max(0, 1 - s w·x)^power, of two classes."""
-        signs = np.where(self._truth == self._labels[1], 1.0, -1.0)
-        excess = np.maximum(0.0, 1.0 - signs * (self._X @ W[:, 0]))
+        signs, X = self.signed()
+        excess = np.maximum(0.0, 1.0 - signs * (X @ W[:, 0]))
         return 0.5 * float(np.vdot(W, W)) + C * float((excess**power).sum())
 
     @property

@@ -16,24 +16,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from scripts.bench_data import first_bytes
-from scripts.bench_ours import log_of
-from scripts.bench_tools import Report, median, tell, timed
-from scripts.bench_trajectory import METHODS, NEVER, Examiner, Point, watch
+from scripts.bench_tools import Report, median
+from scripts.bench_trajectory import METHODS, Method, Point
 from scripts.paper_data import Problem, data_options, problems
-from scripts.paper_tools import (
-    Axes,
-    Claim,
-    Curve,
-    Experiment,
-    accuracy_difference,
-    first_at,
-    judge,
-    number,
-    relative_difference,
-    run,
-    words,
-)  # fmt: skip
+from scripts.paper_tools import Axes, Claim, Curve, Experiment, first_at, judge, number, run, words
+from scripts.paper_training import Curves, Trainer, training_options
 
 PAPER = "SBM 2011"
 SLOW = ("SBM-1/2", "BMD")  # what is done on a slow disk, too
@@ -44,124 +31,44 @@ IN_CACHE = 0.98  # share of the free support vectors of webspam in the cache aft
 class Trained:
     """All trainings on one data set."""
 
-    def __init__(self, args: Namespace, problem: Problem, folder: Path) -> None:
-        self.args, self.problem, self._folder = args, problem, folder
-        self._model = folder / "figure2.model"
-        self._splits = {m.blocks(problem.blocks): 0.0 for m in METHODS}
-        self._options = {
-            "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER,
-            "max_passes": args.max_passes, "rounds": args.rounds,
-        }  # fmt: skip
-        warm_up(problem, self._options, folder)
-        for blocks in self._splits:
-            tell(f"{problem.title}: splitting to {blocks} blocks")
-            self._splits[blocks] = split_seconds(problem.text, self._store(blocks), blocks)
-        self._examiner = Examiner(self._store(problem.blocks), problem.test)
-        found = {method.name: self._train(method) for method in METHODS}
+    def __init__(self, args: Namespace, problem: Problem) -> None:
+        self.args, self.problem = args, problem
+        self._blocks = {method.name: method.blocks(problem.blocks) for method in METHODS}
+        trainer = Trainer(args, problem, self._blocks.values())
+        before = {name: trainer.split_seconds[n] for name, n in self._blocks.items()}
+        found = {method.name: self._train(trainer, method) for method in METHODS}
         slow = {}
         if not args.no_slow_disk:
-            rate = self._slow_rate(found["SBM-1/2"])
-            slow = {m.name: self._train(m, rate) for m in METHODS if m.name in SLOW}
-        self.reference = self._refer()
-        duals = [point["dual"] for points in found.values() for point in points]
-        self.optimum = max(*duals, self.reference["dual"])
-        self.known = max(self.reference["primal"] / self.optimum - 1, 1e-12)
-        right = [point["accuracy"] for points in found.values() for point in points]
-        self.best = max(*right, self.reference["accuracy"])
-        self.curves = {name: self._curve(name, points) for name, points in found.items()}
-        self.slow = {name: self._curve(name, points) for name, points in slow.items()}
+            size = trainer.store(self._blocks["SBM-1/2"]).rglob("*")
+            read = sum(path.stat().st_size for path in size if path.is_file())
+            solving = median([point["solve"] for point in found["SBM-1/2"]])
+            rate = read / (SLOW_SHARE * solving)
+            slow = {m.name: self._train(trainer, m, rate) for m in METHODS if m.name in SLOW}
+        self.reference = trainer.refer(self._blocks["SBM-1/2"])
+        self.curves = Curves(problem.title, found, before, self.reference)
+        self.slow = self.curves.also(slow, before)
 
-    def _store(self, blocks: int) -> Path:
-        return self._folder / f"{blocks}.sbm"
-
-    def _train(self, method: Any, rate: float | None = None) -> list[Point]:
-        where = "" if rate is None else f", {rate / 1e6:.3g} MB/s"
-        tell(f"{self.problem.title}: {method.name}{where}")
-        blocks, looks = method.blocks(self.problem.blocks), {"accuracy": self._examiner.accuracy}
-        options = {**self._options, **method.options}
-        return watch(self._store(blocks), self._model, options, looks, rate)
-
-    def _slow_rate(self, points: list[Point]) -> float:
-        """Bytes a second of a disk that is as slow as the paper's, beside the solver."""
-        passes = [event for event in log_of(self._model) if event["event"] == "end"]
-        read = passes[-1]["bytes_read"] / (self.args.max_passes + 1)  # and the certificate
-        return float(read / (SLOW_SHARE * median([point["solve"] for point in points])))
-
-    def _refer(self) -> dict[str, float]:
-        """Train to ``--tol``; primal and dual value, accuracy, and share of free alphas."""
-        half, tol = METHODS[0], self.args.tol or self.problem.tol
-        tell(f"{self.problem.title}: to {tol:g}")
-        options = {**self._options, **half.options, "tol": tol, "rounds": "auto"}
-        options["max_passes"] = self.args.reference_passes
-        looks = {"accuracy": self._examiner.accuracy}
-        points = watch(self._store(half.blocks(self.problem.blocks)), self._model, options, looks)
-        end = next(event for event in log_of(self._model) if event["event"] == "end")
-        facts = {name: end[name] for name in ("primal", "dual", "relative_gap", "n_free", "passes")}
-        return {**facts, "accuracy": points[-1]["accuracy"]}
-
-    def _curve(self, name: str, points: list[Point]) -> Curve:
-        method = next(method for method in METHODS if method.name == name)
-        before = self._splits[method.blocks(self.problem.blocks)]
-        return [
-            {
-                "data": self.problem.title, "method": name, "pass": k,
-                "seconds": before + point["seconds"], "dual": point["dual"],
-                "difference": relative_difference(point["dual"], self.optimum),
-                "accuracy": point["accuracy"],
-                "accuracy_difference": accuracy_difference(self.best, point["accuracy"]),
-                "load": point["load"], "solve": point["solve"], "visits": point["visits"],
-                "free_rows": point["free_rows"], "cached_free": point["cached_free"],
-            }
-            for k, point in enumerate(points, 1)
-        ]  # fmt: skip
-
-    # -------------------------------------------------------------------------------- numbers
-
-    def left(self, name: str, back: int = 1) -> float:
-        """Difference to the optimum in the end; not below what is known of that."""
-        return max(float(self.curves[name][-back]["difference"]), self.known)
+    def _train(self, trainer: Trainer, method: Method, rate: float | None = None) -> list[Point]:
+        options = {**method.options, "rounds": self.args.rounds}
+        return trainer.train(method.name, self._blocks[method.name], rate=rate, **options)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a method."""
-        share = self.reference["n_free"] / self._examiner_rows()
         return [
             {
-                "data": curve[0]["data"], "method": name, "passes": len(curve),
+                "data": self.problem.title, "method": name, "passes": len(curve),
                 "difference": curve[-1]["difference"],
                 "accuracy_after_1_pass": 100 * curve[0]["accuracy"],
                 "accuracy": 100 * curve[-1]["accuracy"],
-                "converged_accuracy": 100 * self.reference["accuracy"],
+                "converged_accuracy": 100 * self.reference.accuracy,
                 "seconds": curve[-1]["seconds"],
                 "solve_seconds_a_pass": median([row["solve"] for row in curve]),
                 "load_seconds_a_pass": median([row["load"] for row in curve]),
                 "visits_a_pass": median([row["visits"] for row in curve]),
-                "free_share": share,
+                "free_share": self.reference.free_share,
             }
-            for name, curve in self.curves.items()
+            for name, curve in self.curves.by_name.items()
         ]  # fmt: skip
-
-    def _examiner_rows(self) -> int:
-        from sbm.store.blocks import BlockStore
-
-        return BlockStore(self._store(self.problem.blocks)).n_rows
-
-
-def warm_up(problem: Problem, options: dict[str, Any], folder: Path) -> None:
-    """Compile split and training, with rows of the data, so that nothing timed has to."""
-    part = first_bytes(problem.text, 200_000, folder / "warm.svm")
-    store = folder / "warm.sbm"
-    split_seconds(part, store, 2)
-    examiner = Examiner(store, part)
-    for policy in ("none", "gradient"):
-        some = {**options, "max_passes": 1, "policy": policy}
-        watch(store, folder / "warm.model", some, {"accuracy": examiner.accuracy})
-
-
-def split_seconds(text: Path, store: Path, blocks: int, dtype: str = "auto") -> float:
-    """Split a text in this process; the seconds it takes."""
-    import sbm
-
-    return timed(lambda: sbm.split([text], store, blocks=blocks, dtype=dtype, force=True))
 
 
 # ------------------------------------------------------------------------------------------ claims
@@ -172,9 +79,11 @@ SBMS = ("SBM-1/2", "SBM-1/3", "SBM-1/2-rand")
 def _claims_of(one: Trained) -> list[Claim]:
     """What the paper says of each data set."""
     title, passes = one.problem.title, one.args.max_passes
-    left = {name: one.left(name) for name in one.curves}
-    last = one.curves["BMD"][-1]
-    level = max(float(last["difference"]), one.known)
+    by_name = one.curves.by_name
+    left = {name: one.curves.left(name) for name in by_name}
+    end = {name: one.curves.difference(name) for name in by_name}
+    last = by_name["BMD"][-1]
+    level = max(float(last["difference"]), one.curves.known)
 
     def claim(where: str, says: str, expected: str, here: str, *held: bool) -> Claim:
         return Claim(PAPER, where, says, title, expected, here, judge(*held))
@@ -185,26 +94,27 @@ def _claims_of(one: Trained) -> list[Claim]:
             f"difference (7) after {passes} passes at most half of BMD's, each of the three",
             words(left.items()), *(left[name] <= left["BMD"] / 2 for name in SBMS),
         ),
-        _faster(one, one.curves, SBMS, "on this disk"),
+        _faster(one, one.curves.by_name, SBMS, "on this disk"),
         claim(
             "7.1, figure 2", "a cache chosen by gradients is better than a random one",
             f"difference of SBM-1/2 and SBM-1/3 after {passes} passes below SBM-1/2-rand's",
-            words((name, left[name]) for name in SBMS),
-            left["SBM-1/2"] < left["SBM-1/2-rand"], left["SBM-1/3"] < left["SBM-1/2-rand"],
+            words((name, end[name]) for name in SBMS),
+            end["SBM-1/2"] < end["SBM-1/2-rand"], end["SBM-1/3"] < end["SBM-1/2-rand"],
         ),
         claim(
             "7.1, figure 2", "SBM-1/2 and SBM-1/3 are alike: the ratio of block and cache hardly "
             "matters",
             "neither is more than a pass behind the other in the end",
-            words([("SBM-1/2", left["SBM-1/2"]), ("SBM-1/3", left["SBM-1/3"])]),
-            left["SBM-1/3"] <= one.left("SBM-1/2", 2), left["SBM-1/2"] <= one.left("SBM-1/3", 2),
+            words([("SBM-1/2", end["SBM-1/2"]), ("SBM-1/3", end["SBM-1/3"])]),
+            end["SBM-1/3"] <= one.curves.difference("SBM-1/2", 2),
+            end["SBM-1/2"] <= one.curves.difference("SBM-1/3", 2),
         ),
         claim(
             "7.1, figure 2", "even a random cache is better than none",
             f"difference of SBM-1/2-rand after {passes} passes below BMD's, sooner at BMD's",
-            words((name, left[name]) for name in ("SBM-1/2-rand", "BMD")),
-            left["SBM-1/2-rand"] < left["BMD"],
-            first_at(one.curves["SBM-1/2-rand"], "difference", level, "seconds") < last["seconds"],
+            words((name, end[name]) for name in ("SBM-1/2-rand", "BMD")),
+            end["SBM-1/2-rand"] < end["BMD"],
+            first_at(by_name["SBM-1/2-rand"], "difference", level, "seconds") < last["seconds"],
         ),
         _stability(one),
     ]  # fmt: skip
@@ -216,7 +126,7 @@ def _claims_of(one: Trained) -> list[Claim]:
 def _faster(one: Trained, curves: dict[str, Curve], names: tuple[str, ...], disk: str) -> Claim:
     """By the clock."""
     last = curves["BMD"][-1]
-    level = max(float(last["difference"]), one.known)
+    level = max(float(last["difference"]), one.curves.known)
     took = {name: first_at(curves[name], "difference", level, "seconds") for name in names}
     return Claim(
         PAPER, "7.1, figure 2", f"they beat BMD by the clock ({disk})", one.problem.title,
@@ -230,7 +140,7 @@ def _stability(one: Trained) -> Claim:
     """The test accuracy settles."""
     spread = {}
     for name in ("SBM-1/2", "BMD"):
-        right = [row["accuracy"] for row in one.curves[name][1:]]
+        right = [row["accuracy"] for row in one.curves.by_name[name][1:]]
         spread[name] = 100 * (max(right) - min(right))
     return Claim(
         PAPER, "7.1, figure 2", "models of SBM are more stable in test", one.problem.title,
@@ -241,12 +151,14 @@ def _stability(one: Trained) -> Claim:
 
 def _claims_of_webspam(one: Trained) -> list[Claim]:
     """What the paper says of webspam alone."""
-    second = one.curves["SBM-1/2"][1]
+    second = one.curves.by_name["SBM-1/2"][1]
     share = second["cached_free"] / max(second["free_rows"], 1)
-    once = one.curves["SBM-1/2"][0]["accuracy"]
-    needed = next((row["pass"] for row in one.curves["BMD"] if row["accuracy"] >= once), None)
+    once = one.curves.by_name["SBM-1/2"][0]["accuracy"]
+    needed = next(
+        (row["pass"] for row in one.curves.by_name["BMD"] if row["accuracy"] >= once), None
+    )
     passes = f"{needed}" if needed else f"more than {one.args.max_passes}"
-    title, below = one.problem.title, 100 * (one.reference["accuracy"] - once)
+    title, below = one.problem.title, 100 * (one.reference.accuracy - once)
     return [
         Claim(
             PAPER, "7.1, footnote 6", "where free support vectors fit, the cache has them", title,
@@ -268,7 +180,7 @@ def _claims_across(ones: dict[str, Trained]) -> list[Claim]:
     claims = []
     if {"webspam", "kddcup10"} <= set(ones):
         gain = {
-            name: ones[name].left("SBM-1/2-rand") / ones[name].left("SBM-1/2")
+            name: ones[name].curves.left("SBM-1/2-rand") / ones[name].curves.left("SBM-1/2")
             for name in ("webspam", "kddcup10")
         }
         claims.append(Claim(
@@ -279,7 +191,9 @@ def _claims_across(ones: dict[str, Trained]) -> list[Claim]:
         ))  # fmt: skip
     binary = [name for name in ones if name != "prep"]
     if binary and "prep" in ones:
-        gain = {name: ones[name].left("BMD") / ones[name].left("SBM-1/2") for name in ones}
+        gain = {
+            name: ones[name].curves.left("BMD") / ones[name].curves.left("SBM-1/2") for name in ones
+        }
         claims.append(Claim(
             PAPER, "7.1", "SBM gains more on two classes than on several", "prep beside the others",
             "difference of BMD over that of SBM-1/2 is larger on each set of two classes",
@@ -297,15 +211,16 @@ def measure(args: Namespace, report: Report) -> list[Claim]:
     curves: Curve = []
     ones: dict[str, Trained] = {}
     for problem in problems(args, report):
-        one = Trained(args, problem, problem_folder(args, problem))
+        one = Trained(args, problem)
         ones[problem.name] = one
         report.rows += one.rows()
-        curves += [row for curve in one.curves.values() for row in curve]
+        curves += one.curves.rows()
         slow = [row for curve in one.slow.values() for row in curve]
         curves += [{**row, "data": f"{row['data']}, slow disk"} for row in slow]
         report.ratios |= {
-            f"{problem.title}: difference_of_SBM-1/2_of_BMD": one.left("SBM-1/2") / one.left("BMD"),
-            f"{problem.title}: optimum_known_within": one.known,
+            f"{problem.title}: difference_of_SBM-1/2_of_BMD": one.curves.left("SBM-1/2")
+            / one.curves.left("BMD"),
+            f"{problem.title}: optimum_known_within": one.curves.known,
         }
         claims += _claims_of(one)
         if problem.name == "webspam":
@@ -329,23 +244,7 @@ def measure(args: Namespace, report: Report) -> list[Claim]:
     return claims + _claims_across(ones)
 
 
-def problem_folder(args: Namespace, problem: Problem) -> Path:
-    """Where the stores of a data set go."""
-    folder: Path = args.folder / f"{problem.name}-stores"
-    folder.mkdir()
-    return folder
-
-
-def training_options(parser: ArgumentParser) -> None:
-    """Of all trainings."""
-    parser.add_argument("--max-passes", type=int, default=10, metavar="N")
-    parser.add_argument("--mem", default="4GB", metavar="SIZE", help="of a training")
-    parser.add_argument("--tol", type=float, help="of the training to the optimum")
-    parser.add_argument("--reference-passes", type=int, default=200, metavar="N", help="of that")
-
-
 def _options(parser: ArgumentParser) -> None:
-    training_options(parser)
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="default: 10")
     parser.add_argument("--no-slow-disk", action="store_true")
 
@@ -354,7 +253,7 @@ FIGURE2 = Experiment(
     "paper-figure2",
     "chosen caches, a random one and none, in the same memory: figure 2 of the SBM paper",
     measure,
-    (data_options("webspam", "kddcup10", "prep"), _options),
+    (data_options("webspam", "kddcup10", "prep"), training_options, _options),
     (
         Axes("seconds", "difference", "seconds from text; a marker a pass", "difference (7)"),
         Axes("pass", "difference", "passes", "difference (7)"),
