@@ -22,6 +22,7 @@ from scripts.bench_tools import BenchError, Report, run_process, script_command,
 __all__ = ["DATA_SETS", "Problem", "data_options", "make_toy", "problems"]
 
 HELD_OUT = 0.1
+TOY = 60  # features of a toy
 # Which of these is a passage from: the first one, or another?
 PACKAGES = ("scipy", "numpy", "sklearn", "pandas", "matplotlib")
 
@@ -135,11 +136,11 @@ DATA_SETS = {
 
 def make_toy(path: Path, rows: int, classes: int, real: bool) -> Path:
     """Write a few rows whose labels a linear model can nearly learn, faster than the makers do."""
-    truth = np.random.default_rng(classes).standard_normal((400, classes))
+    truth = np.random.default_rng(classes).standard_normal((TOY, classes))
     rng = np.random.default_rng(rows)
     lines = []
     for _ in range(rows):
-        ids = np.sort(rng.choice(400, 12, replace=False))
+        ids = np.sort(rng.choice(TOY, 12, replace=False))
         values = rng.random(12) if real else np.ones(12)
         label = int((values @ truth[ids]).argmax()) + 1
         label = label if rng.random() > 0.05 else int(rng.integers(classes)) + 1

@@ -26,8 +26,10 @@ __all__ = [
     "draw",
     "first_at",
     "judge",
+    "number",
     "relative_difference",
     "run",
+    "words",
 ]
 
 Curve = list[dict[str, Any]]  # a row a pass
@@ -314,4 +316,6 @@ def number(value: float) -> str:
     """Write a figure for a table of claims."""
     if math.isinf(value):
         return "never"
-    return f"{value:.2g}" if abs(value) < 100 else f"{value:,.0f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 10 else f"{value:.3g}"
