@@ -354,7 +354,7 @@ PAPER_DCD = Experiment(
             "accuracy below the optimum's, points", x_log=True, least=0.01,
         ),
     ),
-    {"rows": 500, "max_passes": 5, "tol": 1e-3, "e": [1.0, 0.1], "online_passes": [1]},
+    {"rows": 500, "max_passes": 3, "tol": 1e-2, "e": [1.0, 0.1], "online_passes": [1]},
 )  # fmt: skip
 
 if __name__ == "__main__":

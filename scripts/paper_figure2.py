@@ -262,7 +262,7 @@ FIGURE2 = Experiment(
             least=0.01,
         ),
     ),
-    {"rows": 600, "max_passes": 3, "tol": 1e-2, "mem": "1GB", "rounds": 2},
+    {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB", "rounds": 2},
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -256,6 +256,8 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     from matplotlib.figure import Figure
 
     sets, methods = _distinct(rows, "data"), _distinct(rows, "method")
+    if report["settings"].get("quick"):
+        sets = sets[:1]  # all of them take longer to draw than to measure
     size = (4.6 * len(axes) + 0.6, 3.2 * len(sets) + 1.1)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
@@ -264,12 +266,12 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
         for axis, panel in zip(axes, line, strict=True):
             _fill(panel, [row for row in rows if row["data"] == data], axis, methods)
             panel.set_title(data, fontsize=9)
-    handles = {}
+    handles: dict[str, Any] = {}
     for panel in panels.flat:
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     figure.legend(
-        handles.values(),
-        handles,
+        list(handles.values()),
+        list(handles),
         fontsize=8,
         loc="outside lower center",
         ncols=min(len(handles), 5),
@@ -284,27 +286,43 @@ def _distinct(rows: Curve, name: str) -> list[Any]:
 
 
 def _fill(panel: Any, rows: Curve, axis: Axes, methods: list[str]) -> None:
-    """Draw what one panel shows."""
+    """Draw what one panel shows; on a logarithm what is 0 lies at the smallest other height."""
+    seen = [row for row in rows if row[axis.x] is not None and row[axis.y] is not None]
+    least = axis.least
+    if axis.y_log and not least:
+        least = min((row[axis.y] for row in seen if row[axis.y] > 0), default=0.0)
     for number, method in enumerate(methods):
-        points = [
-            (row[axis.x], max(row[axis.y], axis.least))
-            for row in rows
-            if row["method"] == method and row.get(axis.x) is not None
-            and row.get(axis.y) is not None
-        ]  # fmt: skip
-        points = [point for point in points if point[1] > 0 or not axis.y_log]
+        mine = [row for row in seen if row["method"] == method]
+        points = [(row[axis.x], max(row[axis.y], least)) for row in mine]
         if points:
             panel.plot(
                 *zip(*points, strict=True), label=method, markersize=4.5, linewidth=1.3,
                 color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
                 linestyle=LINES[number % len(LINES)],
             )  # fmt: skip
-    panel.set_xscale("log" if axis.x_log else "linear")
-    panel.set_yscale("log" if axis.y_log else "linear")
+    for scale, is_log in ((panel.xaxis, axis.x_log), (panel.yaxis, axis.y_log)):
+        _set_scale(panel, scale, is_log)
     panel.set_xlabel(axis.x_label, fontsize=8)
     panel.set_ylabel(axis.y_label, fontsize=8)
-    panel.tick_params(labelsize=7)
+    panel.tick_params(which="both", labelsize=7)
     panel.grid(alpha=0.3)
+
+
+def _set_scale(panel: Any, axis: Any, is_log: bool) -> None:
+    """Make an axis linear or logarithmic, with plain numbers beside enough of its ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if not is_log:
+        axis.set_major_locator(MaxNLocator(6, integer=axis.get_view_interval()[1] > 5))
+        return
+    set_scale = panel.set_xscale if axis is panel.xaxis else panel.set_yscale
+    set_scale("log")
+    low, high = axis.get_view_interval()
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axis.set_major_formatter(plain)
+    is_short = high < 50 * low
+    axis.set_minor_locator(LogLocator(subs=(2, 5) if is_short else range(2, 10)))
+    axis.set_minor_formatter(plain if is_short else NullFormatter())
 
 
 def words(values: Iterable[tuple[str, float]]) -> str:

@@ -68,7 +68,8 @@ class Trainer:
             "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER,
             "max_passes": args.max_passes,
         }  # fmt: skip
-        self._warm_up()
+        if not args.quick:
+            self._warm_up()
         self.split_seconds = {n: self._split(n) for n in dict.fromkeys(blocks)}
         self.examiner = Examiner(self.store(next(iter(self.split_seconds))), problem.test)
 
