@@ -22,7 +22,7 @@ from scripts.bench_tools import BenchError, Report, run_process, script_command,
 __all__ = ["DATA_SETS", "Problem", "data_options", "make_toy", "problems"]
 
 HELD_OUT = 0.1
-TOY = 60  # features of a toy
+TOY, TOY_BLOCKS = 60, 4  # features and blocks of a toy
 # Which of these is a passage from: the first one, or another?
 PACKAGES = ("scipy", "numpy", "sklearn", "pandas", "matplotlib")
 
@@ -259,7 +259,8 @@ def _made(name: str, args: argparse.Namespace, folder: Path) -> Problem:
         tell(f"making a text like {name}")
         note.write_text(_make_toys(args, kind, text, test) or kind.make(args, text, test), "utf-8")
     asked = note.read_text("utf-8").strip()
-    return Problem(name, text, test, kind.loss, kind.made_cost, kind.blocks, kind.tol, asked)
+    blocks = TOY_BLOCKS if args.quick else kind.blocks
+    return Problem(name, text, test, kind.loss, kind.made_cost, blocks, kind.tol, asked)
 
 
 def _make_toys(args: argparse.Namespace, kind: DataSet, text: Path, test: Path) -> str:

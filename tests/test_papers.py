@@ -144,7 +144,7 @@ def test_texts_that_were_made_are_kept(tmp_path: Path) -> None:
         args.quick, args.folder = True, tmp_path / turn
         args.folder.mkdir()
         (problem,) = data.problems(args, report)
-        assert (problem.title, problem.C, problem.blocks) == ("webspam-like", 0.1, 12)
+        assert (problem.title, problem.C, problem.blocks) == ("webspam-like", 0.1, 4)
         if turn == "first":
             problem.text.write_text("+1 1:1\n-1 2:1\n")
     assert problem.text.read_text() == "+1 1:1\n-1 2:1\n"
@@ -162,7 +162,7 @@ def test_a_text_that_is_given_has_the_cost_of_the_paper(tmp_path: Path) -> None:
         args.quick, args.folder = False, tmp_path / f"{cost}"
         args.folder.mkdir()
         (problem,) = data.problems(args, report)
-        assert (problem.title, problem.C) == ("webspam", cost)
+        assert (problem.title, problem.C, problem.blocks) == ("webspam", cost, 12)
         sizes = [len(path.read_text().splitlines()) for path in (problem.text, problem.test)]
         assert sizes == [27, 3]
 
