@@ -1,143 +1,23 @@
 """Benchmark of the cache over several classes: figure 2 (e), (f) and table 2 of the SBM paper."""
 
 import argparse
-import contextlib
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
-from scripts.bench_data import Floats, parse
 from scripts.bench_multiclass import count_labels
-from scripts.bench_ours import log_of, remove, split, splitting_options, train, training_options
+from scripts.bench_ours import split, splitting_options, train, training_options
 from scripts.bench_tools import Finished, Report, alternate, median, tell
+from scripts.bench_trajectory import METHODS, NEVER, Examiner, watch
 
 __all__ = ["bench_bmd"]
-
-NEVER = 1e-15  # a tolerance that is not reached
 
 # Table 2 of Chang & Roth (2011), its own and larger prep: accuracy after one pass, in percent.
 PAPER_REFERENCE = 82.90
 PAPER_ACCURACIES = {"BMD": 80.06, "SBM-1/2 in 3": 81.61, "SBM-1/2": 81.80}
-
-
-@dataclass(frozen=True)
-class _Method:
-    """One way to spend the memory of a block of BMD.
-
-    Attributes
-    ----------
-    name : str
-        As in the paper.
-    cache_frac : float
-        Share of it that is cache; the rest is the block.
-    policy : str
-    """
-
-    name: str
-    cache_frac: float
-    policy: str
-
-    def blocks(self, of_bmd: int) -> int:
-        """Blocks of its store, where BMD has so many."""
-        return round(of_bmd / (1 - self.cache_frac))
-
-
-METHODS = (
-    _Method("SBM-1/2", 1 / 2, "gradient"),
-    _Method("SBM-1/3", 1 / 3, "gradient"),
-    _Method("SBM-1/2-rand", 1 / 2, "random"),
-    _Method("BMD", 0.0, "none"),
-)
-
-
-class _Examiner:
-    """A test text in memory, as the features of a store."""
-
-    def __init__(self, store: Path, test: Path) -> None:
-        import scipy.sparse
-
-        from sbm.store.blocks import BlockStore
-
-        blocks = BlockStore(store)
-        known = blocks.read_feature_ids()
-        labels = np.array(blocks.labels, np.float64)
-        order, self._columns = np.argsort(known), np.argsort(labels)
-        self._labels, parts, truth = labels[self._columns], [], []
-        for wanted, indptr, ids, values in parse(test):
-            place = np.minimum(np.searchsorted(known, ids, sorter=order), len(known) - 1)
-            column = order[place]
-            present = known[column] == ids
-            values, column = np.where(present, values, 0.0), np.where(present, column, 0)
-            shape = (len(wanted), len(known))
-            parts.append(scipy.sparse.csr_matrix((values, column, indptr), shape))
-            truth.append(wanted)
-        self._X = scipy.sparse.csr_matrix(scipy.sparse.vstack(parts, "csr"))
-        self._truth = np.concatenate(truth)
-
-    def accuracy(self, W: Floats) -> float:
-        """Share of right labels of weights with a column a class of the store."""
-        best = (self._X @ W[:, self._columns]).argmax(axis=1)
-        return float(np.mean(self._labels[best] == self._truth))
-
-    @property
-    def rows(self) -> int:
-        """Rows of the test text."""
-        return len(self._truth)
-
-
-def _watch(
-    store: Path, model: Path, options: dict[str, Any], examiner: _Examiner
-) -> list[dict[str, float]]:
-    """Train in this process; return time, dual value and test accuracy after each pass.
-
-    What looking takes is not part of the time, nor are certificates.
-    """
-    import sbm
-
-    points: list[dict[str, float]] = []
-    looking = 0.0
-
-    def look(elapsed: float, dual: float, weights: list[Floats]) -> None:
-        nonlocal looking
-        begin = time.perf_counter()
-        right = examiner.accuracy(np.concatenate(weights, axis=1))
-        points.append({"seconds": elapsed - looking, "dual": dual, "accuracy": right})
-        looking += time.perf_counter() - begin
-
-    remove(model, model.with_name(model.name + ".run"))
-    with _watched(look):
-        sbm.train(store, model, sbm.Settings(**options))
-    certifying = 0.0
-    passes = (event for event in log_of(model) if event["event"] == "pass")
-    for point, event in zip(points, passes, strict=True):
-        certifying += event["seconds"]["certify"]
-        point["seconds"] -= certifying
-        point |= {name: event["seconds"][name] for name in ("load", "wait", "solve")}
-    return points
-
-
-@contextlib.contextmanager
-def _watched(look: Callable[[float, float, list[Floats]], None]) -> Iterator[None]:
-    """While inside, every training shows its weights after each pass."""
-    import sbm.jobs.train as job
-
-    class Watched(job._Training):
-        """A training that is looked at."""
-
-        def _report_pass(self, *arguments: Any) -> None:
-            super()._report_pass(*arguments)
-            elapsed = time.perf_counter() - self.begin
-            look(elapsed, self.dual, [solver.W for solver in self.solvers])
-
-    with mock.patch.object(job, "_Training", Watched):
-        yield
 
 
 def bench_bmd(args: argparse.Namespace, report: Report) -> None:
@@ -151,20 +31,20 @@ def bench_bmd(args: argparse.Namespace, report: Report) -> None:
     count_labels(args.data)
     model = args.folder / "bmd.model"
     splits = {blocks: _split(args, blocks) for blocks in {m.blocks(args.blocks) for m in METHODS}}
-    examiner = _Examiner(_store(args, args.blocks), args.test)
+    examiner = Examiner(_store(args, args.blocks), args.test)
     options = training_options(args, loss=args.loss, tol=NEVER)
+    looks = {"accuracy": examiner.accuracy}
     tasks = {}
     for rounds in args.rounds:
         for method in METHODS:
-            mine = {**options, "cache_frac": method.cache_frac, "policy": method.policy}
-            mine |= {"rounds": rounds}
+            mine = {**options, **method.options, "rounds": rounds}
             store = _store(args, method.blocks(args.blocks))
-            tasks[f"{method.name}|{rounds}"] = partial(_watch, store, model, mine, examiner)
+            tasks[f"{method.name}|{rounds}"] = partial(watch, store, model, mine, looks)
     half = METHODS[0]
     mine = {**options, "cache_frac": half.cache_frac, "rounds": 3, "max_passes": 1}
     store = _store(args, half.blocks(args.blocks))
-    tasks["SBM-1/2 in 3|3"] = partial(_watch, store, model, mine, examiner)
-    _watch(store, model, {**options, "rounds": 1, "max_passes": 1}, examiner)  # compiles
+    tasks["SBM-1/2 in 3|3"] = partial(watch, store, model, mine, looks)
+    watch(store, model, {**options, "rounds": 1, "max_passes": 1}, looks)  # compiles
     runs = alternate(tasks, args.runs)
     curves = {key: _typical(found) for key, found in runs.items()}
     reference = _train_reference(args, model, examiner)
@@ -194,9 +74,7 @@ def _typical(found: list[list[dict[str, float]]]) -> list[dict[str, float]]:
     ]
 
 
-def _train_reference(
-    args: argparse.Namespace, model: Path, examiner: _Examiner
-) -> dict[str, float]:
+def _train_reference(args: argparse.Namespace, model: Path, examiner: Examiner) -> dict[str, float]:
     """Train to ``--tol`` with a chosen cache; return dual value, accuracy and seconds."""
     import sbm
     from sbm.store.blocks import BlockStore

@@ -24,7 +24,7 @@ from scripts.bench_ours import (
 )
 from scripts.bench_tools import BenchError, Finished, Report, alternate, median, tell
 
-__all__ = ["bench_classes", "bench_multiclass_error"]
+__all__ = ["PAPER_ERRORS", "bench_classes", "bench_multiclass_error", "halves"]
 
 NEVER = 1e-15  # a tolerance that is not reached
 HELD_OUT = 5  # one row of so many
@@ -134,7 +134,7 @@ def bench_multiclass_error(args: argparse.Namespace, report: Report) -> None:
     """
     for text in args.data:
         count_labels(text)
-        train_text, test_text, held = _halves(text, args.folder)
+        train_text, test_text, held = halves(text, args.folder)
         store, model = args.folder / "error.sbm", args.folder / "error.model"
         split(train_text, store, **splitting_options(args))
         for loss in args.losses:
@@ -163,7 +163,7 @@ def bench_multiclass_error(args: argparse.Namespace, report: Report) -> None:
     ]
 
 
-def _halves(text: Path, folder: Path) -> tuple[Path, Path, bool]:
+def halves(text: Path, folder: Path) -> tuple[Path, Path, bool]:
     """Texts to train on and to test on, and whether the latter is held out."""
     beside = text.with_name(f"{text.stem}.t{text.suffix}")
     if beside.is_file():

@@ -2,12 +2,15 @@
 
     python scripts/make_trigrams.py -o tri.svm --test-out tri.t.svm        # this Python's own prose
     python scripts/make_trigrams.py books/ news.txt.xz -o tri.svm --values tfidf --min-rows 50
+    python scripts/make_trigrams.py spam/ mail/ -o spam.svm --values tfidf --classes first
 
 A document is a file, and a class: 1, 2, ... in the order of the files that have enough rows
-(``--min-rows``; ``--max-classes`` takes those with the most). A row is a passage of a document: as
-few whole sentences as have ``--min-chars`` characters, cut at a blank where they have more than
-``--max-chars``. Text is lower-cased and all white space is one blank. A sentence that occurs again,
-in whatever document, counts once, so that neither licences nor copies of a file give anything away.
+(``--min-rows``; ``--max-classes`` takes those with the most). With ``--classes inputs`` all files
+of an input (a folder) are one document; ``first`` asks whether a row is from the first input (+1)
+or from another (-1). A row is a passage of a document: as few whole sentences as have
+``--min-chars`` characters, cut at a blank where they have more than ``--max-chars``. Text is
+lower-cased and all white space is one blank. A sentence that occurs again, in whatever document,
+counts once, so that neither licences nor copies of a file give anything away.
 Features are the trigrams of characters of the passage, numbered in the order of their characters;
 those in fewer than ``--min-count`` training rows are dropped. Values are 1, or (``--values tfidf``)
 (1 + ln n) ln(1 + N / N') for a trigram that occurs n times, and in N' of N training rows, scaled so
@@ -131,7 +134,7 @@ def passages_of(sentences: Iterable[str], least: int, most: int) -> Iterator[str
 
 
 def read_passages(
-    files: Sequence[tuple[Path, bool]], least: int, most: int
+    files: Sequence[tuple[Path, bool]], least: int, most: int, seen: set[bytes] | None = None
 ) -> tuple[Passages, int]:
     """Read files and cut them into passages.
 
@@ -141,6 +144,8 @@ def read_passages(
         As listed by `list_files`.
     least, most : int
         Characters of a passage.
+    seen : set of bytes, optional
+        Digests of sentences that count no more; those of these files are added.
 
     Returns
     -------
@@ -154,7 +159,7 @@ def read_passages(
     PrepError
         If a file cannot be read.
     """
-    seen: set[bytes] = set()
+    seen = set() if seen is None else seen
 
     def new(sentence: str) -> bool:
         # Escapes in docstrings can make characters that are none: lone surrogates.
@@ -170,6 +175,42 @@ def read_passages(
         texts += passages_of(filter(new, chain.from_iterable(pieces)), least, most)
         counts.append(len(texts) - known)
     return Passages(texts, np.repeat(np.arange(len(counts)), counts)), len(files) - len(counts)
+
+
+def read_inputs(inputs: Sequence[Path], least: int, most: int) -> tuple[Passages, int, int]:
+    """Read inputs as `read_passages`, each of them as one document.
+
+    Parameters
+    ----------
+    inputs : sequence of Path
+        Files and folders; a file below two of them is read with the first one.
+    least, most : int
+        Characters of a passage.
+
+    Returns
+    -------
+    passages : Passages
+        In the order of the inputs, whose numbers are their labels.
+    read, skipped : int
+        Files there were, and those of them that were passed over.
+
+    Raises
+    ------
+    PrepError
+        If an input does not exist or a file cannot be read.
+    """
+    seen: set[bytes] = set()
+    known: set[Path] = set()
+    texts: list[str] = []
+    labels, skipped = [], 0
+    for number, entry in enumerate(inputs):
+        files = [file for file in list_files([entry]) if file[0] not in known]
+        known.update(path for path, _ in files)
+        found, broken = read_passages(files, least, most, seen)
+        texts += found.texts
+        labels.append(np.full(len(found.texts), number, np.int64))
+        skipped += broken
+    return Passages(texts, np.concatenate(labels)), len(known), skipped
 
 
 def choose_classes(passages: Passages, min_rows: int, max_classes: int | None) -> Passages:
@@ -325,12 +366,12 @@ class Writer:
         Trigrams that are features, in rising order.
     rarity : ndarray of float64, shape (features,), or None
         Factor of each feature's value, for rows of length 1; without it values are 1.
-    classes : int
-        Number of classes.
+    names : sequence of bytes
+        Labels of the classes.
     """
 
     def __init__(
-        self, alphabet: Alphabet, keys: Int64s, rarity: Float64s | None, classes: int
+        self, alphabet: Alphabet, keys: Int64s, rarity: Float64s | None, names: Sequence[bytes]
     ) -> None:
         self._alphabet = alphabet
         self._keys = keys
@@ -339,7 +380,7 @@ class Writer:
         end = b":1" if rarity is None else b":"
         table = [b" %d%s" % (i, end) for i in range(1, len(keys) + 1)]
         self._first_label = len(table)
-        table += [b"%d" % i for i in range(1, classes + 1)]
+        table += names
         self._newline = len(table)
         table += [b"\n"]
         self._first_value = len(table)
@@ -425,6 +466,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-classes", type=int, metavar="K", help="use the K documents with the most passages"
     )
+    parser.add_argument(
+        "--classes",
+        choices=("files", "inputs", "first"),
+        default="files",
+        help="files: each is a class; inputs: each INPUT is; first: the first INPUT (+1) or "
+        "another (-1)",
+    )
     parser.add_argument("--min-chars", type=int, default=300, help="least length of a passage")
     parser.add_argument("--max-chars", type=int, default=600, help="greatest length of a passage")
     return parser
@@ -437,6 +485,8 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("--min-rows must be at least 1")
     if args.max_classes is not None and args.max_classes < 2:
         parser.error("--max-classes must be at least 2")
+    if args.classes != "files" and len(args.inputs) < 2:
+        parser.error(f"--classes {args.classes} needs two inputs or more")
     if not 3 <= args.min_chars <= args.max_chars:
         parser.error("--min-chars must be between 3 and --max-chars")
 
@@ -445,9 +495,16 @@ def _run(args: argparse.Namespace) -> str:
     """Do the work; give the summary line."""
     begin = time.perf_counter()
     check_outputs((args.out, args.test_out))
-    files = list_files(args.inputs)
-    passages, skipped = read_passages(files, args.min_chars, args.max_chars)
+    if args.classes == "files":
+        files = list_files(args.inputs)
+        passages, skipped = read_passages(files, args.min_chars, args.max_chars)
+        read = len(files)
+    else:
+        passages, read, skipped = read_inputs(args.inputs, args.min_chars, args.max_chars)
     passages = choose_classes(passages, args.min_rows, args.max_classes)
+    names = [b"%d" % label for label in range(1, 2 + int(passages.labels.max()))]
+    if args.classes == "first":
+        passages, names = Passages(passages.texts, np.minimum(passages.labels, 1)), [b"+1", b"-1"]
     fraction = 0.0 if args.test_out is None else args.test_fraction
     order, trained = hold_out(passages.labels, fraction, args.seed)
     alphabet = Alphabet(passages.texts)
@@ -458,7 +515,7 @@ def _run(args: argparse.Namespace) -> str:
     kept = counts >= args.min_count
     rarity = np.log1p(trained / counts[kept]) if args.values == "tfidf" else None
     sizes = np.bincount(labels)
-    writer = Writer(alphabet, keys[kept], rarity, len(sizes))
+    writer = Writer(alphabet, keys[kept], rarity, names)
     size = writer.write(args.out, Passages(texts[:trained], labels[:trained]))
     if args.test_out is not None:
         size += writer.write(args.test_out, Passages(texts[trained:], labels[trained:]))
@@ -466,7 +523,7 @@ def _run(args: argparse.Namespace) -> str:
         f"rows {len(texts)} (train {trained}, test {len(texts) - trained}), "
         f"classes {len(sizes)} (with {sizes.min()} to {sizes.max()} rows each), "
         f"features {np.count_nonzero(kept)}, nonzeros {writer.nonzeros}, bytes {size}, "
-        f"files {len(files)} ({skipped} skipped), seconds {time.perf_counter() - begin:.1f}"
+        f"files {read} ({skipped} skipped), seconds {time.perf_counter() - begin:.1f}"
     )
 
 

@@ -594,6 +594,28 @@ def test_trigrams_keep_the_largest_documents(tmp_path: Path, documents: Path) ->
     assert {label for label, _ in five} == {1, 2, 3, 4, 5}
 
 
+def test_trigrams_classes_are_inputs_or_the_first_of_them(tmp_path: Path, documents: Path) -> None:
+    (documents / "d.txt").rename(tmp_path / "d.txt")
+    # a.txt is below the last input, too, but counts with the first one.
+    inputs = (documents / "a.txt", tmp_path / "d.txt", documents)
+    every = run_trigrams(tmp_path, *inputs, *SHORT, "--classes", "inputs")
+    counts = Counter(label for label, _ in every)
+    assert set(counts) == {1, 2, 3}
+    assert counts[1] == Counter(
+        label for label, _ in run_trigrams(tmp_path, *inputs[:2], *SHORT)
+    )[1]  # fmt: skip
+    first = run_trigrams(tmp_path, *inputs, *SHORT, "--classes", "first")
+    assert first == [(1 if label == 1 else -1, row) for label, row in every]
+
+
+def test_trigrams_of_classes_need_two_inputs(
+    tmp_path: Path, documents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_trigrams(tmp_path, documents, "--classes", "first")
+    assert "--classes first needs two inputs or more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("values", ["ones", "tfidf"])
 def test_trigrams_tell_the_documents_apart(tmp_path: Path, documents: Path, values: str) -> None:
     test_file = tmp_path / "t.svm"
