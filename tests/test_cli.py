@@ -28,7 +28,7 @@ from sbm.store.model import Model
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
 COMMANDS = ["split", "expire", "train", "stream", "tune", "plan", "predict", "info", "check",
-            "export"]  # fmt: skip
+            "export", "report"]  # fmt: skip
 EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
 README_LINES = [
     "sbm split big.svm --blocks 12",
