@@ -623,7 +623,7 @@ def _weighted(
         return X, y, None
     some = weights > 0
     if not (some.any() or may_be_empty):
-        raise DataError("all sample weights are 0; give at least one row a weight above 0")
+        raise DataError("all sample weights are zero; give at least one row a weight above 0")
     return (X, y, weights) if some.all() else (X[some], y[some], weights[some])
 
 
