@@ -115,6 +115,7 @@ class _Linear(BaseEstimator):
             store = BlockStore(self._store_of(X, y, folder, chosen))
             if _is_path(X):
                 self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
+                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
             if chosen.rounds == "auto" and len(store.chunks) == 1:
                 chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
