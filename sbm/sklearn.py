@@ -36,7 +36,7 @@ from sbm.jobs.train import train
 from sbm.rows import Rows
 from sbm.settings import Settings, format_size
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.fitted import dense_weights, whole_labels
+from sbm.store.fitted import coefficients, whole_labels
 from sbm.store.model import Model
 
 try:
@@ -115,6 +115,7 @@ class _Linear(BaseEstimator):
             store = BlockStore(self._store_of(X, y, folder, chosen))
             if _is_path(X):
                 self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
+                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
             if chosen.rounds == "auto" and len(store.chunks) == 1:
                 chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
@@ -178,12 +179,9 @@ class _Linear(BaseEstimator):
         return self._learner is None
 
     def _keep(self, model: Model) -> None:
-        """Keep a model and its weights as scikit-learn has them, a row an output."""
-        W, intercept = dense_weights(model, self.n_features_in_)
-        if len(model.labels) == 2 and W.shape[1] == 2:  # there one output tells two classes apart
-            W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
+        """Keep a model, and its weights as scikit-learn has them."""
         self.model_ = model
-        self.coef_, self.intercept_ = np.ascontiguousarray(W.T), intercept
+        self.coef_, self.intercept_ = coefficients(model, self.n_features_in_)
 
     # --------------------------------------------------------------------------- predicting
 
@@ -613,17 +611,17 @@ def _weighted(
             f"sample_weight has shape {weights.shape}, and there are {len(y)} rows; a number for "
             "each is expected"
         )
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0]
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
         raise DataError(
-            f"sample_weight of row {bad} is {weights[bad]}; a finite number of at least 0 is "
+            f"sample_weight of row {bad[0]} is {weights[bad[0]]}; a finite number of at least 0 is "
             "expected"
         )
     if (weights == 1).all():
         return X, y, None
     some = weights > 0
     if not (some.any() or may_be_empty):
-        raise DataError("all sample weights are 0; give at least one row a weight above 0")
+        raise DataError("all sample weights are zero; give at least one row a weight above 0")
     return (X, y, weights) if some.all() else (X[some], y[some], weights[some])
 
 

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.utils import estimator_checks
 
+import sbm
 from sbm.sklearn import SBMClassifier, SBMOneClass, SBMRegressor
 
 # Stored as float32 the checks run kernels that other tests need, too.
@@ -150,7 +151,8 @@ def test_what_is_not_converged_says_so():
     assert fitted.dual_gap_ > 1e-9
 
 
-def test_names_of_columns_are_kept():
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_names_of_columns_are_kept(tmp_path):
     pandas = pytest.importorskip("pandas")
     X, y = rows()
     frame = pandas.DataFrame(X, columns=list("abcde"))
@@ -159,6 +161,8 @@ def test_names_of_columns_are_kept():
     assert fitted.n_features_in_ == 5
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.predict(frame[list("edcba")])
+    sbm.split([(X, np.arange(len(X)) % 2)], tmp_path / "d.sbm")
+    assert not hasattr(fitted.fit(tmp_path / "d.sbm"), "feature_names_in_")
 
 
 def test_what_is_not_fitted_predicts_nothing():

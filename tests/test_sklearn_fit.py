@@ -1,6 +1,8 @@
 """What the estimators find: the optimum, from rows in memory as from files, and batch by batch."""
 
+import importlib
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -110,12 +112,12 @@ def test_weston_watkins_and_least_squares_classify():
 
 
 def test_a_share_nu_of_the_rows_lies_outside():
-    X, _ = rows(200)
-    fitted = SBMOneClass(0.2, tol=1e-4, max_iter=400, random_state=0).fit(X + 3)
+    X = rows(200)[0].astype(np.float32) + 3
+    fitted = SBMOneClass(0.2, tol=1e-4, max_iter=400, random_state=0).fit(X)
     assert fitted.dual_gap_ <= 1e-4
-    assert (fitted.predict(X + 3) == -1).mean() == pytest.approx(0.2, abs=0.03)
-    inside = fitted.score_samples(X + 3) - fitted.offset_
-    np.testing.assert_allclose(inside, fitted.decision_function(X + 3), atol=1e-12)
+    assert (fitted.predict(X) == -1).mean() == pytest.approx(0.2, abs=0.03)
+    inside = fitted.score_samples(X) - fitted.offset_
+    np.testing.assert_allclose(inside, fitted.decision_function(X), atol=1e-12)
 
 
 # ----------------------------------------------------------------------------- what does not matter
@@ -252,7 +254,7 @@ def test_data_that_cannot_be_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"^classes are told apart by at least two of them, and "):
         classifier().fit(X, np.ones(len(y)))
     with pytest.raises(
-        DataError, match=r"^all sample weights are 0; give at least one row a weight"
+        DataError, match=r"^all sample weights are zero; give at least one row a weight"
     ):
         classifier().fit(X, y, np.zeros(len(y)))
     with pytest.raises(SettingsError, match=r"^class_weight balanced needs the number of rows of"):
@@ -316,7 +318,7 @@ def test_a_batch_is_learned_as_a_stream_learns_a_block(tmp_path):
 )  # fmt: skip
 def test_one_pickled_between_two_batches_goes_on_as_if_it_was_not(estimator, classes):
     X, y = rows(3000, classes=classes)
-    X = X + 3 * isinstance(estimator, SBMOneClass)
+    X = X.astype(np.float32) + 3 * isinstance(estimator, SBMOneClass)
     more = {"classes": range(classes)} if classes else {}
     estimator.set_params(random_state=0, C=0.1) if classes else estimator.set_params(random_state=0)
     other = pickle.loads(pickle.dumps(estimator))
@@ -339,10 +341,13 @@ def test_batches_may_become_larger_longer_real_valued_and_weighted():
     estimator = SBMClassifier(random_state=0)
     for first, last in ((0, 10), (10, 1000), (1000, 2000)):
         estimator.partial_fit(X[first:last], y[first:last], [0, 1])
-    estimator.partial_fit(X[1500:] * (1 + 1e-9), y[1500:], sample_weight=np.arange(500) % 4)
+    longer = pickle.loads(pickle.dumps(estimator))
+    estimator.partial_fit(X[1500:], y[1500:], sample_weight=np.arange(500) % 4)
     estimator.partial_fit(X[:5], y[:5])
     assert estimator.model_.info["rows"] == 2380
     assert estimator.score(X[1000:], y[1000:]) > 0.85
+    longer.partial_fit(X[1000:] * (1 + 1e-9), y[1000:])  # no more float32
+    assert longer.score(X[1000:], y[1000:]) > 0.85
 
 
 def test_weights_of_a_batch_are_copies_of_its_rows():
@@ -424,3 +429,17 @@ def test_columns_of_an_estimator_hold_every_id():
         DataError, match=r"^feature ids of this model reach 9223372036854775807, and"
     ):
         replace(model, ids=np.array([3, 2**63 - 1])).to_sklearn()
+
+
+def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    monkeypatch.delitem(sys.modules, "sbm.sklearn")
+    with pytest.raises(
+        ImportError, match=r"^sbm.sklearn needs scikit-learn 1.6 or newer; pip inst"
+    ):
+        importlib.import_module("sbm.sklearn")
+    with pytest.raises(
+        SettingsError, match=r"^to_sklearn needs scikit-learn, which is not install"
+    ):
+        sbm.Model(np.array([3]), np.ones((1, 1)), []).to_sklearn()

@@ -64,10 +64,12 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     progress : Progress
         Is told when this takes a while.
     """
+    if compiled.COMPILE_HERE in os.environ:
+        return
     sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
     state = compiled.fingerprint(*sources)
     marker = f"{command}-{value_type}.{state}.ready"
-    if compiled.COMPILE_HERE in os.environ or _is_there(marker):
+    if _is_there(marker):
         return
     if command not in _WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)

@@ -12,7 +12,7 @@ from sbm.errors import DataError, SettingsError
 if TYPE_CHECKING:
     from sbm.store.model import Model
 
-__all__ = ["dense_weights", "to_sklearn", "whole_labels"]
+__all__ = ["coefficients", "to_sklearn", "whole_labels"]
 
 
 def to_sklearn(model: Model, n_features: int | None = None) -> Any:
@@ -26,47 +26,59 @@ def to_sklearn(model: Model, n_features: int | None = None) -> Any:
         ) from error
     loss, info = model.info.get("loss", ""), model.info.get("settings", {})
     C = float(info.get("C", 1.0))
-    W, intercept = dense_weights(model, n_features)
+    coef, intercept = coefficients(model, n_features)
     if loss == "one_class":
         estimator: Any = SGDOneClassSVM(nu=float(info.get("nu", 0.5)))
-        estimator.coef_, estimator.offset_ = W[:, 0].copy(), -intercept
+        estimator.coef_, estimator.offset_ = coef[0], -intercept
     elif model.is_regression:
         squared = loss == "squared_error"
         tube = {"C": C, "epsilon": float(info.get("epsilon", 0.0))}
         estimator = Ridge(alpha=1 / (2 * C)) if squared else LinearSVR(**tube)
-        estimator.coef_, estimator.intercept_ = W[:, 0].copy(), float(intercept[0])
+        estimator.coef_, estimator.intercept_ = coef[0], float(intercept[0])
     else:
         odds = loss == "log_loss" and len(model.labels) == 2
         estimator = LogisticRegression(C=C) if odds else LinearSVC(C=C)
-        order = np.argsort(model.labels)  # models of LIBLINEAR may have another one
-        estimator.classes_ = whole_labels(np.asarray(model.labels)[order])
-        if W.shape[1] == 1 and order[0] == 1:
-            W, intercept = -W, -intercept
-        elif W.shape[1] > 1:
-            W, intercept = W[:, order], intercept[order]
-        if len(model.labels) == 2 and W.shape[1] == 2:  # there one column tells two labels apart
-            W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
-        estimator.coef_, estimator.intercept_ = np.ascontiguousarray(W.T), intercept
-    estimator.n_features_in_ = len(W)
+        estimator.classes_ = whole_labels(np.sort(model.labels))
+        estimator.coef_, estimator.intercept_ = coef, intercept
+    estimator.n_features_in_ = coef.shape[1]
     return estimator
 
 
-def dense_weights(
+def coefficients(
     model: Model, n_features: int | None = None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the weights of every id below `n_features`, and what the bias adds.
+    """Return weights as scikit-learn has them: a row an output, a column each id.
+
+    Parameters
+    ----------
+    model : Model
+    n_features : int, optional
+        Default: one more than the largest id.
 
     Returns
     -------
-    W : ndarray, shape (n_features, n_outputs), float64
-        Row k belongs to feature id k.
+    coef : ndarray, shape (n_outputs, n_features), float64
+        In ascending order of the labels; one row tells two labels apart, above 0 is the larger one.
     intercept : ndarray, shape (n_outputs,), float64
 
     Raises
     ------
     DataError
-        An id has no row, or there is no memory for all.
+        An id has no column, or there is no memory for all.
     """
+    W, intercept = _dense(model, n_features), np.asarray(model.bias * model.bias_weights)
+    order = np.argsort(model.labels)  # models of LIBLINEAR may have another one
+    if W.shape[1] > 1:
+        W, intercept = W[:, order], intercept[order]
+    elif len(order) == 2 and order[0] == 1:
+        W, intercept = -W, -intercept
+    if len(order) == W.shape[1] == 2:
+        W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
+    return np.ascontiguousarray(W.T), intercept
+
+
+def _dense(model: Model, n_features: int | None) -> npt.NDArray[np.float64]:
+    """Weights of every id below `n_features`, shape (n_features, n_outputs)."""
     largest = int(model.ids.max(initial=-1))
     n = largest + 1 if n_features is None else n_features
     if largest >= n:
@@ -82,10 +94,10 @@ def dense_weights(
             "in memory; take decision_function of the model itself"
         ) from error
     W[model.ids] = model.W
-    return W, np.asarray(model.bias * model.bias_weights)
+    return W
 
 
 def whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Labels as whole numbers where all are."""
+    """Return labels as whole numbers where all are."""
     are_whole = (labels == np.floor(labels)) & (abs(labels) < 1 << 53)
     return labels.astype(np.int64) if are_whole.all() else labels
