@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from sbm.store.kernels.pieces import _sort_and_add
-from sbm.store.kernels.text import _is_inf_or_nan, _parse_number
+from sbm.store.kernels.text import _is_inf_or_nan, _parse_number, _parse_short_number
 
 __all__ = ["hash_names", "parse"]
 
@@ -20,6 +20,9 @@ OUT_OF_RANGE = 7
 NO_BAR = 8
 NO_NAME = 9
 HARD = 9  # of a number: its last bit is not certain, which is of no account here
+
+_ENDS_WORD = np.zeros(256, np.bool_)
+_ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, blank, colon, bar
 
 _MASK32 = np.uint64(0xFFFFFFFF)
 _C1 = np.uint64(0xCC9E2D51)
@@ -90,7 +93,10 @@ def _number(text, begin, end, bits, limit):
     """Return (the number that text[begin:end] is as a whole, code)."""
     behind = text[end]
     text[end] = 10  # where the parser of numbers stops
-    x, q, code = _parse_number(text, begin, bits, limit)
+    code = OK
+    x, q = _parse_short_number(text, begin)
+    if q != end:
+        x, q, code = _parse_number(text, begin, bits, limit)
     if code == BAD_VALUE and _is_inf_or_nan(text, begin):
         code = NOT_FINITE
     elif q != end and code != OUT_OF_RANGE:
@@ -102,9 +108,16 @@ def _number(text, begin, end, bits, limit):
 @njit(nogil=True, error_model="numpy")
 def _word_end(text, p):
     """Where a name or a number ends: at a blank, a colon, a bar or the end of the line."""
-    while text[p] != 32 and text[p] != 58 and text[p] != 124 and text[p] != 10 and text[p] != 9:
+    while not _ENDS_WORD[text[p]]:
         p += 1
     return p
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_blank_line(text, begin, end):
+    while begin < end and text[begin] <= 32:
+        begin += 1
+    return begin == end
 
 
 @njit(nogil=True, error_model="numpy")
@@ -233,23 +246,21 @@ def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, value
     while p < size:
         line += 1
         begin = p
-        bar = np.int64(-1)
-        is_blank = True
+        while text[p] != 10 and text[p] != 124:
+            p += 1
+        bar = p
         while text[p] != 10:
-            if text[p] == 124 and bar < 0:
-                bar = p
-            is_blank = is_blank and text[p] <= 32
             p += 1
         end = p
         p += 1
-        if is_blank:
+        if bar == end and _is_blank_line(text, begin, end):
             continue
         if text[end - 1] == 13:
             end -= 1
         start = nnz
         where = begin
         code = NO_BAR
-        if bar >= 0:
+        if bar < end:
             labels[rows], code, where = _parse_label(text, begin, bar, bits, label_limit)
         if code == OK:
             behind = text[end]

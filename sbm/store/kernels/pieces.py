@@ -7,13 +7,30 @@ from sbm.store.kernels.text import _heap_sort
 __all__ = ["sort_rows"]
 
 
+SHORT = 48  # rows up to here are sorted by insertion, which is faster then
+
+
+@njit(nogil=True, error_model="numpy")
+def _insertion_sort(ids, values, start, end):
+    for k in range(start + 1, end):
+        key, x = ids[k], values[k]
+        p = k
+        while p > start and ids[p - 1] > key:
+            ids[p], values[p] = ids[p - 1], values[p - 1]
+            p -= 1
+        ids[p], values[p] = key, x
+
+
 @njit(nogil=True, error_model="numpy")
 def _sort_and_add(ids, values, start, end):
     """Sort a row by id and add up the values of equal ones; returns where it ends."""
-    for k in range(start + 1, end):
-        if ids[k] < ids[k - 1]:
-            _heap_sort(ids, values, True, start, end)
-            break
+    if end - start <= SHORT:
+        _insertion_sort(ids, values, start, end)
+    else:
+        for k in range(start + 1, end):
+            if ids[k] < ids[k - 1]:
+                _heap_sort(ids, values, True, start, end)
+                break
     n = start
     for k in range(start, end):
         if n > start and ids[n - 1] == ids[k]:
