@@ -5,7 +5,7 @@ import math
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.jobs.charts import (
@@ -26,6 +26,7 @@ REAL = st.floats(-1e12, 1e12)
 POSITIVE = st.floats(1e-12, 1e12)
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(REAL, min_size=1, max_size=20))
 def test_a_scale_shows_all_values_and_ends_on_ticks(values):
     scale = nice_scale(values, 10, 110)
@@ -41,6 +42,7 @@ def test_a_scale_shows_all_values_and_ends_on_ticks(values):
     assert scale(scale.high) == pytest.approx(110)
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(POSITIVE, min_size=1, max_size=20))
 def test_a_logarithmic_scale_ends_on_powers_of_ten(values):
     scale = nice_scale(values, 200, 0, is_log=True)
@@ -50,6 +52,7 @@ def test_a_logarithmic_scale_ends_on_powers_of_ten(values):
     assert len(scale.ticks()) <= 8
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(POSITIVE, POSITIVE)
 def test_larger_values_are_not_before_smaller_ones(a, b):
     for scale in (nice_scale([a, b], 0, 100), nice_scale([a, b], 0, 100, is_log=True)):
@@ -82,6 +85,7 @@ def test_forty_lines_are_told_apart_without_colour():
     assert len(set(MARKERS)) == len(MARKERS) < COLOURS
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
 def test_letters_at_the_ends_of_lines_do_not_meet(ends):
     lines = [Line(k, chr(65 + k), [(0, 50), (k + 1, end)]) for k, end in enumerate(ends)]

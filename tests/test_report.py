@@ -271,7 +271,12 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_whatever_a_log_says_there_is_a_page_or_a_sentence(made, tmp_path, data):
     name = data.draw(st.sampled_from(["sbm", "day"]))
@@ -402,12 +407,14 @@ def test_the_command_writes_page_and_picture(made, tmp_path, monkeypatch, capsys
     from sbm.cli import main
 
     monkeypatch.chdir(tmp_path)
-    names = [str(made / f"{name}.model") for name in ("sbm", "bmd")]
+    odd = shutil.copytree(made / "bmd.model.run", tmp_path / "b$\\frac^語.run")
+    names = [str(made / "sbm.model"), odd.name]
     with pytest.raises(SystemExit) as end:
         main(["report", *names, "--png", "r.png"])
     out, err = capsys.readouterr()
     assert (end.value.code, out) == (0, "report.html and r.png\n")
-    assert err.startswith("bmd: It did not converge")
+    assert err.startswith("b$\\frac^語: It did not converge")
+    assert len(err.splitlines()) == 1
     assert (tmp_path / "r.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     with pytest.raises(SystemExit):
         main(["report", names[0], "-o", "b.html", "--json"])

@@ -27,7 +27,7 @@ class Progress:
         """Tell why nothing will be seen for a while."""
 
     def row(self, record: dict[str, Any]) -> None:
-        """Tell the figures of a pass."""
+        """Tell the figures of a pass, those of a test text included where it was predicted."""
 
     def doubling(self, record: dict[str, Any]) -> None:
         """Tell the progressive loss of a stream, whenever its rows have doubled."""

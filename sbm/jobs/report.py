@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def report(
     StoreError
         One of them is no run, or damaged; or the page cannot be written.
     SettingsError
-        None or too many runs; an output that would replace another one; or there is no matplotlib.
+        None or too many runs, an output of another kind, or there is no matplotlib.
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     page = Path("report.html" if output is None else output)
@@ -83,8 +84,6 @@ def _check(paths: Sequence[str | Path], page: Path, png: str | Path | None) -> N
 
 def _distinct(paths: Sequence[str | Path], runs: list[RunFigures]) -> list[RunFigures]:
     """Call runs of one name by where they are; refuse one that is there twice."""
-    from dataclasses import replace
-
     folders = [run.folder.resolve() for run in runs]
     for k, folder in enumerate(folders):
         if folder in folders[:k]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,10 +46,11 @@ def draw_report(runs: Sequence[RunFigures], path: str | Path) -> None:
     figure, axes = make_figures(4.6 * len(charts), 4.0, len(charts))
     for ax, (name, of, is_log) in zip(axes, charts, strict=True):
         for k, run in lettered:
-            points = [(p.elapsed, y) for p in run.passes if (y := of(p)) is not None]
+            shown = [(one.elapsed, y) for one in run.passes if (y := of(one)) is not None]
+            label = f"{LETTERS[k]} {run.name}".replace("$", r"\$")  # else what is between is set
             ax.plot(
-                *zip(*points, strict=True) if points else ([], []), _DASHES[k % len(_DASHES)],
-                marker=_MARKERS[k % len(_MARKERS)], markersize=4, label=f"{LETTERS[k]} {run.name}",
+                [x for x, _ in shown], [y for _, y in shown], _DASHES[k % len(_DASHES)],
+                marker=_MARKERS[k % len(_MARKERS)], markersize=4, label=label,
             )  # fmt: skip
         ax.set_xlabel("seconds")
         ax.set_title(name, fontsize=10)
@@ -56,8 +58,11 @@ def draw_report(runs: Sequence[RunFigures], path: str | Path) -> None:
         if is_log:
             ax.set_yscale("log")
     axes[0].legend(fontsize=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that a font has not
+        drawn = to_png(figure)
     try:
-        write_atomically(Path(path), [to_png(figure)])
+        write_atomically(Path(path), [drawn])
     except StoreError as error:
         raise StoreError(str(error).replace("with -o", "with --png")) from error
 

@@ -303,7 +303,7 @@ def _figures(
         end=dict(end),
         sources=_sources(path, folder, record),
         processes=processes,
-        committed=certificate and _certificate(certificate),
+        committed=None if certificate is None else _certificate(certificate),
     )
     _number(found.settings, "tol")
     assert found.mem > 0  # it raises what is said of a record
@@ -350,7 +350,7 @@ def _pass(line: Mapping[str, Any]) -> PassFigures:
         seconds={name: max(0.0, _maybe(seconds, name) or 0.0) for name in (*SECONDS, "load")},
         dual=_number(line, "dual"),
         estimate=_maybe(line, "estimated_relative_gap"),
-        certificate=certificate and _certificate(certificate),
+        certificate=None if certificate is None else _certificate(certificate),
         accuracy=_maybe(test, "accuracy"),
         mse=_maybe(test, "mse"),
         bytes_read=_maybe_count(line, "bytes_read"),
