@@ -39,10 +39,8 @@ class Trained:
         found = {method.name: self._train(trainer, method) for method in METHODS}
         slow = {}
         if not args.no_slow_disk:
-            size = trainer.store(self._blocks["SBM-1/2"]).rglob("*")
-            read = sum(path.stat().st_size for path in size if path.is_file())
             solving = median([point["solve"] for point in found["SBM-1/2"]])
-            rate = read / (SLOW_SHARE * solving)
+            rate = trainer.bytes(self._blocks["SBM-1/2"]) / (SLOW_SHARE * solving)
             slow = {m.name: self._train(trainer, m, rate) for m in METHODS if m.name in SLOW}
         self.reference = trainer.refer(self._blocks["SBM-1/2"])
         self.curves = Curves(problem.title, found, before, self.reference)

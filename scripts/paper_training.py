@@ -77,6 +77,11 @@ class Trainer:
         """The store of so many blocks."""
         return self._folder / f"{blocks}.sbm"
 
+    def bytes(self, blocks: int) -> int:
+        """Size of that store."""
+        files = (path for path in self.store(blocks).rglob("*") if path.is_file())
+        return sum(path.stat().st_size for path in files)
+
     def _warm_up(self) -> None:
         """Compile split and training, with rows of the data, so that nothing timed has to."""
         part = first_bytes(self.problem.text, 200_000, self._folder / "warm.svm")
