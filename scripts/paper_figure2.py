@@ -26,6 +26,7 @@ from scripts.paper_training import Curves, Trainer, training_options
 PAPER = "SBM 2011"
 SLOW = ("SBM-1/2", "BMD")  # what is done on a slow disk, too
 SLOW_SHARE = 0.5  # reading a pass of webspam took 90 s, learning of SBM-1/2 180 s (section 7.1)
+ROUNDING = 1e-10  # differences below it are not drawn
 IN_CACHE = 0.98  # share of the free support vectors of webspam in the cache after pass 2
 
 
@@ -272,8 +273,11 @@ FIGURE2 = Experiment(
     measure,
     (data_options("webspam", "kddcup10", "prep"), training_options, _options),
     (
-        Axes("seconds", "difference", "seconds from text; a marker a pass", "difference (7)"),
-        Axes("pass", "difference", "passes", "difference (7)"),
+        Axes(
+            "seconds", "difference", "seconds from text; a marker a pass", "difference (7)",
+            least=ROUNDING,
+        ),
+        Axes("pass", "difference", "passes", "difference (7)", least=ROUNDING),
         Axes(
             "seconds", "accuracy_difference", "seconds from text", "accuracy below the best (8)",
             least=0.01,
