@@ -45,7 +45,7 @@ class Precision:
             for name, options in METHODS.items()
         }
         trainer = Trainer(args, problem, blocks.values(), dtype)
-        self.bytes = size_of(trainer.store(problem.blocks))
+        self.bytes = trainer.bytes(problem.blocks)
         found = {
             name: trainer.train(f"{name}, {dtype}", blocks[name], **options)
             for name, options in METHODS.items()
@@ -82,11 +82,6 @@ class Precision:
             }
             for name, curve in self.curves.by_name.items()
         ]  # fmt: skip
-
-
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _pegasos(args: Namespace, problem: Problem, rows: int) -> tuple[list[Seen], float]:

@@ -258,7 +258,7 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     sets, methods = _distinct(rows, "data"), _distinct(rows, "method")
     if report["settings"].get("quick"):
         sets = sets[:1]  # all of them take longer to draw than to measure
-    size = (4.6 * len(axes) + 0.6, 3.2 * len(sets) + 1.1)
+    size = (4.6 * len(axes) + 0.6, 2.9 * len(sets) + 1.1)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(sets), len(axes), squeeze=False)
@@ -277,7 +277,7 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
         ncols=min(len(handles), 5),
     )
     figure.suptitle(report["title"], fontsize=10)
-    figure.savefig(out, dpi=90)
+    figure.savefig(out, dpi=72)
     return True
 
 

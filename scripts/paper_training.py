@@ -3,7 +3,9 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from scripts.bench_data import first_bytes
@@ -11,7 +13,7 @@ from scripts.bench_ours import log_of
 from scripts.bench_tools import tell, timed
 from scripts.bench_trajectory import NEVER, Examiner, Point, watch
 from scripts.paper_data import Problem
-from scripts.paper_tools import Curve, accuracy_difference, relative_difference
+from scripts.paper_tools import Curve, accuracy_difference, first_at, relative_difference
 
 __all__ = ["Curves", "Reference", "Seen", "Trainer", "training_options"]
 
@@ -76,6 +78,11 @@ class Trainer:
     def store(self, blocks: int) -> Path:
         """The store of so many blocks."""
         return self._folder / f"{blocks}.sbm"
+
+    def bytes(self, blocks: int) -> int:
+        """Size of that store."""
+        files = (path for path in self.store(blocks).rglob("*") if path.is_file())
+        return sum(path.stat().st_size for path in files)
 
     def _warm_up(self) -> None:
         """Compile split and training, with rows of the data, so that nothing timed has to."""
@@ -229,13 +236,22 @@ class Curves:
         """Curves of further trainings, measured against the same optimum and accuracy."""
         return {name: self._curve(name, found[name], before[name]) for name in found}
 
-    def difference(self, name: str, back: int = 1) -> float:
-        """Distance from the optimum after the last pass (2: the one before), to be compared."""
-        return float(self.by_name[name][-back]["difference"])
+    def difference(self, name: str, number: int = 0) -> float:
+        """Distance from the optimum after a pass, by default the last one.
 
-    def left(self, name: str) -> float:
-        """Return the same in the end, for ratios: not below what is known of the optimum."""
-        return max(self.difference(name), self.known)
+        Not below what is known of the optimum.
+        """
+        return max(float(self.by_name[name][number - 1]["difference"]), self.known)
+
+    def ratio(self, name: str, other: str) -> float:
+        """Difference of one method over that of another: geometric mean over the passes."""
+        numbers = range(1, 1 + len(self.by_name[name]))
+        logs = [log(self.difference(name, k) / self.difference(other, k)) for k in numbers]
+        return exp(fmean(logs))
+
+    def passes_to(self, name: str, level: float) -> float:
+        """Passes to a difference, infinite if it takes more than there are."""
+        return first_at(self.by_name[name], "difference", max(level, self.known), "pass")
 
     def rows(self) -> Curve:
         """All of them."""
