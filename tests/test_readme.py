@@ -88,6 +88,9 @@ def shelf(tmp_path_factory):
     for name in ("test", "old", "day", "day1", "day2"):
         text = (folder / f"{name}.svm").read_bytes()
         (folder / f"{name}.svm.gz").write_bytes(gzip.compress(text))
+    shard = scipy.sparse.csr_array(X)
+    parts = {"data": shard.data, "indices": shard.indices, "indptr": shard.indptr}
+    np.savez(folder / "shard.npz", **parts, y=y)
     X, y = made(6, 150, classes=4)
     write_rows(folder / "news.svm", X, y)
     for store, text in STORES.items():
