@@ -290,7 +290,41 @@ def _try_alphas(n: int, r: random.Random, place: _Place) -> None:
         place.clear()
 
 
-STORE = {"ids": _try_ids, "rows": _try_rows, "planes": _try_planes, "alphas": _try_alphas}
+_WORDS = (
+    "1", "-1", "0", "2.5", "'tag", "|", "|f", "|f:2", "| ", "a", "a:1", "b:-0.5", ":3", "a:", "77",
+    "1e999", "nan", "x" * 70, "\u00e9", "a:1e-400", "a:x",
+)  # fmt: skip
+
+
+def _try_names(n: int, r: random.Random, place: _Place) -> None:
+    """Text of names, whole and broken, and their hashes; each parse leaves its text as it was."""
+    kernels = load("sbm.store.kernels.names")
+    for _ in range(n):
+        lines = [r.choices(_WORDS, k=r.randrange(9)) for _ in range(r.randrange(4))]
+        raw = "".join(r.choice((" ", "\t")).join(words) + "\n" for words in lines).encode()
+        text = place(np.frombuffer(raw + b"\n", np.uint8))
+        size = len(raw)  # arrays are as long as those of `Room`
+        kernels.parse(
+            text, size, 3.4e38, 1.79e308, (1 << 22) - 1, r.random() < 0.5,
+            place.room(size // 2 + 1, float), place(np.zeros(size // 2 + 2, np.int64)),
+            place.room(size // 4 + 1, np.int64), place.room(size // 4 + 1, float),
+            place(np.zeros((20, 3), np.int64)), place.room(1, np.uint64),
+        )  # fmt: skip
+        assert text.tobytes() == raw + b"\n"
+        words = [word.encode() for word in r.choices(_WORDS, k=r.randrange(5))]
+        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+        out = place.room(len(words), np.int64)
+        kernels.hash_names(
+            place(np.frombuffer(b"".join(words) + b"\0", np.uint8)), place(ends), 2**22 - 1, out
+        )
+        assert ((out >= 0) & (out < 2**22)).all()
+        place.clear()
+
+
+STORE = {
+    "ids": _try_ids, "rows": _try_rows, "planes": _try_planes, "alphas": _try_alphas,
+    "names": _try_names,
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ trainings

@@ -17,9 +17,11 @@ def test_no_access_of_the_kernels_of_the_store_is_out_of_bounds(tmp_path: Path) 
     # Its lines are read as float32, which the parser was compiled for to show that it is checked.
     tally = torture_bounds.run(1000, 1, tmp_path, lambda text: None, solvers=())
     assert tally.failures == []
-    assert tally.tried == 1000 + 4 * 100
+    assert tally.tried == 1000 + 5 * 100
     assert sum(tally.figures["lines"].values()) == 1000
-    assert tally.figures["store"] == dict.fromkeys(("ids", "rows", "planes", "alphas"), 100)
+    assert tally.figures["store"] == dict.fromkeys(
+        ("ids", "rows", "planes", "alphas", "names"), 100
+    )
     # They were compiled for this, and nothing of it is left to others.
     code = {path.name: path.read_bytes() for path in (tmp_path / "code").iterdir()}
     made = {name.split(".")[0] for name in code}
@@ -27,6 +29,7 @@ def test_no_access_of_the_kernels_of_the_store_is_out_of_bounds(tmp_path: Path) 
         "text": ["parse"], "ids": ["count", "drop_unknown", "intern", "look_up", "rehash"],
         "rows": ["encode_numbers", "decode_numbers", "encode_rows", "decode_rows"],
         "planes": ["join", "ungap", "ungap_2"], "alphas": ["pack", "unpack"],
+        "names": ["hash_names", "parse"],
     }  # fmt: skip
     assert made == {f"store-{file}-{name}" for file, names in kernels.items() for name in names}
     others = [path for path in compiled.folder().glob("*.sbk") if path.name in code]
