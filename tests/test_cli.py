@@ -26,7 +26,9 @@ from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"
-COMMANDS = ["split", "expire", "train", "stream", "tune", "predict", "info", "check", "export"]
+COMMANDS = [
+    "split", "expire", "train", "stream", "tune", "predict", "info", "check", "export", "report"
+]  # fmt: skip
 EVERY_COMMAND = pytest.mark.parametrize("name", COMMANDS)
 README_LINES = [
     "sbm split big.svm --blocks 12",
