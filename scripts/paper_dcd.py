@@ -138,7 +138,12 @@ class Bench:
 
     def _optimum(self, options: dict[str, Any]) -> dict[str, float]:
         """Primal value and accuracy of a training to a small gap."""
-        some = {**options, "tol": self.args.tol, "max_passes": 1000, "rounds": "auto"}
+        some = {
+            **options,
+            "tol": self.args.tol,
+            "max_passes": self.args.most_passes,
+            "rounds": "auto",
+        }
         points = watch(self._store, self._model, some, self._looks)
         return points[-1]
 
@@ -332,6 +337,7 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument("--max-passes", type=int, default=30, metavar="N", help="of DCD")
     parser.add_argument("--mem", default="4GB", metavar="SIZE", help="of ours")
     parser.add_argument("--tol", type=float, default=1e-6, help="gap of the optimum")
+    parser.add_argument("--most-passes", type=int, default=1000, metavar="N", help="to it")
     parser.add_argument(
         "--e", type=float, nargs="+", default=[10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001],
         metavar="E", help="LIBLINEAR's tolerances",

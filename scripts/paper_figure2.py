@@ -20,13 +20,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.bench_tools import Report, median
 from scripts.bench_trajectory import METHODS, Method, Point
 from scripts.paper_data import Problem, data_options, problems
-from scripts.paper_tools import Axes, Claim, Curve, Experiment, first_at, judge, number, run, words
+from scripts.paper_tools import (
+    ROUNDING,
+    Axes,
+    Claim,
+    Curve,
+    Experiment,
+    first_at,
+    judge,
+    number,
+    run,
+    words,
+)
 from scripts.paper_training import Curves, Trainer, training_options
 
 PAPER = "SBM 2011"
 SLOW = ("SBM-1/2", "BMD")  # what is done on a slow disk, too
 SLOW_SHARE = 0.5  # reading a pass of webspam took 90 s, learning of SBM-1/2 180 s (section 7.1)
-ROUNDING = 1e-10  # differences below it are not drawn
 IN_CACHE = 0.98  # share of the free support vectors of webspam in the cache after pass 2
 
 

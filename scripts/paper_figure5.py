@@ -16,11 +16,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.bench_tools import Report, median
 from scripts.paper_data import Problem, data_options, problems
-from scripts.paper_tools import Axes, Claim, Curve, Experiment, first_at, judge, number, run, words
+from scripts.paper_tools import (
+    ROUNDING,
+    Axes,
+    Claim,
+    Curve,
+    Experiment,
+    first_at,
+    judge,
+    number,
+    run,
+    words,
+)
 from scripts.paper_training import Curves, Trainer, training_options
 
 PAPER = "SBM 2011"
 ROUNDS = (3, 10)
+IN_CACHE = 0.98  # share of the free support vectors that means all of them
 CACHES = {"no cache": 0.0, "1/4 block": 0.25, "1/2 block": 0.5, "1 block": 1.0}
 
 
@@ -64,16 +76,23 @@ def _claims_of_any(data: str, curves: Curves) -> list[Claim]:
 
 
 def _claims_of_webspam(data: str, curves: Curves) -> list[Claim]:
-    level = max(curves.difference("1/4 block"), curves.difference("1 block"))
-    passes = {name: curves.passes_to(name, level) for name in ("1/4 block", "1 block")}
+    fitting = [name for name in list(CACHES)[1:] if _holds_free(curves.by_name[name][-1])]
+    small = fitting[0] if fitting else "1/4 block"
+    level = max(curves.difference(small), curves.difference("1 block"))
+    passes = {name: curves.passes_to(name, level) for name in (small, "1 block")}
     return [
         Claim(
             PAPER, "B.2, figure 5 (a), (b)", "few free support vectors: a small cache is enough",
-            data, "a quarter of a block needs at most a pass more than a whole one",
+            data, "the smallest cache that holds them needs at most a pass more than 1 block",
             f"to a difference of {number(level)}: {words(passes.items())} passes",
-            judge(passes["1/4 block"] <= passes["1 block"] + 1),
+            judge(bool(fitting) and passes[small] <= passes["1 block"] + 1),
         )
     ]  # fmt: skip
+
+
+def _holds_free(row: dict[str, Any]) -> bool:
+    """Whether the free support vectors are in the cache."""
+    return bool(row["cached_free"] >= IN_CACHE * row["free_rows"])
 
 
 def _claims_of_kddcup10(data: dict[int, str], found: dict[int, Curves]) -> list[Claim]:
@@ -131,6 +150,7 @@ def measure(args: Namespace, report: Report) -> list[Claim]:
             claims += _claims_of_any(data[rounds], curves)
             if problem.name == "webspam":
                 claims += _claims_of_webspam(data[rounds], curves)
+        report.ratios[f"{problem.title}: optimum_known_within"] = found[ROUNDS[0]].known
         if problem.name == "kddcup10":
             claims += _claims_of_kddcup10(data, found)
     report.tables["curves"] = table
@@ -157,11 +177,14 @@ FIGURE5 = Experiment(
     measure,
     (data_options("webspam", "kddcup10"), training_options),
     (
-        Axes("seconds", "difference", "seconds from text; a marker a pass", "difference (7)"),
-        Axes("pass", "difference", "passes", "difference (7)"),
+        Axes(
+            "seconds", "difference", "seconds from text; a marker a pass", "difference (7)",
+            least=ROUNDING,
+        ),
+        Axes("pass", "difference", "passes", "difference (7)", least=ROUNDING),
     ),
     {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"},
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(run(FIGURE5, __doc__ or ""))

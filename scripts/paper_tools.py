@@ -18,6 +18,7 @@ from typing import Any
 from scripts.bench_tools import BenchError, Report, tell
 
 __all__ = [
+    "ROUNDING",
     "Axes",
     "Claim",
     "Curve",
@@ -36,6 +37,7 @@ Curve = list[dict[str, Any]]  # a row a pass
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#000000", "#8c6d31")
 MARKERS = "o^sDvP*X"
+ROUNDING = 1e-10  # differences to an optimum are not drawn below it
 LINES = ("-", "--", "-.", ":")
 
 
