@@ -39,16 +39,18 @@ def make_text(out: Path, *options: str | float) -> str:
 
 def pieces(path: Path) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """Yield whole lines in arrays with the room that the parser asks for, and their sizes."""
-    rest = b""
+    from sbm.store.libsvm import SPARE
+
+    rest, room = b"", bytes(SPARE)
     with path.open("rb") as file:
         while data := file.read(PIECE):
             data = rest + data
             end = data.rfind(b"\n") + 1
             data, rest = data[:end], data[end:]
             if data:
-                yield np.frombuffer(bytearray(data + b"\0\0"), np.uint8), end
+                yield np.frombuffer(bytearray(data + room), np.uint8), end
     if rest:
-        yield np.frombuffer(bytearray(rest + b"\0\0"), np.uint8), len(rest)
+        yield np.frombuffer(bytearray(rest + room), np.uint8), len(rest)
 
 
 def parse(path: Path) -> Iterator[tuple[Floats, Ints, Ints, Floats]]:
