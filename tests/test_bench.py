@@ -244,7 +244,7 @@ def test_benchmark_runs_at_toy_size(
             assert 0 <= row["above_bound"] < 0.03, row  # both solve the same problem
     if name in ("text-to-gap", "one-pass"):
         for row in report["rows"]:
-            assert 0.75 < row["test_accuracy"] < 1, row  # labels have the right sign
+            assert 0.65 < row["test_accuracy"] < 1, row  # labels have the right sign
     if name == "one-pass":
         names = [row["what"].removeprefix("stream, ").split(",")[0] for row in report["rows"]]
         online = ["perceptron", "passive_aggressive", "arow", "pegasos", "bmd"]
