@@ -1,11 +1,12 @@
 """Figures 3 and 4 of the SBM paper (Chang & Roth 2011): beside online learners, in two precisions.
 
-    python scripts/paper_figure3.py -o results/paper-figure3
+    python scripts/paper_figure3.py -C webspam=1 -o results/paper-figure3
 
 Test accuracy against time and passes of SBM-1/2, of BMD with one round and with ten, of Pegasos and
-of Vowpal Wabbit. Figure 3 is in double precision (`--dtype float64`), figure 4 in single; weights
+of Vowpal Wabbit. Figure 3 has values in double precision, figure 4 in single; weights
 are double here in either, Vowpal Wabbit is always single. The online learners read text in each
-pass.
+pass. Accuracy needs the C that is best for it: 1 of the text that is made (`sbm tune`), not the one
+with few free support vectors.
 """
 
 import sys
@@ -18,12 +19,23 @@ from scripts.bench_ours import accuracy_of, stream_command
 from scripts.bench_peers import VowpalWabbit
 from scripts.bench_tools import Report, median, run_process, tell
 from scripts.paper_data import Problem, data_options, problems
-from scripts.paper_tools import Axes, Claim, Curve, Experiment, first_at, judge, number, run, words
+from scripts.paper_tools import (
+    ROUNDING,
+    Axes,
+    Claim,
+    Curve,
+    Experiment,
+    first_at,
+    judge,
+    number,
+    run,
+    words,
+)
 from scripts.paper_training import Curves, Reference, Seen, Trainer, training_options
 
 PAPER = "SBM 2011"
 DTYPES = ("float64", "float32")
-NEAR = 0.2  # points below the best accuracy: a reasonable model
+NEAR = 0.2  # points below the accuracy of the converged model
 METHODS: dict[str, dict[str, Any]] = {
     "SBM-1/2": {"cache_frac": 0.5, "policy": "gradient", "rounds": 10},
     "BMD-in-10": {"cache_frac": 0.0, "policy": "none", "rounds": 10},
@@ -56,11 +68,13 @@ class Precision:
         self.curves = Curves(title, found, before, self.reference, online)
 
     def first(self, along: str) -> dict[str, float]:
-        """Where each method is near the best accuracy."""
-        by_name = self.curves.by_name
-        return {
-            name: first_at(by_name[name], "accuracy_difference", NEAR, along) for name in by_name
+        """Where each method is as accurate as the converged model, but for a little."""
+        level = self.reference.accuracy - NEAR / 100
+        curves = {
+            name: [{**row, "short": level - row["accuracy"]} for row in curve]
+            for name, curve in self.curves.by_name.items()
         }
+        return {name: first_at(curve, "short", 0.0, along) for name, curve in curves.items()}
 
     def solving(self, name: str) -> float:
         """Seconds of a pass, without reading."""
@@ -76,8 +90,8 @@ class Precision:
                 "accuracy_after_1_pass": 100 * curve[0]["accuracy"],
                 "accuracy": 100 * curve[-1]["accuracy"],
                 "converged_accuracy": 100 * self.reference.accuracy,
-                "passes_to_near_the_best": number(passes[name]),
-                "seconds_to_near_the_best": number(seconds[name]),
+                "passes_to_near_it": number(passes[name]),
+                "seconds_to_near_it": number(seconds[name]),
                 "solve_seconds_a_pass": None if name == "VW" else self.solving(name),
             }
             for name, curve in self.curves.by_name.items()
@@ -122,7 +136,7 @@ def _claims_of_figure3(one: Precision, data: str, pegasos_share: float) -> list[
     return [
         Claim(
             PAPER, "7.1, figure 3", "SBM needs fewer passes than online learners", data,
-            f"fewer passes to {NEAR} points below the best accuracy (8) than {', '.join(others)}",
+            f"fewer passes to {NEAR} points below the converged model than {', '.join(others)}",
             words(passes.items()), judge(*(passes["SBM-1/2"] < passes[name] for name in others)),
         ),
         Claim(
@@ -165,7 +179,7 @@ def _claims_of_figure4(double: Precision, single: Precision, data: str) -> list[
         Claim(
             PAPER, "B.1, figure 4", "passes of VW, Pegasos and BMD-in-1 are cheap but many; of SBM "
             "and BMD-in-10 dear but few", data,
-            f"each of {', '.join(TIGHT)} needs fewer passes to {NEAR} points below the best than "
+            f"each of {', '.join(TIGHT)} needs fewer passes to {NEAR} points below it than "
             f"each of {', '.join(LOOSE)}",
             words(passes.items()),
             judge(*(passes[few] < passes[many] for few in TIGHT for many in LOOSE
@@ -201,7 +215,7 @@ def measure(args: Namespace, report: Report) -> list[Claim]:
         claims += _claims_of_figure4(double, single, problem.title)
     report.tables["curves"] = table
     report.notes = [
-        f"near the best: {NEAR} points below the best accuracy of all methods and passes",
+        f"near it: {NEAR} points below the accuracy of the converged model",
         "seconds: from text; of ours the split, then passes over the store",
         (
             "BM-Pegasos: sbm stream --learner pegasos, the text again and again, lambda 1/(C n); "
@@ -233,7 +247,7 @@ FIGURE3 = Experiment(
         Axes(
             "pass", "accuracy_difference", "passes", "accuracy below the best (8)", least=0.01
         ),
-        Axes("pass", "difference", "passes", "difference (7)"),
+        Axes("pass", "difference", "passes", "difference (7)", least=ROUNDING),
     ),
     {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB", "online_passes": [1], "no_vw": True},
 )  # fmt: skip

@@ -279,7 +279,7 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
         ncols=min(len(handles), 5),
     )
     figure.suptitle(report["title"], fontsize=10)
-    figure.savefig(out, dpi=72)
+    figure.savefig(out, dpi=64)
     return True
 
 
