@@ -319,7 +319,8 @@ def split(
         return _echo(json.dumps(report))
     bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
     _echo(
-        f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
+        f"{report['store']}: {report['rows']:,} rows{_in_all(report)}, "
+        f"{report['features']:,} features, "
         f"{report['nnz']:,} nonzeros in {_count(report['blocks'], 'block')}, "
         f"{format_size(report['bytes'])} "
         f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
@@ -369,6 +370,12 @@ def expire(store: Path, as_json: bool, quiet: bool, verbose: bool, **options: An
     for label in report["labels_without_rows"]:
         _echo(f"label {format_number(label)} has no row left; it stays a class of the store")
     return None
+
+
+def _in_all(report: dict[str, Any]) -> str:
+    """Say of appended rows how many there are with the others."""
+    every = report["rows_in_all"]
+    return "" if every == report["rows"] else f" appended ({every:,} in all)"
 
 
 def _left_out(rare: dict[str, Any]) -> str:
@@ -734,6 +741,8 @@ def _print_plan(report: dict[str, Any]) -> None:
     passes = _with_range(report["passes"], "{:,}")
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
+    if not report["trials"][-1]["is_done"]:
+        passes += "; no trial came to its end, so more --seconds will tell better"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
         "blocks": f"{n_blocks:,}, of up to {_count(report['block_rows'], 'row')} and "

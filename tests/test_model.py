@@ -225,3 +225,10 @@ def test_weights_that_no_memory_can_hold_are_a_sentence(tmp_path, monkeypatch):
     )
     with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
         Model.load(tmp_path / "m")
+
+
+def test_a_model_is_shown_in_a_line():
+    model = Model(np.arange(3), np.ones((3, 1)), [-1.0, 1.0], info={"loss": "hinge"})
+    assert repr(model) == "<Model of 2 labels: hinge, 3 features>"
+    model.info["certificate"] = {"relative_gap": 2.5e-4}
+    assert repr(model) == "<Model of 2 labels: hinge, 3 features, certified relative gap 2.50e-04>"

@@ -106,7 +106,9 @@ def test_what_the_system_cannot_keep_is_read_in_every_pass(monkeypatch):
 
 def test_there_are_no_more_passes_than_may_be():
     whole = forecast([trial(100, 30.0, is_done=False)], 100, max_passes=40)
-    assert whole["passes"] == [15, 30, 40]
+    assert whole["passes"] == [21, 30, 40]
+    few = forecast([trial(100, 5.0, is_done=False)], 100)  # of a trial that was cut short
+    assert few["passes"] == [4, 5, 30]
 
 
 def test_where_no_shrinking_was_seen_there_are_some_passes():

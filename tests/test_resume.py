@@ -353,6 +353,22 @@ def test_a_stream_is_not_replaced_unasked(tmp_path):
     assert not sbm.train(store, path, options_of(case), resume=False)[1]["resumed"]
 
 
+def test_an_unfinished_training_is_not_replaced_by_a_stream(tmp_path):
+    case = Case("hinge", 2)
+    store, path = make(tmp_path, case), tmp_path / "m.model"
+    part = After(7)
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(store, path, options_of(case), is_stopped=part.is_stopped, progress=part)
+    with pytest.raises(SettingsError) as refused:
+        sbm.stream(tmp_path / "d.svm", path)
+    assert str(refused.value) == (
+        f"{path}.run holds an unfinished training, which would be lost; give the model another "
+        "name with -o, or remove that folder"
+    )
+    assert sbm.train(store, path, options_of(case))[1]["resumed"]
+    assert sbm.stream(tmp_path / "d.svm", path)[1]["rows"] == 100  # what is finished gives way
+
+
 def test_a_damaged_run_is_refused_and_can_be_started_over(tmp_path):
     case = Case("hinge", 2)
     store, path = make(tmp_path, case), tmp_path / "m.model"

@@ -553,6 +553,19 @@ def test_a_source_that_is_in_the_store_is_refused_unless_forced(tmp_path: Path) 
     assert multiset(store_rows(store)) == multiset(2 * slow_parse(text)[0])
 
 
+def test_a_source_that_is_given_twice_is_refused_unless_forced(tmp_path: Path) -> None:
+    text = random_text(1, 50)
+    sources = [written(tmp_path, name, text) for name in ("a.svm", "b.svm")]
+    with pytest.raises(DataError) as caught:
+        split(sources, tmp_path / "a.sbm")
+    assert str(caught.value) == (
+        f"{sources[1]} is given twice (as {sources[0]}, same SHA-256); nothing was written, use "
+        "--force to count its rows twice"
+    )
+    assert not (tmp_path / "a.sbm").exists()
+    assert split(sources, tmp_path / "a.sbm", force=True)["rows"] == 100
+
+
 def test_empty_files_beside_others_are_no_repeated_source(tmp_path: Path) -> None:
     sources = [written(tmp_path, f"{k}.svm", b"1 1:1\n" if k == 1 else b"") for k in range(3)]
     assert split(sources, tmp_path / "a.sbm")["rows"] == 1

@@ -284,7 +284,7 @@ def _letters(ends: Sequence[tuple[Line, float, float]]) -> list[str]:
         f'y="{place + 4.5:.2f}">{escape(line.letter)}</text>'
         + (
             f'<path class="leader c{line.number % COLOURS}" '
-            f'd="M{end + 6:.2f} {at:.2f}L{WIDTH - RIGHT + 5} {place:.2f}"/>'
+            f'd="M{end + 6:.2f} {at:.2f}H{WIDTH - RIGHT - 4}L{WIDTH - RIGHT + 5} {place:.2f}"/>'
             if end < WIDTH - RIGHT - 8 or abs(place - at) > 3
             else ""
         )

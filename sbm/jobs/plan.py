@@ -41,6 +41,7 @@ READ_SECONDS = 0.3  # of measuring the disk
 SPEED_RANGE = 1.3
 PASSES_RANGE = 1.4
 UNKNOWN_PASSES = 4.0  # at least, where there was not time for two
+UNFINISHED_RANGE = 6.0  # where no trial came to its end
 START_SECONDS = 0.3  # of Python, and of writing the model
 # Not foreseen, and not left out in silence either.
 _UNFORESEEN = ("calibrate", "class_blocks", "weights")
@@ -297,8 +298,9 @@ def _forecast(
     scale = nnz / last.nnz
     is_measured = scale == 1 and last.is_done
     passes = last.passes + _growth(trials) * math.log(scale, GROWTH)
-    spread = 1.0 if is_measured else PASSES_RANGE if last.is_done else PASSES_RANGE**2
-    by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * spread)]
+    spread = 1.0 if is_measured else PASSES_RANGE
+    most = spread if last.is_done else UNFINISHED_RANGE  # gaps shrink ever slower
+    by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * most)]
     by_pass = [min(n, settings.max_passes) for n in by_pass]
     warm = scale * last.seconds_a_pass
     cold = max(warm, size / disk)

@@ -532,15 +532,21 @@ def _refuse_known_sources(
     """Notice data that would be counted twice."""
     kept = store_files.kept_generations(manifest)
     known = {s["sha256"]: s["name"] for g in kept for s in g["sources"]}
+    given: dict[str, str] = {}
     for source in sources:
         if source.rows == 0:
             continue
+        if source.sha256 in given and not force:
+            raise DataError(
+                f"{source.name} is given twice (as {given[source.sha256]}, same SHA-256); nothing "
+                "was written, use --force to count its rows twice"
+            )
         if source.sha256 in known and not force:
             raise DataError(
                 f"{source.name} is already in {target} (as {known[source.sha256]}, same SHA-256); "
                 "nothing was added, use --force to count its rows twice"
             )
-        known[source.sha256] = source.name
+        given[source.sha256] = source.name
 
 
 def _report(
@@ -552,6 +558,7 @@ def _report(
     return {
         "store": str(target),
         "rows": sum(b["rows"] for b in new_blocks),
+        "rows_in_all": manifest["rows"],
         "features": manifest["features"],
         "nnz": sum(b["nnz"] for b in new_blocks),
         "blocks": len(new_blocks),

@@ -40,6 +40,7 @@ from sbm.jobs.process import (
 )  # fmt: skip
 from sbm.jobs.progress import Progress
 from sbm.jobs.progressive import Progressive, row_losses
+from sbm.jobs.resume import is_finished
 from sbm.jobs.setup import run_folder
 from sbm.jobs.streamoptions import FREE, KEPT, StreamOptions, check_settings, merge
 from sbm.jobs.streamplan import (
@@ -68,7 +69,7 @@ from sbm.store.formats import FORMATS, LIBSVM, format_of
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
 from sbm.store.model import Model, check_output
-from sbm.store.run import Run
+from sbm.store.run import RECORD, Run
 from sbm.store.text import PIECE, Source, expand_inputs, is_packed
 
 __all__ = ["stream"]
@@ -188,6 +189,20 @@ def _refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
         )
 
 
+def _refuse_training(folder: Path) -> None:
+    """Notice a training that has not come to its end, where the run of a stream would be."""
+    if not (folder / RECORD).is_file():
+        return
+    with contextlib.suppress(StoreError):  # what cannot be read cannot be gone on with either
+        record = Run.read(folder)
+        if record.get("kind", "stream") == "stream" or is_finished(record):
+            return
+        raise SettingsError(
+            f"{folder} holds an unfinished training, which would be lost; give the model another "
+            "name with -o, or remove that folder"
+        )
+
+
 @dataclass
 class _Opened:
     """The run of a stream, and what is known at its start."""
@@ -211,6 +226,7 @@ def _opened(
     if not resume:
         chosen = StreamOptions.of(options)
         checked = check_settings(Settings.of(settings), chosen)
+        _refuse_training(folder)
         with Run.create(folder, []) as run:
             yield _Opened(run, checked, chosen)
         return

@@ -83,6 +83,12 @@ class Model:
         if self.bias_weights.size == 0 and self.bias == 0:
             self.bias_weights = np.zeros(self.W.shape[1:])
 
+    def __repr__(self) -> str:
+        what = f"{len(self.labels)} labels" if self.labels else "targets"
+        loss, gap = self.info.get("loss", "unknown"), self.certificate.get("relative_gap")
+        proven = "" if gap is None else f", certified relative gap {gap:.2e}"
+        return f"<Model of {what}: {loss}, {len(self.ids):,} features{proven}>"
+
     @property
     def is_regression(self) -> bool:
         """Whether the decision value is the prediction."""
