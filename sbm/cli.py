@@ -319,9 +319,9 @@ def split(
         return _echo(json.dumps(report))
     bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
     _echo(
-        f"{report['store']}: {report['rows']:,} rows{_in_all(report)}, "
-        f"{report['features']:,} features, "
-        f"{report['nnz']:,} nonzeros in {_count(report['blocks'], 'block')}, "
+        f"{report['store']}: {_count(report['rows'], 'row')}{_in_all(report)}, "
+        f"{_count(report['features'], 'feature')}, "
+        f"{_count(report['nnz'], 'nonzero')} in {_count(report['blocks'], 'block')}, "
         f"{format_size(report['bytes'])} "
         f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
         f"({report['text_bytes'] / 1e6 / report['seconds']:.0f} MB/s)"
@@ -916,7 +916,7 @@ def _print_training(report: dict[str, Any]) -> None:
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
         f"certified relative gap {report['relative_gap']:.2e} "
         f"after {_count(report['passes'], 'pass')}\n"
-        f"{report['n_support']:,} support vectors ({report['n_free']:,} free), "
+        f"{_count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
         f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}\n"
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
@@ -1068,9 +1068,9 @@ def _print_quality(report: dict[str, Any], prefix: str = "", every_class: bool =
         brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
         _echo(f"{prefix}log-loss {report['log_loss']:.6f}{brier}")
     if report.get("unknown_labels"):
-        _echo(f"{report['unknown_labels']:,} rows have a label the model does not know")
+        _echo(f"labels that the model does not know: {_count(report['unknown_labels'], 'row')}")
     if report["unknown_nonzeros"]:
-        ignored = f"{report['unknown_nonzeros']:,} nonzeros ignored"
+        ignored = f"{_count(report['unknown_nonzeros'], 'nonzero')} ignored"
         _echo(f"{ignored}: the model has no weight for their ids")
     return None
 

@@ -613,7 +613,7 @@ def test_rare_features_are_left_out_and_the_command_and_the_store_say_how_many(r
     code, out, _ = run("split d.svm --min-count 3")
     assert code == 0
     assert re.fullmatch(
-        r"d\.sbm: 3 rows, 1 features, 3 nonzeros in 1 block, .*\n"
+        r"d\.sbm: 3 rows, 1 feature, 3 nonzeros in 1 block, .*\n"
         r"3 features in fewer than 3 rows left out \(4 nonzeros\)\n",
         out,
     )
@@ -720,8 +720,8 @@ def test_predict_says_what_it_found(run, here):
     assert [line.split()[0] for line in lines[2:4]] == ["-1", "1"]
     assert re.fullmatch(r"confusion: \d true \+, \d false \+, \d true -, \d false -", lines[4])
     assert lines[5:] == [
-        "1 rows have a label the model does not know",
-        "1 nonzeros ignored: the model has no weight for their ids",
+        "labels that the model does not know: 1 row",
+        "1 nonzero ignored: the model has no weight for their ids",
     ]
     assert len(Path("out.txt").read_text().splitlines()) == 3
 
@@ -764,8 +764,8 @@ def test_predict_with_several_classes_says_what_it_found(run):
         "most frequent confusions (true -> predicted: rows)",
         "      20 -> 10: 2",
         "      10 -> 20: 1",
-        "1 rows have a label the model does not know",
-        "1 nonzeros ignored: the model has no weight for their ids",
+        "labels that the model does not know: 1 row",
+        "1 nonzero ignored: the model has no weight for their ids",
     ]
     assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
     assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"
@@ -821,7 +821,7 @@ def test_no_known_label_at_all_is_no_traceback(run):
     assert out.splitlines() == [
         "accuracy 0.0000 % (0 of 1), macro F1 0.000000, micro F1 0.000000",
         "40 of 40 classes left out; -v shows all",
-        "1 rows have a label the model does not know",
+        "labels that the model does not know: 1 row",
     ]
     Path("none.svm").write_bytes(b"")
     assert run("predict m.model none.svm") == (0, "no rows\n", "")

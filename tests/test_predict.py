@@ -704,7 +704,7 @@ def test_the_command_line_says_how_good_a_regression_is(here, monkeypatch):
 
     assert lines() == [
         "MSE 0.416667, MAE 0.5, R2 0.807692, squared correlation 0.923077 (3 rows)",
-        "1 nonzeros ignored: the model has no weight for their ids",
+        "1 nonzero ignored: the model has no weight for their ids",
     ]
     assert Path("out.txt").read_text() == "2\n2\n4\n"
     Path("t.svm").write_text("1 1:1\n")

@@ -666,7 +666,7 @@ def test_the_command_says_what_the_probabilities_are_worth(run):
     loss, brier = -(math.log(p) + math.log(q)) / 2, ((1 - p) ** 2 + (1 - q) ** 2) / 2
     assert out.splitlines()[5:] == [
         f"log-loss {loss:.6f}, Brier score {brier:.6f}",
-        "1 rows have a label the model does not know",
+        "labels that the model does not know: 1 row",
     ]
     assert Path("out.txt").read_text().splitlines()[0] == "labels -1 1"
     report = json.loads(run("predict m.model t.svm --probability --json")[1])

@@ -295,7 +295,7 @@ def test_an_unfinished_training_is_not_replaced_by_one_with_other_settings(tmp_p
     stop(store, path, options)
     others = {**options, "C": 2.0, "cache_frac": 0.25}
     assert refused(SettingsError, store, path, others) == (
-        f"{path}.run holds an unfinished training with other settings: --C 1.0 (now 2.0), "
+        f"{path}.run holds an unfinished training with other settings: -C 1.0 (now 2.0), "
         "--cache-frac 0.5 (now 0.25); give the same ones again to go on with it, or start over "
         "with --fresh"
     )

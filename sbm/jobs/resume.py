@@ -245,7 +245,7 @@ def _difference(
     free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
     before = record.get("settings", {})
     others = [
-        f"--{name.replace('_', '-')} {before.get(name)} (now {value})"
+        f"{'-' * min(2, len(name))}{name.replace('_', '-')} {before.get(name)} (now {value})"
         for name, value in mine["settings"].items()
         if name not in free and before.get(name, getattr(Settings(), name)) != value
     ]
