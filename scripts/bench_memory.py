@@ -7,7 +7,7 @@ Synthetic text is piped into ``sbm split -`` and trained on for two passes, for 
 memory, number of blocks and cache share. With the first number of blocks C is tuned, too.
 Peaks are those of the whole process, as the operating system counts them, measured from outside. By
 default each store is 4.1 times its bound in memory form (4 bytes a nonzero, all values 1, and 16
-bytes a row), with ``--quick`` four times what the bound leaves for rows. Exit code 1 when a peak is
+bytes a row), with ``--quick`` twice what the bound leaves for rows. Exit code 1 when a peak is
 above its bound or a command fails (refusing the bound included).
 """
 
@@ -183,7 +183,7 @@ def _rows_for(args: argparse.Namespace, mem: str) -> int:
     if args.size:
         return parse_size(args.size) // ROW_BYTES
     bound = parse_size(mem)
-    size = 4 * (bound - INTERPRETER - OVERHEAD) if args.quick else int(TIMES * bound)
+    size = 2 * (bound - INTERPRETER - OVERHEAD) if args.quick else int(TIMES * bound)
     return size // ROW_BYTES
 
 
