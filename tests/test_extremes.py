@@ -24,7 +24,7 @@ TOO_LARGE = (
 
 
 def test_a_grid_of_extremes_is_certified_truly_or_refused_clearly(tmp_path):
-    cases = 198
+    cases = 4 * len(PROBLEMS)
     tally = torture_numbers.run(cases, 0, tmp_path, lambda text: None)
     assert tally.failures == []
     assert tally.tried == cases
@@ -33,9 +33,9 @@ def test_a_grid_of_extremes_is_certified_truly_or_refused_clearly(tmp_path):
     assert set(figures["commands"]) == set(COMMANDS)
     assert set(figures["learners"]) >= {"sbm", *ONLINE}
     assert len(figures["losses"]) == len({(loss, labels) for loss, labels, _ in PROBLEMS})
-    assert figures["outcomes"]["certified"] > 30
-    assert figures["outcomes"]["short"] > 10
-    assert figures["outcomes"]["refused"] > 5
+    assert figures["outcomes"]["certified"] > 10
+    assert figures["outcomes"]["short"] > 3
+    assert figures["outcomes"]["refused"] > 1
 
 
 def test_a_case_follows_from_its_seed_and_number_alone(tmp_path):
@@ -191,8 +191,8 @@ def test_one_row_among_thousands_is_certified(tmp_path, class_weight):
 
 def test_weights_hardly_drift_in_many_passes(tmp_path):
     losses = [("hinge", 2), ("log_loss", 2), ("crammer_singer", 4), ("squared_error", 0)]
-    found = list(bench_drift.measure(100, (40,), tmp_path, costs=(1e-10, 1e10), losses=losses))
+    found = list(bench_drift.measure(40, (40,), tmp_path, costs=(1e-10, 1e10), losses=losses))
     assert len(found) == len(losses) * len(bench_drift.SCALES) * 2
     assert max(one.drift for one in found) <= 1e-9
     assert any(one.drift > 0 for one in found)
-    assert bench_drift.report_of(found, 100).ratios["worst_drift"] <= 1e-9
+    assert bench_drift.report_of(found, 40).ratios["worst_drift"] <= 1e-9

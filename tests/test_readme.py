@@ -25,6 +25,8 @@ BLOCKS = [
     for path, text in PAGES.items()
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 ]
+# A block that says the same as another one is run once.
+UNIQUE = {block: (place, language) for place, language, block in reversed(BLOCKS)}
 EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 # Lines that are not run as they stand: what they end in, and what is run instead; "" is nothing.
@@ -143,7 +145,7 @@ def as_run(block):
             id=f"{place}: {block.split(chr(10))[0][:40]}",
             marks=[needs_mpi] if "--launch" in block or "mpiexec" in block else [],
         )
-        for place, language, block in BLOCKS
+        for block, (place, language) in UNIQUE.items()
         if language == "sh"
     ],
 )
@@ -159,7 +161,9 @@ def test_every_command_block_does_its_work(block, here):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("block", [block for _, language, block in BLOCKS if language == "python"])
+@pytest.mark.parametrize(
+    "block", [block for block, (_, language) in UNIQUE.items() if language == "python"]
+)
 def test_every_python_block_does_its_work(block, here):
     here(block)
     X, y = made(7, 60)
