@@ -267,8 +267,8 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     """Of `plan`."""
     _costs(parser, [0.1])
     parser.add_argument(
-        "--losses", type=_list_of(_loss), default=["hinge"], metavar="LOSS,...",
-        help=f"of {', '.join(LOSSES)}",
+        "--losses", type=_list_of(_any_loss), default=["hinge"], metavar="LOSS,...",
+        help=f"of {', '.join(ALL_LOSSES)}",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=_positive(float), default=5.0, metavar="S", help="of sbm plan"
@@ -315,6 +315,12 @@ def _some_losses(parser: argparse.ArgumentParser) -> None:
         "--losses", type=_list_of(_loss), default=list(LOSSES), metavar="LOSS,...",
         help=f"of {', '.join(LOSSES)} (one against the rest)",
     )  # fmt: skip
+
+
+def _any_loss(text: str) -> str:
+    if text not in ALL_LOSSES:
+        raise ValueError
+    return text
 
 
 def _loss(text: str) -> str:

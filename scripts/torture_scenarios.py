@@ -365,8 +365,9 @@ def _be_sbm(
             code = int(end.code or 0)
         if trouble is None:
             points = [(point.kind, point.name) for point in layer.points]
-            with open(beside / "points", "w", encoding="ascii") as file:
+            with open(beside / "points.part", "w", encoding="ascii") as file:
                 json.dump(points, file)
+            os.replace(beside / "points.part", beside / "points")  # it may be killed here, too
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:

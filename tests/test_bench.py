@@ -438,7 +438,7 @@ def test_a_fifth_is_held_out_where_there_is_no_test_half(tmp_path: Path) -> None
     lines = [f"{k % 5} {k + 1}:1\n" for k in range(200)]  # labels in turn
     (tmp_path / "all.svm").write_text("".join(lines))
     (tmp_path / "halves").mkdir()
-    halves = load_script("bench_classes")._halves
+    halves = load_script("bench_classes").halves
     first, last, held = halves(tmp_path / "all.svm", tmp_path / "halves")
     assert held
     both = first.read_text().splitlines(True), last.read_text().splitlines(True)

@@ -13,6 +13,7 @@ import pytest
 from helpers import SCRIPTS, load_script
 from slow_parser import read_line
 
+from sbm.store import text as text_module
 from sbm.store.libsvm import ParsedText, parse_text
 
 torture_text = load_script("torture_text")
@@ -167,7 +168,7 @@ def test_a_parser_that_errs_without_skip_or_at_a_cut_is_found(
         failures += trial.check(lines, found, "float32", random.Random(seed), Tally("fuzz"))
     assert {failure[0] for failure in failures} == {1}
     assert "b'2 x' as float32 without skip: labels should be 1.0 and are 2.0" in failures[0][1]
-    monkeypatch.setattr("sbm.store.text.parse_text", parse)
+    monkeypatch.setitem(text_module.convert_sources.__kwdefaults__, "parse", parse)
     found_ways = Cutter(tmp_path).check(b"1\n2\n", False, silent)
     assert len(found_ways) == len(WAYS)
     assert "b'1\\n2\\n' in pieces of 1 bytes, skip=False: expected" in found_ways[0]

@@ -210,6 +210,7 @@ COMMANDS = {
     "split": ["a.svm"], "stream": ["a.svm"], "tune": ["a.sbm", "-C", "1"],
     "predict": ["a.model", "a.svm"],
     "expire": ["a.sbm"], "info": ["a.sbm"], "check": ["a.sbm"], "export": ["a.model"],
+    "plan": ["a.sbm"], "report": ["a.model"],
 }  # fmt: skip
 
 

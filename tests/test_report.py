@@ -32,8 +32,17 @@ def _data(path: Path, seed: int, n: int = 300) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Trainings with a cache and without, one that was stopped, and a stream."""
-    folder = tmp_path_factory.mktemp("made")
+    """Trainings with a cache and without, one that was stopped, and a stream.
+
+    They are in the process of all tests, whose peak is none of theirs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for job in ("train", "stream"):
+            patch.setattr(f"sbm.jobs.{job}.peak_bytes", lambda: 123_000_000)
+        return _make(tmp_path_factory.mktemp("made"))
+
+
+def _make(folder):
     text, test = _data(folder / HOSTILE, 1), _data(folder / "test.svm", 2)
     sbm.split(text, folder / "a.sbm", blocks=4)
     common = {"mem": "400MB", "max_passes": 20, "tol": 1e-3, "C": 0.5, "rounds": 2}
