@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 from helpers import load_script
 
+from scripts.torture_scenarios import SCENARIOS
+
 torture = load_script("torture")
 
 
