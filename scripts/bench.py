@@ -167,7 +167,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         bench_kernel,
         "one epoch over rows in memory",
         (cost_option, kernel_options),
-        quick={"more_iterations": 30, "runs": 7, **QUICK_LONG},
+        quick={"more_iterations": 30, "runs": 3, **QUICK_LONG},
     ),
     "start": Benchmark(bench_start, "start of the program", rows=0),
     "text-to-gap": Benchmark(

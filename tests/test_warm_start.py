@@ -19,6 +19,14 @@ from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def in_turn(name, first, second):
+    """Every case, with one of two values each."""
+    pairs = [(case, (first, second)[k % 2]) for k, case in enumerate(CASES)]
+    return pytest.mark.parametrize(("case", name), pairs, ids=str)
+
+
 OPTIONS = {"C": 0.1, "tol": 1e-5, "max_passes": 5000, "rounds": 5}
 
 
@@ -47,8 +55,7 @@ def files(folder):
 # ----------------------------------------------------------------------------- nothing changed
 
 
-@EVERY
-@pytest.mark.parametrize("start", ["a.model", "a.model.run"])
+@in_turn("start", "a.model", "a.model.run")
 def test_the_same_settings_take_no_pass(tmp_path, case, start):
     store, (first, before, _) = trained(tmp_path, case)
     model, report, passes = warm(store, case, start=start)
@@ -78,8 +85,7 @@ def test_onto_its_own_name_it_goes_on(tmp_path, case):
 # ------------------------------------------------------------------------------ other settings
 
 
-@EVERY
-@pytest.mark.parametrize("factor", [0.1, 5.0])
+@in_turn("factor", 0.1, 5.0)
 def test_with_another_cost_the_optimum_is_that_of_a_cold_start(tmp_path, case, factor):
     other = {"nu": 0.2 * factor**0.5} if case.loss == "one_class" else {"C": 0.1 * factor}
     store, _ = trained(tmp_path, case, bias=0.0 if case.loss == "one_class" else 0.5)
@@ -269,8 +275,7 @@ def biased(case):
     return {"bias": 0.0 if case.loss == "one_class" else 0.5}
 
 
-@EVERY
-@pytest.mark.parametrize("gone", [0, 1])
+@in_turn("gone", 0, 1)
 def test_expired_rows_leave_nothing_behind(tmp_path, case, gone):
     store, rows = generations(tmp_path, case, [60, 40, 30])
     fit(store, "a.model", **options_of(case), **biased(case))
