@@ -24,8 +24,8 @@ TOO_LARGE = (
 
 
 def test_a_grid_of_extremes_is_certified_truly_or_refused_clearly(tmp_path):
-    cases = 4 * len(PROBLEMS)
-    tally = torture_numbers.run(cases, 0, tmp_path, lambda text: None)
+    cases = 5 * len(PROBLEMS)  # of this seed they have every learner
+    tally = torture_numbers.run(cases, 2, tmp_path, lambda text: None)
     assert tally.failures == []
     assert tally.tried == cases
     figures = tally.figures
