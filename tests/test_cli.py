@@ -330,7 +330,8 @@ def test_append_names_its_store_and_expire_drops_a_source(run, here):
     Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
     code, out, err = run("split --append big.sbm new.svm")
     assert (code, err) == (0, "")
-    assert out.startswith("big.sbm: 3 rows appended (43 in all), 21 features, 4 nonzeros in 1 block")
+    added = "3 rows appended (43 in all), 21 features, 4 nonzeros in 1 block"
+    assert out.startswith(f"big.sbm: {added}")
     added = _strict(run("info big.sbm --json")[1])["sources"][1]["added"]
     line = f"new.svm, added {added}: 3 rows\nbig.sbm: 1 source {{}}, 3 rows in 1 block, "
     for option, word in (("--dry-run", "would be dropped"), ("", "dropped")):
