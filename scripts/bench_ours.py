@@ -139,6 +139,11 @@ def tune(store: Path, model: Path, codes: tuple[int, ...] = (0,), **options: Any
     return run_process(sbm_command("tune", store, "-o", model, *words, "--json"), codes=codes)
 
 
+def plan(store: Path, **options: Any) -> Finished:
+    """Run ``sbm plan``; its report is on stdout."""
+    return run_process(sbm_command("plan", store, *_words(options), "--json"))
+
+
 def _remove_model(model: Path) -> None:
     remove(model, model.with_name(model.name + ".run"))
 

@@ -110,7 +110,7 @@ RATIOS = {
         "CPU time: tune_of_alone",
         "bytes read: folds_of_alone",
     },
-    "plan": {"largest_factor_between_foreseen_and_taken", "share_within_a_factor_of_2"},
+    "plan": {"largest_factor_between_foreseen_and_taken"},
     "nightly": {
         "updates, data.svm, C 0.1, mem 400MB: warm_of_scratch",
         "updates of all nights that append: warm_of_scratch",

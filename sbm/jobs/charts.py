@@ -294,8 +294,17 @@ def _letters(ends: Sequence[tuple[Line, float, float]]) -> list[str]:
 
 def _axes(x: Scale, y: Scale, x_label: str, x_words: Callable[[float], str] | None = None) -> str:
     """Grid, ticks and the name of x; that of y is in the chart's heading."""
-    drawn = []
-    ticks = y.ticks(6)
+    drawn = _levels_of(y, 6)
+    foot = HEIGHT - BOTTOM
+    drawn += _marks_of(x, foot, f'class="axis" d="M{{:.2f}} {foot}v4"')
+    drawn.append(f'<path class="axis" d="M{LEFT} {foot}H{WIDTH - RIGHT}"/>')
+    drawn.append(_x_label(x_label))
+    return "".join(drawn)
+
+
+def _levels_of(y: Scale, most: int) -> list[str]:
+    """Lines across a chart at the ticks of y, with their numbers at the left."""
+    ticks, drawn = y.ticks(most), []
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
     for value in ticks:
         at = y(value)
@@ -304,19 +313,21 @@ def _axes(x: Scale, y: Scale, x_label: str, x_words: Callable[[float], str] | No
         drawn.append(
             f'<text class="tick" x="{LEFT - 7}" y="{at + 4.5:.2f}" text-anchor="end">{words}</text>'
         )
-    ticks = x.ticks(6)
+    return drawn
+
+
+def _marks_of(x: Scale, foot: float, path: str) -> list[str]:
+    """Paths at the ticks of x, with their numbers below; `path` has a place for where each is."""
+    ticks, drawn = x.ticks(6), []
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
-    foot = HEIGHT - BOTTOM
     for value in ticks:
         at = x(value)
-        drawn.append(f'<path class="axis" d="M{at:.2f} {foot}v4"/>')
+        drawn.append(f"<path {path.format(at)}/>")
         drawn.append(
             f'<text class="tick" x="{at:.2f}" y="{foot + 17}" text-anchor="middle">'
             f"{write_number(value, step)}</text>"
         )
-    drawn.append(f'<path class="axis" d="M{LEFT} {foot}H{WIDTH - RIGHT}"/>')
-    drawn.append(_x_label(x_label))
-    return "".join(drawn)
+    return drawn
 
 
 def _x_label(text: str) -> str:
@@ -362,16 +373,8 @@ def bar_chart(
         Of all charts beside this one, so that they have one scale.
     """
     y = nice_scale([highest], HEIGHT - BOTTOM, TOP, least=True)
-    ticks, foot = y.ticks(5), HEIGHT - BOTTOM
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
-    drawn = []
-    for value in ticks:
-        at = y(value)
-        drawn.append(f'<path class="grid" d="M{LEFT} {at:.2f}H{WIDTH - RIGHT}"/>')
-        drawn.append(
-            f'<text class="tick" x="{LEFT - 7}" y="{at + 4.5:.2f}" text-anchor="end">'
-            f"{write_number(value, step)}</text>"
-        )
+    foot = HEIGHT - BOTTOM
+    drawn = _levels_of(y, 5)
     room = (WIDTH - RIGHT - LEFT) / max(1, len(bars))
     thin = 0.22 if any(bar.beside for bar in bars) else 0.0
     width = min(44.0, room * (0.74 - thin))
@@ -422,16 +425,8 @@ def level_chart(
     """
     height = TOP + LEVEL * len(rows) + BOTTOM
     x = nice_scale([v for row in rows for v in row[1:]], 12, WIDTH - RIGHT, least=True)
-    ticks, foot = x.ticks(6), height - BOTTOM
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
-    drawn = []
-    for value in ticks:
-        at = x(value)
-        drawn.append(f'<path class="grid" d="M{at:.2f} {TOP}V{foot}"/>')
-        drawn.append(
-            f'<text class="tick" x="{at:.2f}" y="{foot + 17}" text-anchor="middle">'
-            f"{write_number(value, step)}</text>"
-        )
+    foot = height - BOTTOM
+    drawn = _marks_of(x, foot, f'class="grid" d="M{{:.2f}} {TOP}V{foot}"')
     for k, (label, value, bound) in enumerate(rows):
         above = TOP + k * LEVEL
         drawn.append(f'<text class="note" x="12" y="{above + 13}">{escape(label)}</text>')
