@@ -586,7 +586,7 @@ def train(
     settings = _settings(config, options)
     if launch is not None:
         _launch(launch, "train", context.meta[_WORDS], quiet or as_json)
-    from sbm.jobs.predict import check_input
+    from sbm.jobs.judging.batches import check_input
     from sbm.jobs.predict import predict as predict_job
     from sbm.jobs.train import train as job
 
@@ -821,10 +821,10 @@ def stream(
 
     Example: zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB
     """
-    from sbm.jobs.predict import check_input
+    from sbm.jobs.judging.batches import check_input
     from sbm.jobs.predict import predict as predict_job
     from sbm.jobs.stream import stream as job
-    from sbm.jobs.streamoptions import StreamOptions
+    from sbm.jobs.streaming.options import StreamOptions
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")

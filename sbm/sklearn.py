@@ -30,8 +30,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.incremental import Incremental
 from sbm.jobs.split import split
+from sbm.jobs.streaming.incremental import Incremental
 from sbm.jobs.train import train
 from sbm.rows import Rows
 from sbm.settings import Settings, format_size

@@ -53,8 +53,8 @@ print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1
 # what comes behind it; a piece of text is read ahead, as always.
 READING_CHILD = """\
 import json, sys, time
-from sbm.jobs.deal import CodedText
-from sbm.jobs.prefetch import loading_thread
+from sbm.jobs.dealing.deal import CodedText
+from sbm.jobs.machine.prefetch import loading_thread
 from sbm.store.buffers import Buffers
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
@@ -252,7 +252,7 @@ class Held:
 def hold(text: Path, folder: Path, C: float) -> Held:
     """Load a text through a store of one block: rows dealt at random, as training sees them."""
     import sbm
-    from sbm.jobs.problem import make_problems
+    from sbm.jobs.training.problem import make_problems
     from sbm.rows import Arena, Rows
     from sbm.store.blocks import BlockStore
 

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
-from sbm.jobs.engine import Engine, Pass
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
+from sbm.jobs.training.engine import Engine, Pass
 from sbm.solver.adding import Adding
 from sbm.solver.gap import GapWatch
 

@@ -583,8 +583,8 @@ class _Run:
 
 def prepare_for(case: Case) -> None:
     """Compile what a case needs, so that no measured process starts one that does."""
+    from sbm.jobs.machine.kernels import prepare
     from sbm.jobs.progress import Progress
-    from sbm.jobs.warm import prepare
     from sbm.solver.losses import LOSSES
 
     data = DATA[case.data]
@@ -613,7 +613,7 @@ def _prepare_folds(value_type: str) -> None:
     """Compile what divides rows; no command prepares that."""
     import numpy as np
 
-    from sbm.jobs.engine import Folds
+    from sbm.jobs.training.engine import Folds
     from sbm.rows import Arena
 
     rows = Arena.of(1, value_type).room(0)

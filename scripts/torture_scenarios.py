@@ -38,8 +38,8 @@ import sbm.jobs.report
 import sbm.jobs.split
 import sbm.jobs.stream
 import sbm.jobs.train
+import sbm.jobs.training.weights
 import sbm.jobs.tune
-import sbm.jobs.weights
 import sbm.store.files
 from sbm.errors import SbmError
 from sbm.store import arrays as container

@@ -17,8 +17,8 @@ from typing import Any
 
 from sbm.__main__ import main as run
 from sbm.distributed.comm import MpiComm
-from sbm.jobs.engine import Engine
-from sbm.jobs.ranks import Status
+from sbm.jobs.training.engine import Engine
+from sbm.jobs.training.ranks import Status
 from sbm.store.model import Model
 from sbm.store.run import Run
 

@@ -16,8 +16,8 @@ import pytest
 
 import sbm
 from sbm.jobs import stream as stream_job
-from sbm.jobs import streamplan
-from sbm.jobs.arrivals import sources_of
+from sbm.jobs.streaming import plan as streamplan
+from sbm.jobs.streaming.arrivals import sources_of
 from sbm.solver.onepass import Size
 from sbm.store import arrays, text
 from sbm.store.run import Run

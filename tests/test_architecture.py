@@ -25,6 +25,9 @@ LEVELS = {
     "distributed": 2, "rows": 1, "settings": 1, "errors": 1, "alphas": 1, "compiled": 1,
     "probabilities": 1,
 }  # fmt: skip
+# Rooms of jobs/, which hold the parts of its programs: a room may import those before it. The
+# programs lie beside the rooms; no room imports one, but all tell their progress.
+ROOMS = ["machine", "dealing", "judging", "training", "streaming", "classblocks", "reporting"]
 FORBIDDEN = {("solver", "store"), ("store", "solver")}
 NUMBA = re.compile(r"sbm/((solver|store)/kernels/\w+|compiled)\.py")
 ONLY_IN = {
@@ -94,6 +97,21 @@ def test_imports_point_downwards_only(path):
             continue
         assert LEVELS[target] <= LEVELS[parts[0]], f"{path.name} imports {name} from above"
         assert (parts[0], target) not in FORBIDDEN, f"{path.name} imports {name}"
+
+
+def test_every_folder_of_jobs_is_a_room_and_has_more_than_one_file():
+    folders = {path.parent.name for path in PACKAGE.glob("jobs/*/*.py")}
+    assert folders == set(ROOMS)
+    for folder in folders:
+        assert len(list(PACKAGE.glob(f"jobs/{folder}/*.py"))) > 2, f"{folder} holds one module"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("jobs/*/*.py")), ids=lambda p: p.name)
+def test_rooms_of_jobs_import_no_program_and_no_room_behind_them(path):
+    before = [*ROOMS[: ROOMS.index(path.parent.name) + 1], "progress"]
+    for name in _imports(path):
+        if name.startswith("sbm.jobs."):
+            assert name.split(".")[2] in before, f"{path.name} imports {name}"
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/kernels/*.py")), ids=lambda p: p.name)

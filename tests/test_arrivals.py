@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from streams import chunks, small_pieces, stdin_of, stop_at, writer
 
 from sbm.errors import DataError
-from sbm.jobs import deal
-from sbm.jobs.arrivals import (
+from sbm.jobs.dealing import deal
+from sbm.jobs.dealing.deal import Labels
+from sbm.jobs.streaming.arrivals import (
     Arrays,
     Arrivals,
     Block,
@@ -25,7 +26,6 @@ from sbm.jobs.arrivals import (
     arrays_of,
     sources_of,
 )
-from sbm.jobs.deal import Labels
 from sbm.rows import Arena, Rows
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience

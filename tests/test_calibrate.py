@@ -7,7 +7,7 @@ from helpers import fit, write_rows
 
 import sbm
 from sbm.errors import SettingsError
-from sbm.jobs.calibration import Collector
+from sbm.jobs.training.calibration import Collector
 from sbm.probabilities import probabilities
 
 CLASSIFIERS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbm.jobs.charts import (
+from sbm.jobs.reporting.charts import (
     COLOURS,
     DASHES,
     MARKERS,

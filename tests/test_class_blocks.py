@@ -18,10 +18,10 @@ import sbm
 from sbm.distributed.comm import SerialComm
 from sbm.distributed.moving import MovingBlocks
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import classepochs
-from sbm.jobs.classblocks import train_class_blocks
-from sbm.jobs.classplan import cut_meeting, plan_classes
-from sbm.jobs.schedule import make_schedule
+from sbm.jobs.classblocks import epochs as classepochs
+from sbm.jobs.classblocks.plan import cut_meeting, plan_classes
+from sbm.jobs.classblocks.schedule import make_schedule
+from sbm.jobs.classblocks.training import train_class_blocks
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.manifest import read_manifest, write_manifest
@@ -163,7 +163,7 @@ def with_pieces(monkeypatch, rows, chunk_rows):
         return replace(made, room=room, chunk_rows=chunk_rows)
 
     monkeypatch.setattr(classepochs, "plan_classes", plan)
-    monkeypatch.setattr("sbm.jobs.classplan.ENCODING", 0)
+    monkeypatch.setattr("sbm.jobs.classblocks.plan.ENCODING", 0)
 
 
 def test_pieces_lead_to_the_same_optimum_and_the_same_bytes(stores, tmp_path, monkeypatch):
@@ -442,7 +442,7 @@ WORKER = """
 import json, os, signal, sys
 from pathlib import Path
 from sbm.distributed.comm import world
-from sbm.jobs.classblocks import train_class_blocks
+from sbm.jobs.classblocks.training import train_class_blocks
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore
 

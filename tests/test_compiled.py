@@ -18,7 +18,7 @@ import pytest
 import sbm
 from sbm import compiled
 from sbm.cli import _Terminal
-from sbm.jobs import warm
+from sbm.jobs.machine import kernels
 
 PACKAGE = Path(sbm.__file__).parent
 
@@ -291,7 +291,7 @@ def test_the_command_line_says_that_kernels_are_compiled(
     monkeypatch.setattr(compiled, "places", lambda: [tmp_path])
     monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     for _ in range(2):  # the second time they are there
-        warm.prepare("split", "float32", _Terminal(quiet))
+        kernels.prepare("split", "float32", _Terminal(quiet))
     assert capsys.readouterr().err.split(";")[0] == shown
     assert [path.suffix for path in tmp_path.iterdir()] == [".ready"]
 
@@ -300,7 +300,7 @@ def test_kernels_of_predict_are_compiled_ahead(tmp_path):
     environment = {**os.environ, compiled.COMPILE_HERE: "1"}
     folder = tmp_path / "folder"
     folder.mkdir()
-    code = f"from sbm.jobs.warm import run; run('predict', 'float64', {str(folder)!r})"
+    code = f"from sbm.jobs.precompile import run; run('predict', 'float64', {str(folder)!r})"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -488,7 +488,7 @@ def test_a_command_says_that_its_kernels_cannot_be_kept(nowhere, monkeypatch, ca
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
     monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     monkeypatch.setattr(compiled, "fingerprint", lambda *sources: "0123456789abcdef")
-    warm.prepare("split", "float32", _Terminal())
+    kernels.prepare("split", "float32", _Terminal())
     second = capsys.readouterr().err.splitlines()[1]
     assert second == (
         f"they cannot be kept for the next command in {nowhere}/file/__pycache__, which we cannot "

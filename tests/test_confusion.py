@@ -13,9 +13,9 @@ from sklearn import metrics as reference
 
 import sbm
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs import confusion as module
-from sbm.jobs.confusion import check_confusion, write_confusion
-from sbm.jobs.metrics import BinaryMetrics, Confusion, MultiMetrics
+from sbm.jobs.judging.metrics import BinaryMetrics, Confusion, MultiMetrics
+from sbm.jobs.reporting import confusion as module
+from sbm.jobs.reporting.confusion import check_confusion, write_confusion
 from sbm.store.model import Model
 
 LABELS = [-2.5, 0.0, 1.0, 40.0, 1e6]

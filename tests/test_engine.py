@@ -13,11 +13,11 @@ from test_folds import slow_fold
 
 import sbm
 from sbm.alphas import Dense, Lists
-from sbm.jobs.engine import Engine, Folds, ray
-from sbm.jobs.memory import plan_training
-from sbm.jobs.problem import make_problems
+from sbm.jobs.machine.memory import plan_training
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import open_run, shape_of
+from sbm.jobs.training.engine import Engine, Folds, ray
+from sbm.jobs.training.problem import make_problems
 from sbm.solver.step import Solver
 from sbm.store.blocks import BlockStore
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape, dealing_bytes, plan_training
+from sbm.jobs.machine.memory import INTERPRETER, MemoryPlan, Shape, dealing_bytes, plan_training
 from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
 

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
-from sbm.jobs import metrics as module
-from sbm.jobs.metrics import BinaryMetrics, MultiMetrics, ProbabilityMetrics, RegressionMetrics
+from sbm.jobs.judging import metrics as module
+from sbm.jobs.judging.metrics import (
+    BinaryMetrics,
+    MultiMetrics,
+    ProbabilityMetrics,
+    RegressionMetrics,
+)
 
 
 def _figures(y, scores, labels=(-1.0, 1.0), batches=1):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.alphas import Alphas, Dense
-from sbm.jobs.problem import make_problems
+from sbm.jobs.training.problem import make_problems
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.gap import Certifier

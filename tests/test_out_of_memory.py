@@ -19,10 +19,11 @@ from streams import learn, make_lines, same, small_plans
 
 import sbm
 from sbm.errors import MemoryPlanError
-from sbm.jobs import deal, limits, memory
 from sbm.jobs import stream as stream_job
-from sbm.jobs.limits import Limit, less, system_limit, within_limit
-from sbm.jobs.memory import Shape, plan_training, plan_with_less
+from sbm.jobs.dealing import deal
+from sbm.jobs.machine import limits, memory
+from sbm.jobs.machine.limits import Limit, less, system_limit, within_limit
+from sbm.jobs.machine.memory import Shape, plan_training, plan_with_less
 from sbm.jobs.progress import Progress
 from sbm.rows import Arena
 from sbm.store import text
@@ -431,7 +432,9 @@ def test_a_smaller_plan_of_a_training_has_smaller_parts_or_a_smaller_cache(
 
 WRONG = """
 import sys
-from sbm.jobs import deal, memory, streamplan
+from sbm.jobs.dealing import deal
+from sbm.jobs.machine import memory
+from sbm.jobs.streaming import plan as streamplan
 for module in (memory, streamplan):
     rows, nonzeros = module.row_bytes, module.NONZERO_BYTES
     module.row_bytes = lambda *some, rows=rows: tuple(size // 2 for size in rows(*some))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sbm.jobs.pace import (
+from sbm.jobs.training.pace import (
     LEAST_BYTES,
     MOST_ROUNDS,
     choose_blocks,

@@ -17,7 +17,7 @@ import sbm
 from sbm.cli import cli
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs import plan as job
-from sbm.jobs.memory import Shape, plan_training
+from sbm.jobs.machine.memory import Shape, plan_training
 from sbm.store.blocks import BlockStore
 
 

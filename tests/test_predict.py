@@ -25,6 +25,7 @@ from sbm.cli import _print_quality, cli
 from sbm.compiled import load
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.jobs import predict as predict_module
+from sbm.jobs.judging import answers, batches
 from sbm.jobs.progress import Progress
 from sbm.settings import format_number
 from sbm.store import arrays as container
@@ -415,7 +416,7 @@ def test_the_largest_decision_value_tells_the_class_and_of_equal_ones_the_first(
 @pytest.mark.parametrize("few", [0, 64], ids=["sorted", "picked"])
 @pytest.mark.parametrize("top", [1, 2, 3, 5])
 def test_top_writes_the_best_labels_in_order(here, monkeypatch, top, few):
-    monkeypatch.setattr(predict_module, "_FEW", few)
+    monkeypatch.setattr(answers, "_FEW", few)
     _, y, text = _data(labels=MULTI_LABELS)
     model = _multi_model()
     Path("t.svm").write_text(text)
@@ -462,7 +463,7 @@ def test_decision_values_in_slices_change_nothing(here, monkeypatch, decision, t
         return scores, missed
 
     monkeypatch.setattr(predict_module, "_decide", spy)
-    monkeypatch.setattr(predict_module, "SCORES", most)
+    monkeypatch.setattr(batches, "SCORES", most)
     assert sbm.predict(model, "t.svm", "out.txt", decision=decision, top=top) == whole
     assert Path("out.txt").read_bytes() == lines
     assert max(sizes) == max(5, most // 5 * 5)  # one row is the least

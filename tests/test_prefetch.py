@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sbm.jobs import prefetch
+from sbm.jobs.machine import prefetch
 
 
 def prefetched(items, load, threads=2):

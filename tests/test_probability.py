@@ -21,8 +21,8 @@ from sklearn.calibration import _sigmoid_calibration
 import sbm
 from sbm.cli import main
 from sbm.errors import SettingsError
-from sbm.jobs import probability as module
-from sbm.jobs.probability import calibrate, fit_platt, fit_softmax
+from sbm.jobs.judging import probability as module
+from sbm.jobs.judging.probability import calibrate, fit_platt, fit_softmax
 from sbm.probabilities import probabilities
 from sbm.store.model import Model
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbm.jobs.problem import make_problems
-from sbm.jobs.progressive import FIRST_MARK, Progressive, row_losses
+from sbm.jobs.streaming.progressive import FIRST_MARK, Progressive, row_losses
+from sbm.jobs.training.problem import make_problems
 from sbm.settings import Settings
 from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import MultiProblem, OneClass

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import sbm
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs import picture
-from sbm.jobs.reporthtml import LETTERS, to_html
-from sbm.jobs.runlog import SECONDS, read_run
+from sbm.jobs.reporting import picture
+from sbm.jobs.reporting.page import LETTERS, to_html
+from sbm.jobs.reporting.runlog import SECONDS, read_run
 
 HOSTILE = "<script>alert(1)&\"'<!--.svm"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sbm
-from sbm.jobs.reporthtml import to_html
-from sbm.jobs.runlog import read_run
+from sbm.jobs.reporting.page import to_html
+from sbm.jobs.reporting.runlog import read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample.svm"

@@ -15,10 +15,10 @@ from helpers import Passes, write_rows
 
 import sbm
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import limits
 from sbm.jobs import train as module
-from sbm.jobs.engine import Engine
+from sbm.jobs.machine import limits
 from sbm.jobs.progress import Progress
+from sbm.jobs.training.engine import Engine
 from sbm.store.run import Run
 
 EVERY = pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbm.jobs.schedule import deal_classes, make_schedule
+from sbm.jobs.classblocks.schedule import deal_classes, make_schedule
 from sbm.solver.pairs import count_days, pairs_of
 
 SIZES = [(n_blocks, n_ranks) for n_blocks in range(1, 13) for n_ranks in range(1, 9)]

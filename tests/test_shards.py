@@ -14,7 +14,7 @@ import pytest
 import sbm
 from sbm.cli import main
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs import destination
+from sbm.jobs.dealing import destination
 from sbm.jobs.expire import expire
 from sbm.jobs.info import check, info
 from sbm.jobs.split import split

@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.interop.liblinear import read_model
-from sbm.jobs.incremental import Incremental
+from sbm.jobs.streaming.incremental import Incremental
 from sbm.probabilities import probabilities
 from sbm.rows import Rows
 from sbm.sklearn import SBMClassifier, SBMOneClass, SBMRegressor

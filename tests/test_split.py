@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import deal
-from sbm.jobs.deal import Dealer
+from sbm.jobs.dealing import deal
+from sbm.jobs.dealing.deal import Dealer
 from sbm.jobs.info import check
 from sbm.jobs.split import default_store, split
 from sbm.store import blocks as block_module

@@ -36,9 +36,9 @@ from streams import (
 
 import sbm
 from sbm.errors import DataError, SbmError, StoreError
-from sbm.jobs import deal
 from sbm.jobs import stream as stream_job
-from sbm.jobs.streamoptions import LEARNERS
+from sbm.jobs.dealing import deal
+from sbm.jobs.streaming.options import LEARNERS
 from sbm.store.model import Model
 from sbm.store.records import encode_record
 from sbm.store.run import Run

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.arrivals import Needs
-from sbm.jobs.memory import Shape, row_bytes
-from sbm.jobs.streamplan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
+from sbm.jobs.machine.memory import Shape, row_bytes
+from sbm.jobs.streaming.arrivals import Needs
+from sbm.jobs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
 from sbm.store.blocks import NONZERO_BYTES
 from sbm.store.idtable import DIRECT_LIMIT
 

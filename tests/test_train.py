@@ -11,8 +11,9 @@ from helpers import Passes, fit, load_script, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import deal, pace, setup
 from sbm.jobs import train as train_job
+from sbm.jobs.dealing import deal
+from sbm.jobs.training import pace, setup
 from sbm.solver.step import Solver
 from sbm.store import arrays, blocks
 from sbm.store.blocks import BlockStore

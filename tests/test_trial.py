@@ -10,7 +10,7 @@ from helpers import Passes, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.trial import Trial
+from sbm.jobs.training.trial import Trial
 
 N_ROWS, N_FEATURES = 240, 12
 QUICK = {"max_passes": 5, "tol": 1e-12, "mem": "400MB"}

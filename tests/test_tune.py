@@ -22,9 +22,9 @@ from test_folds import slow_fold
 import sbm
 from sbm.cli import cli
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import exam
 from sbm.jobs import tune as job
-from sbm.jobs.metrics import MultiMetrics
+from sbm.jobs.judging.metrics import MultiMetrics
+from sbm.jobs.training import exam
 from sbm.settings import parse_grid
 
 ROOT = Path(__file__).resolve().parent.parent

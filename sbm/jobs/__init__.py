@@ -1,1 +1,1 @@
-"""The programs behind the commands, one module each: read these first."""
+"""The programs behind the commands, one module each: read these first. Their parts are in rooms."""

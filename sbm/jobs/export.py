@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.models import load_model
-from sbm.jobs.predict import check_input, is_same_file, predict
+from sbm.interop.models import load_model
+from sbm.jobs.judging.batches import check_input
+from sbm.jobs.predict import is_same_file, predict
 from sbm.jobs.progress import Progress
 from sbm.settings import nearest
 from sbm.store import arrays as container

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
-from sbm.jobs.arrivals import sources_of
-from sbm.jobs.models import load_model
+from sbm.interop.models import load_model
 from sbm.jobs.progress import Progress
-from sbm.jobs.resume import is_finished
+from sbm.jobs.streaming.arrivals import sources_of
+from sbm.jobs.training.resume import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
 from sbm.store.files import open_own

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError
-from sbm.jobs.engine import Engine
-from sbm.jobs.memory import MemoryPlan, Part
-from sbm.jobs.pace import choose_rounds, passes_left
-from sbm.jobs.problem import make_problems
-from sbm.jobs.process import return_freed_memory
+from sbm.jobs.machine.kernels import kernels_of, prepare
+from sbm.jobs.machine.memory import MemoryPlan, Part
+from sbm.jobs.machine.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.setup import find_store, open_run, plan_of, shape_of
-from sbm.jobs.warm import kernels_of, prepare
+from sbm.jobs.training.engine import Engine
+from sbm.jobs.training.pace import choose_rounds, passes_left
+from sbm.jobs.training.problem import make_problems
+from sbm.jobs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem

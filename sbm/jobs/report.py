@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.picture import check_picture
-from sbm.jobs.reporthtml import LETTERS, to_html
-from sbm.jobs.runlog import RunFigures, read_run
+from sbm.jobs.reporting.page import LETTERS, to_html
+from sbm.jobs.reporting.picture import check_picture
+from sbm.jobs.reporting.runlog import RunFigures, read_run
 from sbm.store.files import write_atomically
 
 __all__ = ["report"]
@@ -56,7 +56,7 @@ def report(
     found = _distinct(paths, found)
     write_atomically(page, [to_html(found).encode("utf-8", "replace")])
     if png is not None:
-        from sbm.jobs.reportpicture import draw_report
+        from sbm.jobs.reporting.png import draw_report
 
         draw_report(found, png)
     return {

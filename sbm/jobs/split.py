@@ -22,14 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.count import FeatureCounter
-from sbm.jobs.deal import CodedText, Dealer, Labels, SplitOptions, least_to_split, limit_threads
-from sbm.jobs.destination import appended, new_shards, new_store
-from sbm.jobs.limits import less, system_limit, within_limit
-from sbm.jobs.memory import INTERPRETER
-from sbm.jobs.process import return_freed_memory, usable_threads
+from sbm.jobs.dealing.count import FeatureCounter
+from sbm.jobs.dealing.deal import (
+    CodedText,
+    Dealer,
+    Labels,
+    SplitOptions,
+    least_to_split,
+    limit_threads,
+)
+from sbm.jobs.dealing.destination import appended, new_shards, new_store
+from sbm.jobs.machine.kernels import prepare
+from sbm.jobs.machine.limits import less, system_limit, within_limit
+from sbm.jobs.machine.memory import INTERPRETER
+from sbm.jobs.machine.process import return_freed_memory, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.warm import prepare
 from sbm.settings import format_size, parse_size
 from sbm.store import blocks as store_files
 from sbm.store.buffers import Buffers

@@ -25,32 +25,37 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of, sources_of
-from sbm.jobs.deal import Labels
-from sbm.jobs.engine import JUDGED, Seconds
-from sbm.jobs.limits import less, system_limit
-from sbm.jobs.memory import INTERPRETER
-from sbm.jobs.prefetch import loading_thread, prefetched
-from sbm.jobs.problem import assemble_model, choose_task, model_labels
-from sbm.jobs.process import (
+from sbm.jobs.dealing.deal import Labels
+from sbm.jobs.machine.kernels import prepare
+from sbm.jobs.machine.limits import less, system_limit
+from sbm.jobs.machine.memory import INTERPRETER
+from sbm.jobs.machine.prefetch import loading_thread, prefetched
+from sbm.jobs.machine.process import (
     peak_bytes,
     resident_bytes,
     return_freed_memory,
     usable_threads,
 )  # fmt: skip
 from sbm.jobs.progress import Progress
-from sbm.jobs.progressive import Progressive, row_losses
-from sbm.jobs.resume import is_finished
-from sbm.jobs.setup import run_folder
-from sbm.jobs.streamoptions import FREE, KEPT, StreamOptions, check_settings, merge
-from sbm.jobs.streamplan import (
+from sbm.jobs.streaming.arrivals import (
+    Arrivals,
+    Block,
+    Limits,
+    Needs,
+    TextOptions,
+    arrays_of,
+    sources_of,
+)
+from sbm.jobs.streaming.options import FREE, KEPT, StreamOptions, check_settings, merge
+from sbm.jobs.streaming.plan import (
     FIRST_BLOCK,
     StreamPlan,
     least_for_stream,
     parsers_of,
     plan_stream,
 )  # fmt: skip
-from sbm.jobs.students import (
+from sbm.jobs.streaming.progressive import Progressive, row_losses
+from sbm.jobs.streaming.students import (
     Seen,
     Student,
     make_student,
@@ -58,7 +63,10 @@ from sbm.jobs.students import (
     shape_of_student,
     student_kernels,
 )  # fmt: skip
-from sbm.jobs.warm import prepare
+from sbm.jobs.training.engine import JUDGED, Seconds
+from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
+from sbm.jobs.training.resume import is_finished
+from sbm.jobs.training.setup import run_folder
 from sbm.rows import Rows
 from sbm.settings import Settings, format_number, format_size
 from sbm.solver.losses import find_loss

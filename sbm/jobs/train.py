@@ -1,11 +1,11 @@
 """Train: selective block minimization over a block store (Algorithm 1 of Chang & Roth 2011).
 
-Pass after pass over all blocks (`sbm.jobs.engine`) until the free running estimate of the gap says
-that it may be small enough; then a pass of its own certifies the model at fixed W.
+Pass after pass over all blocks (`sbm.jobs.training.engine`) until the free running estimate of the
+gap says that it may be small enough; then a pass of its own certifies the model at fixed W.
 
 All there is to go on from is committed at the end of every pass and now and then inside: whenever
-the process ends, the same command goes on from there (`sbm.jobs.resume`) and comes to the same
-bytes as if nothing had happened.
+the process ends, the same command goes on from there (`sbm.jobs.training.resume`) and comes to the
+same bytes as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
-from sbm.jobs.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
-from sbm.jobs.memory import INTERPRETER, MemoryPlan, Shape
-from sbm.jobs.pace import choose_blocks, choose_rounds, passes_left
-from sbm.jobs.problem import label_places, make_model, model_labels
-from sbm.jobs.process import peak_bytes, resident_bytes, return_freed_memory
+from sbm.jobs.machine.kernels import kernels_of, prepare
+from sbm.jobs.machine.memory import INTERPRETER, MemoryPlan, Shape
+from sbm.jobs.machine.process import peak_bytes, resident_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.ranks import (
+from sbm.jobs.training.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
+from sbm.jobs.training.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
+from sbm.jobs.training.pace import choose_blocks, choose_rounds, passes_left
+from sbm.jobs.training.problem import label_places, make_model, model_labels
+from sbm.jobs.training.ranks import (
     Share,
     Status,
     any_of,
@@ -44,7 +45,7 @@ from sbm.jobs.ranks import (
     runs_of_others,
     share_cores,
 )  # fmt: skip
-from sbm.jobs.resume import (
+from sbm.jobs.training.resume import (
     Ledger,
     bound_before,
     identity,
@@ -52,7 +53,7 @@ from sbm.jobs.resume import (
     refuse_unfinished,
     run_to_go_on_with,
 )  # fmt: skip
-from sbm.jobs.setup import (
+from sbm.jobs.training.setup import (
     class_counts,
     find_store,
     open_run,
@@ -64,9 +65,8 @@ from sbm.jobs.setup import (
     smaller_plan,
     time_left,
 )  # fmt: skip
-from sbm.jobs.trial import Trial, refuse_without_room
-from sbm.jobs.warm import kernels_of, prepare
-from sbm.jobs.warmstart import Earlier, find_run, last_run, shape_record
+from sbm.jobs.training.trial import Trial, refuse_without_room
+from sbm.jobs.training.warmstart import Earlier, find_run, last_run, shape_record
 from sbm.settings import Settings, format_size
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
@@ -77,7 +77,7 @@ from sbm.store.model import Model
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.weights import RowWeights
+    from sbm.jobs.training.weights import RowWeights
 
 __all__ = ["train"]
 
@@ -138,8 +138,8 @@ def train(
     to its end, its model and report are returned.
 
     Several processes train one model together if each of them calls this with the same arguments
-    (`sbm.jobs.ranks`). Where one of them fails the others wait for it, until their deadline: end
-    them all then (``comm.abort``).
+    (`sbm.jobs.training.ranks`). Where one of them fails the others wait for it, until their
+    deadline: end them all then (``comm.abort``).
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def train(
     if trial is not None:
         trial.refuse_in_many(settings, comm.size)
     if settings.class_blocks is not None:
-        from sbm.jobs.classblocks import train_class_blocks  # a program of its own
+        from sbm.jobs.classblocks.training import train_class_blocks  # a program of its own
 
         return train_class_blocks(
             blocks, path, settings, comm, resume=resume, is_stopped=is_stopped, progress=progress,

@@ -21,15 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.engine import Engine, Folds, Group, Learner
-from sbm.jobs.exam import Exam, Metric, choose_metric
-from sbm.jobs.metrics import BinaryMetrics
-from sbm.jobs.pace import choose_cache_rows, choose_rounds
-from sbm.jobs.problem import label_places, make_problems, model_labels
-from sbm.jobs.process import peak_bytes, return_freed_memory
+from sbm.jobs.judging.metrics import BinaryMetrics
+from sbm.jobs.machine.kernels import kernels_of, prepare
+from sbm.jobs.machine.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.resume import identity, is_finished, refuse_unfinished, same_run
-from sbm.jobs.setup import (
+from sbm.jobs.reporting.tunepicture import check_metric_picture, draw_metric
+from sbm.jobs.train import train
+from sbm.jobs.training.engine import Engine, Folds, Group, Learner
+from sbm.jobs.training.exam import Exam, Metric, choose_metric
+from sbm.jobs.training.pace import choose_cache_rows, choose_rounds
+from sbm.jobs.training.problem import label_places, make_problems, model_labels
+from sbm.jobs.training.resume import identity, is_finished, refuse_unfinished, same_run
+from sbm.jobs.training.setup import (
     class_counts,
     find_store,
     open_run,
@@ -40,10 +43,7 @@ from sbm.jobs.setup import (
     shape_of,
     time_left,
 )  # fmt: skip
-from sbm.jobs.train import train
-from sbm.jobs.tunepicture import check_metric_picture, draw_metric
-from sbm.jobs.warm import kernels_of, prepare
-from sbm.jobs.warmstart import shape_record
+from sbm.jobs.training.warmstart import shape_record
 from sbm.settings import Settings, format_number, parse_grid
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
@@ -90,7 +90,7 @@ def tune(
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
-        A key of `sbm.jobs.exam.METRICS`. Default: ``accuracy``, of targets ``mse``.
+        A key of `sbm.jobs.training.exam.METRICS`. Default: ``accuracy``, of targets ``mse``.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
     resume : bool, optional

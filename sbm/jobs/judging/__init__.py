@@ -1,0 +1,1 @@
+"""What predictions are worth: metrics, confusions, probabilities."""

@@ -1,0 +1,80 @@
+"""Compiling the kernels of a command once, in a process of its own.
+
+Compiling takes tens of megabytes that a process never gives back, so it does not happen in one
+whose memory is bounded: the first command of its kind starts a child that runs it on a handful of
+rows (`sbm.jobs.precompile`), and the machine code stays on disk. A marker beside that code says it
+is there.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import sbm
+from sbm import compiled
+from sbm.jobs.progress import Progress
+from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem
+
+__all__ = ["CLASS_BLOCKS", "STREAM", "WEIGHTED", "WITHOUT_STORE", "kernels_of", "prepare"]
+
+CLASS_BLOCKS = "class-blocks"
+STREAM = "stream-"
+WEIGHTED = "-weighted"  # rows with weights have kernels of their own
+WITHOUT_STORE = ("split", "predict", "names")
+
+
+def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
+    """Name the kernels a training needs, for `prepare`; weights may come without a file."""
+    name = str(problems[0].loss.kernel)
+    if problems[0].listed:
+        name = "pairs" if settings.schedule == "pairs" else "multiclass"
+    return name + WEIGHTED if weighted or settings.weights is not None else name
+
+
+def prepare(command: str, value_type: str, progress: Progress) -> None:
+    """See to it that a command's kernels are on disk.
+
+    Parameters
+    ----------
+    command : str
+        ``split``, ``predict`` (of text), ``names`` (of features), ``class-blocks``, or what
+        `kernels_of` says.
+    value_type : {"ones", "float32", "float64"}
+    progress : Progress
+        Is told when this takes a while.
+    """
+    if compiled.COMPILE_HERE in os.environ:
+        return
+    sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
+    state = compiled.fingerprint(*sources)
+    marker = f"{command}-{value_type}.{state}.ready"
+    if _is_there(marker):
+        return
+    if command not in WITHOUT_STORE:  # its child splits a few rows first
+        prepare("split", "float32" if value_type == "ones" else value_type, progress)
+    what = command if command in WITHOUT_STORE else "training"
+    what = "the stream" if command.startswith(STREAM) else what
+    progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
+    if unusable := compiled.unusable():
+        progress.wait(
+            f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
+            f"we cannot write to, or others can; name a folder of your own in {compiled.FOLDER}"
+        )
+    try:
+        with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
+            order = (
+                f"from sbm.jobs.precompile import run; run({command!r}, {value_type!r}, {folder!a})"
+            )
+            problem, _ = compiled.run_compiler(f"from sbm.jobs.precompile import run; {order}")
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
+    else:
+        compiled.keep(marker, b"")
+
+
+def _is_there(marker: str) -> bool:
+    return any(os.path.exists(place / marker) for place in compiled.places())

@@ -1,0 +1,1 @@
+"""What runs tell, and how it is drawn."""

@@ -1,0 +1,1 @@
+"""What trainings share: the passes over blocks, what goes around them, and who takes part."""

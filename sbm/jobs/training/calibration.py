@@ -1,0 +1,86 @@
+"""What a training needs to calibrate probabilities: a second model, and rows it never sees.
+
+Decision values of rows that were trained on are too good to fit probabilities to. So a second model
+learns beside the first one, from the same blocks, but not from the rows of one fold; its decision
+values of these rows are what the probabilities of the first one are fitted to (Platt 1999).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import SettingsError
+from sbm.jobs.judging.probability import calibrate
+from sbm.jobs.training.engine import Folds
+from sbm.jobs.training.problem import by_label, choose_task, make_problems
+from sbm.settings import Settings
+from sbm.solver.losses import find_loss
+from sbm.solver.problem import AnyProblem
+from sbm.store.blocks import BlockStore
+
+__all__ = ["FOLDS", "HELD_OUT_BYTES", "Collector", "held_out_problems"]
+
+FOLDS = Folds(5, seed=0)
+HELD_OUT_BYTES = 16_000_000  # of decision values; more rows than fit would change little
+
+
+def held_out_problems(
+    settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
+) -> list[AnyProblem]:
+    """Make the problems of the second model; none unless it is asked for. See `make_problems`.
+
+    Raises
+    ------
+    SettingsError
+        The loss has probabilities of its own, or can have none.
+    """
+    if not settings.calibrate:
+        return []
+    loss = find_loss(settings.loss)
+    if loss.name == "log_loss":
+        raise SettingsError(
+            "log_loss needs no --calibrate: its decision values are log odds; leave it out"
+        )
+    if choose_task(settings, loss) != "classification":
+        raise SettingsError(f"calibrate is for classes, and {loss.name} has none; leave it out")
+    return make_problems(settings, store, counts)
+
+
+class Collector:
+    """Keeps decision values of held-out rows, the first ones that there is room for.
+
+    Rows lie in random order in a store, unless it was split without shuffling, so the first ones
+    are as good as any.
+
+    Parameters
+    ----------
+    labels : list of float
+        Of the model, by class code.
+    places : ndarray of int
+        Position of each class code among the labels in ascending order.
+    room : int
+        Most decision values.
+    """
+
+    def __init__(self, labels: list[float], places: npt.NDArray[np.intp], room: int) -> None:
+        self._labels, self._places, self._room = labels, places, room
+        self._codes: list[npt.NDArray[np.intp]] = []
+        self._scores: list[npt.NDArray[np.float64]] = []
+
+    def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
+        """Keep rows while there is room."""
+        table = by_label(scores, self._labels)
+        n = min(len(y), self._room // table.shape[1])
+        self._room -= n * table.shape[1]
+        self._codes.append(self._places[y[:n]])
+        self._scores.append(table[:n].copy())
+
+    def calibrate(self, joint: bool) -> dict[str, Any]:
+        """Fit probabilities; see `sbm.jobs.judging.probability.calibrate`."""
+        n_outputs = len(self._labels) if len(self._labels) > 2 or joint else 1
+        scores = np.concatenate([*self._scores, np.empty((0, n_outputs))])
+        self._scores.clear()
+        codes = np.concatenate([*self._codes, np.empty(0, np.intp)])
+        return calibrate(scores, codes, joint=joint)
