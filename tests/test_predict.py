@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sbm
-from sbm.cli import _print_quality, cli
+from sbm.cli import cli, show
 from sbm.compiled import load
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.jobs import predict as predict_module
@@ -705,7 +705,7 @@ def test_the_command_line_says_how_good_a_regression_is(here, monkeypatch):
 
     assert lines() == [
         "MSE 0.416667, MAE 0.5, R2 0.807692, squared correlation 0.923077 (3 rows)",
-        "1 nonzero ignored: the model has no weight for their ids",
+        "1 nonzero of 4 (25 %) ignored: the model has no weight for their ids",
     ]
     assert Path("out.txt").read_text() == "2\n2\n4\n"
     Path("t.svm").write_text("1 1:1\n")
@@ -714,12 +714,11 @@ def test_the_command_line_says_how_good_a_regression_is(here, monkeypatch):
     assert lines() == ["no rows"]
 
 
-def test_the_test_file_of_a_training_is_named_in_what_is_said_of_a_regression(here, capsys):
+def test_the_test_file_of_a_training_is_named_in_what_is_said_of_a_regression(here):
     Path("t.svm").write_text("1 1:1\n2 1:1\n")
     report = sbm.predict(Model(np.array([1]), np.array([[1.0]]), []), "t.svm")
-    _print_quality(report, "test ")
-    expected = "test MSE 0.5, MAE 0.5, R2 -1, squared correlation - (2 rows)\n"
-    assert capsys.readouterr().out == expected
+    expected = "test MSE 0.5, MAE 0.5, R2 -1, squared correlation - (2 rows)"
+    assert list(show.quality(report, "test ")) == [expected]
 
 
 def test_real_valued_labels_are_unknown_to_a_model_of_classes(here):

@@ -154,7 +154,8 @@ def split(
     -------
     dict
         ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
-        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``value_type``, ``labels``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last
+        line had no line end), ``value_type``, ``labels``,
         ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
 
     Raises
@@ -344,7 +345,7 @@ def _refuse_pipes(sources: list[Source]) -> None:
             )
         if not source.comes_again:
             raise SettingsError(
-                f"{source.name} can be read only once, and --min-count reads twice; "
+                f"{source.shown} can be read only once, and --min-count reads twice; "
                 "write the text to a file first"
             )
 
@@ -573,6 +574,7 @@ def _report(
         "text_bytes": sum(s.text for s in sources),
         "skipped": sum(s.skipped for s in sources),
         "problems": [p for s in sources for p in s.problems],
+        "open": [s.shown for s in sources if s.is_open and not s.comes_again],
         "value_type": manifest["value_type"],
         "labels": manifest["labels"],
     }

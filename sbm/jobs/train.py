@@ -28,7 +28,7 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.training.calibration import FOLDS, HELD_OUT_BYTES, Collector, held_out_problems
 from sbm.jobs.training.engine import FULL_PASS, MOST_DRIFT, Engine, Group, Learner
 from sbm.jobs.training.pace import choose_blocks, choose_rounds, passes_left
-from sbm.jobs.training.problem import label_places, make_model, model_labels
+from sbm.jobs.training.problem import label_places, make_model, model_labels, odd_labels
 from sbm.jobs.training.ranks import (
     Share,
     Status,
@@ -205,6 +205,8 @@ def train(
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
+    if progress is not None and (odd := odd_labels(settings, blocks)):
+        progress.stage(odd)
     trial = None if test is None else Trial(test, test_every)
     if trial is not None:
         trial.refuse_in_many(settings, comm.size)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import SLICE
-from sbm.errors import DataError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.machine.limits import system_limit, within_limit
 from sbm.jobs.machine.memory import (
     STRAY_BYTES,
@@ -69,7 +69,14 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     ------
     StoreError
         It cannot be written there, or something else is there.
+    SettingsError
+        It is no path.
     """
+    if model is not None and not isinstance(model, str | Path):
+        raise SettingsError(
+            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            "settings=sbm.Settings(C=0.1)"
+        )
     path = Path(model) if model is not None else Path(f"{store.folder.resolve().stem}.model")
     check_output(path)
     return path
@@ -243,8 +250,9 @@ def read_weights(
     if settings.weights is None:
         return None
     if settings.weights != "-" and not Path(settings.weights).is_file():
+        what = "is no file" if Path(settings.weights).exists() else "does not exist"
         raise DataError(
-            f"{settings.weights} is no file; give one with a weight a line, for each row"
+            f"{settings.weights} {what}; give a file with a weight a line, for each row"
         )
     from sbm.jobs.training.weights import RowWeights  # most trainings have none
 
