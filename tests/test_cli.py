@@ -231,8 +231,8 @@ def test_plain_text_with_the_name_of_compressed_text_is_told(run):
     code, out, err = run("split plain.svm.gz")
     assert (code, out) == (1, "")
     assert re.fullmatch(
-        r"sbm: plain\.svm\.gz: cannot be read behind byte \d+ \(.*\); it is not compressed, whatever "
-        r"its name says; rename it without \.gz\n", err,
+        r"sbm: plain\.svm\.gz: cannot be read behind byte \d+ \(.*\); it is not compressed, "
+        r"whatever its name says; rename it without \.gz\n", err,
     )  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_speed_is_told_in_a_unit_that_suits_it(run, here):
 
 
 def test_info_is_silent_of_what_there_is_not(run, here):
-    assert run("export big.model --format sbm --prune 1e-4 -o small.model -q")[0] == 0
+    assert run("export big.model --format sbm --prune 0.1 -o small.model -q")[0] == 0
     shown = run("info small.model")[1]
     assert "pruned: " in shown
     assert "None" not in shown
@@ -742,8 +742,10 @@ def test_the_keys_of_a_toml_file_are_the_options_and_options_override_them(run, 
         ),
         (
             "policy = 'gradien'",
-            f"a.toml: unknown policy 'gradien', known are {', '.join(POLICIES)}; "
-            "did you mean 'gradient'?",
+            (
+                f"a.toml: unknown policy 'gradien', known are {', '.join(POLICIES)}; "
+                "did you mean 'gradient'?"
+            ),
         ),
         (
             "loss = 'hing'",

@@ -1,4 +1,4 @@
-"""README, docs and help: every command block is run, as it stands, on small data; every link leads."""
+"""README, docs and help: every command block is run as it stands, on small data; links lead."""
 
 import gzip
 import os

@@ -66,7 +66,7 @@ from sbm.jobs.streaming.students import (
 from sbm.jobs.training.engine import JUDGED, Seconds
 from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
 from sbm.jobs.training.resume import is_finished
-from sbm.jobs.training.setup import run_folder
+from sbm.jobs.training.setup import as_path, run_folder
 from sbm.rows import Rows
 from sbm.settings import Settings, format_number, format_size
 from sbm.solver.losses import find_loss
@@ -151,7 +151,7 @@ def stream(
         raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     if model is None:
         raise SettingsError("name the model with -o")
-    path = Path(model)
+    path = as_path(model)
     check_output(path)
     sources = None if names is None else expand_inputs(names)
     _refuse_other_formats(sources or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from sbm.jobs.training.weights import RowWeights
 
 __all__ = [
-    "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_at",
-    "run_folder", "shape_of", "smaller_plan", "time_left",
+    "as_path", "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights",
+    "run_at", "run_folder", "shape_of", "smaller_plan", "time_left",
 ]  # fmt: skip
 
 
@@ -62,6 +63,22 @@ def find_store(store: str | Path | None) -> Path:
     return found[0]
 
 
+def as_path(model: str | Path) -> Path:
+    """Return where a model goes as a path.
+
+    Raises
+    ------
+    SettingsError
+        It is none; settings, which come behind it, may have been meant.
+    """
+    if not isinstance(model, str | os.PathLike):
+        raise SettingsError(
+            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            "settings=sbm.Settings(C=0.1)"
+        )
+    return Path(model)
+
+
 def place_of(model: str | Path | None, store: BlockStore) -> Path:
     """Return where a model goes: as named, or the store's name, in the current folder.
 
@@ -72,12 +89,7 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     SettingsError
         It is no path.
     """
-    if model is not None and not isinstance(model, str | Path):
-        raise SettingsError(
-            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
-            "settings=sbm.Settings(C=0.1)"
-        )
-    path = Path(model) if model is not None else Path(f"{store.folder.resolve().stem}.model")
+    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
     check_output(path)
     return path
 
