@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shlex
 from collections import defaultdict
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES
 from sbm.store.formats import FORMATS
 
+ROOT = Path(__file__).resolve().parent.parent
 EVERY_COMMAND = pytest.mark.parametrize("name", list(cli.commands))
 OPTIONS = [
     (name, option)
@@ -120,6 +122,41 @@ def test_help_ends_with_an_example_that_the_options_allow(name):
 def test_no_line_is_wider_than_a_terminal(name):
     long = [line for line in help_of(name).splitlines() if len(line) > 80]
     assert not long
+
+
+def words_of_the_glossary():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    glossary = text.split("## Glossary\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", glossary, re.MULTILINE)
+    return [word for row in rows if row not in ("word", "---") for word in row.split(", ")]
+
+
+def test_the_glossary_has_each_word_once_and_those_that_are_needed_most():
+    words = words_of_the_glossary()
+    assert len(words) == len(set(words))
+    assert set(words) >= {
+        "pass", "round", "step", "block", "chunk", "working set", "cache", "spill", "gap",
+        "violation", "free", "bounded",
+    }  # fmt: skip
+
+
+# Other words for what the glossary names.
+TWINS = {"epoch", "iteration", "sweep", "example", "instance", "datapoint", "minibatch", "dataset"}
+
+
+@pytest.mark.parametrize("name", [None, *cli.commands])
+def test_help_uses_the_words_of_the_glossary_alone(name):
+    command = cli if name is None else cli.commands[name]
+    said = [command.help, *(getattr(option, "help", None) or "" for option in command.params)]
+    words = {word.removesuffix("s") for text in said for word in re.findall("[a-z]+", text.lower())}
+    assert not words & TWINS
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/train.md", "docs/stream.md"])
+def test_pages_for_users_do_so_too(page):
+    text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / page).read_text("utf-8"), flags=re.DOTALL)
+    words = {word.removesuffix("s") for word in re.findall("[a-z]+", text.lower())}
+    assert words & TWINS <= {"example"}  # "for example"
 
 
 def test_the_names_that_are_known_are_the_tables():

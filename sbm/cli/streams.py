@@ -58,7 +58,7 @@ _NOT_HERE = (
 @ON_ERROR
 @click.option(
     "--checkpoint-every", metavar="T|N",
-    help="Save after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
+    help="Commit after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
 )  # fmt: skip
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more at the end of the last file."
