@@ -163,9 +163,7 @@ def test_a_missing_store_is_told_once(tmp_path, model):
     done = launch(2, "train", tmp_path / "no.sbm", "-o", model)
     assert done.returncode == 1
     (sentence,) = said(done)
-    assert sentence.startswith(
-        f"sbm: {tmp_path / 'no.sbm'} is not a store (it has no manifest.json)"
-    )
+    assert sentence == f"sbm: {tmp_path / 'no.sbm'} does not exist; make a store with sbm split"
 
 
 @needs_mpi
@@ -361,7 +359,7 @@ def test_told_to_stop_all_commit_together_and_end(store, model):
         done = end(process, store, model)
         assert done.returncode == 130
         assert said(done) == [
-            "sbm: stopped; nothing half-written was left, the same command goes on, or starts again"
+            "sbm: stopped; what was committed is kept, and the same command goes on from there"
         ]
         assert_unfinished(model)
         assert len(set(commits(model, 2))) == 1

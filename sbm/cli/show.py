@@ -77,7 +77,7 @@ def check(report: Report) -> Lines:
         f"{count(report['features'], 'feature')}"
     )
     if report["elsewhere"]:
-        yield f"it is a shard of a store; {count(report['elsewhere'], 'block')} elsewhere"
+        yield f"it is a part of a store; {count(report['elsewhere'], 'block')} elsewhere"
 
 
 def open_lines(report: Report) -> Lines:
