@@ -435,11 +435,11 @@ def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     source = written(tmp_path, "a.svm", b"1 1:1\n")
-    for name in ("-", str(pipe)):
+    for name, shown in (("-", "standard input"), (str(pipe), str(pipe))):
         with pytest.raises(SettingsError) as caught:
             split([source, name], tmp_path / "a.sbm", min_count=2)
         assert str(caught.value) == (
-            f"{name} can be read only once, and --min-count reads twice; "
+            f"{shown} can be read only once, and --min-count reads twice; "
             "write the text to a file first"
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svm", "pipe"]

@@ -163,9 +163,9 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> 
 
 
 def test_a_missing_file_a_pattern_without_files_and_a_folder_are_refused(tmp_path: Path) -> None:
-    hint = "no such file; give LIBSVM text files, globs, or - for a pipe"
+    hint = "does not exist; give LIBSVM text files, globs, or - for a pipe"
     for name in (tmp_path / "none.svm", tmp_path / "*.svm"):
-        assert refusal(name) == f"{name}: {hint}"
+        assert refusal(name) == f"{name} {hint}"
     assert refusal(tmp_path) == f"{tmp_path} is a folder; give the LIBSVM text files in it"
 
 

@@ -102,6 +102,7 @@ def info(facts: Report, every: bool = False) -> Lines:
         if name == "settings" and not every:
             usual = Settings().to_dict()
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
+            value = value or "as by default"
         yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
 
 
