@@ -574,7 +574,7 @@ def _report(
         "text_bytes": sum(s.text for s in sources),
         "skipped": sum(s.skipped for s in sources),
         "problems": [p for s in sources for p in s.problems],
-        "open": [s.shown for s in sources if s.is_open and not s.comes_again],
+        "open": [s.shown for s in sources if s.is_open],
         "value_type": manifest["value_type"],
         "labels": manifest["labels"],
     }

@@ -450,7 +450,8 @@ def _cut(
         if n == 0 and (patience is None or not patience.gave_up):
             if size:
                 last = piece(size)
-                if text[size - 1] != ord("\n"):
+                is_whole = patience is None and source.comes_again  # many editors leave files so
+                if not is_whole and text[size - 1] != ord("\n"):
                     last.open_line = 1 + int(np.count_nonzero(text[:size] == ord("\n")))
                 yield last
             return
