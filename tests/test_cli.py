@@ -500,7 +500,7 @@ def test_wrong_usage_is_exit_code_2(run, line, expected):
         ("--mem lots", "'lots' is not a size; write it as 2GB, 300MB or 1.5GiB"),
         ("--time-limit soon", "'soon' is not a time; write it as 90s, 5m or 1.5h"),
         ("--tol 0", "--tol is 0; it must be a finite number above 0"),
-        ("--class-weight 5=2", "class_weight names label 5, the labels are -1, 1"),
+        ("--class-weight 5=2", "--class-weight names label 5, the labels are -1, 1"),
         (
             "--class-weight 1:2",
             (
@@ -515,6 +515,20 @@ def test_settings_without_a_meaning_are_exit_code_2(run, here, options, message)
     assert run(f"train -o x.model {options}") == (2, "", f"sbm: {message}\n")
     assert not Path("x.model").exists()
     assert not Path("x.model.run").exists()
+
+
+def test_options_are_named_as_they_were_typed(run, here):
+    for line, name in (
+        ("split big.svm -o x.sbm --blocks 0", "--blocks"),
+        ("tune big.sbm --C 1 --folds 1", "--folds"),
+        ("train -o x.model --caches 2", "--caches"),
+        ("plan big.sbm --seconds 0", "--seconds"),
+        ("stream big.svm -o x.model --max-passes 0", None),
+        ("stream big.svm -o x.model --epsilon -1", "--epsilon"),
+    ):
+        code, out, err = run(line)
+        assert (code, out) == (2, "")
+        assert name is None or err.startswith(f"sbm: {name} is "), err
 
 
 def test_a_round_count_beyond_the_machine_is_no_traceback(run, here):
@@ -709,7 +723,7 @@ def test_standard_input_is_not_read_twice(run, here):
 
 @pytest.mark.parametrize("threads", ["0", "-1"])
 def test_fewer_than_one_thread_is_refused(run, here, threads):
-    expected = (2, "", f"sbm: threads is {threads}; it must be at least 1\n")
+    expected = (2, "", f"sbm: --threads is {threads}; it must be at least 1\n")
     assert run(f"predict big.model test.svm --threads {threads}") == expected
     assert run(f"split big.svm -o x.sbm --threads {threads}") == expected
 
@@ -897,10 +911,10 @@ def test_no_known_label_at_all_is_no_traceback(run):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("--top 0", 2, "top is 0; it must be at least 1"),
-        ("--top 4", 2, "top is 4; the model has 3 classes, so it must be at most that"),
+        ("--top 0", 2, "--top is 0; it must be at least 1"),
+        ("--top 4", 2, "--top is 4; the model has 3 classes, so it must be at most that"),
         ("--top 2 --decision", 2,
-         ("top is 2, but decision values are written for all labels, in the order of the labels; "
+         ("--top is 2, but decision values are written for all labels, in the order of the labels; "
           "leave out --top or --decision")),
         ("--confusion c.tsv --confusion c.jpg", 2,
          ("the confusion matrix cannot be written as c.jpg; "

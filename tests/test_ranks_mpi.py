@@ -144,9 +144,9 @@ def status_of(model):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--tol", "-1"], 2, "sbm: tol is -1; it must be a finite number above 0"),
+        (["--tol", "-1"], 2, "sbm: --tol is -1; it must be a finite number above 0"),
         (["--rouns", "3"], 2, "Error: No such option"),
-        (["--calibrate"], 2, "sbm: calibrate is for one process, and there are 2; train without"),
+        (["--calibrate"], 2, "sbm: --calibrate is for one process, and there are 2; train without"),
         (["--mem", "100MB"], 1, "sbm: --mem"),
     ],
 )  # fmt: skip

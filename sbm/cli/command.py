@@ -10,6 +10,7 @@ import click
 from sbm.cli.bars import Bars
 from sbm.cli.output import echo
 from sbm.cli.processes import refuse_several
+from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, expand_weights, refuse_cross_validation
 
 __all__ = ["GOES_ON", "STARTS_AGAIN", "Command", "Group", "LiblinearCommand", "Terminal", "shared"]
@@ -17,6 +18,9 @@ __all__ = ["GOES_ON", "STARTS_AGAIN", "Command", "Group", "LiblinearCommand", "T
 # What is said when a command was stopped.
 STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
 GOES_ON = "what was committed is kept, and the same command goes on from there"
+
+
+_TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class Group(click.Group):
@@ -49,9 +53,19 @@ class Command(click.Command):
         refuse_several(self.name)  # not before, as that is not needed for its help
         try:
             return super().invoke(ctx)
+        except SettingsError as error:
+            raise SettingsError(self._as_typed(ctx, str(error))) from error
         except KeyboardInterrupt as stop:
             stop.add_note(self.stopped)
             raise
+
+    def _as_typed(self, ctx: click.Context, sentence: str) -> str:
+        """Name the option that an error begins with as it was typed."""
+        name, _, rest = sentence.partition(" ")
+        for option in self.params:
+            if option.name == name and ctx.get_parameter_source(name) is _TYPED:
+                return f"{max(option.opts, key=len)} {rest}"
+        return sentence
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the example, which is not to be wrapped."""

@@ -8,7 +8,7 @@ import click
 
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, read_options
-from sbm.settings import LOSS_NAMES, POLICY_NAMES, SCHEDULES, TASKS, Settings, option_name
+from sbm.settings import LOSS_NAMES, POLICY_NAMES, SCHEDULES, TASKS, Settings
 
 __all__ = [
     "COST", "DISTRIBUTED", "FILE", "INPUT_FORMAT", "LIBLINEAR", "NEW_FILE", "ON_ERROR",
@@ -190,7 +190,7 @@ def given_settings(config: Path | None, options: dict[str, Any]) -> dict[str, An
     Raises
     ------
     SettingsError
-        One has no meaning; it is named as it was typed, or with its file.
+        One has no meaning; if it is of the file, that is named.
     """
     values = {} if config is None else Settings.read_toml(config)
     merged = {key.replace("-", "_"): value for key, value in values.items()}
@@ -201,18 +201,9 @@ def given_settings(config: Path | None, options: dict[str, Any]) -> dict[str, An
         typed["class_weight"] = list(typed["class_weight"])
     settings = merged | read_options(given, typed) | typed
     try:
-        Settings.from_dict(settings, str(config) if config else "options")
+        Settings.from_dict(settings)
     except SettingsError as error:
-        raise _as_typed(error, config, options) from None
+        text = str(error).removeprefix("settings: ")
+        is_typed = config is None or text.partition(" ")[0] in typed
+        raise SettingsError(text if is_typed else f"{config}: {text}") from None
     return settings
-
-
-def _as_typed(error: SettingsError, config: Path | None, options: dict[str, Any]) -> SettingsError:
-    """Name the setting that an error begins with as it was given: as an option, or in a file."""
-    text = str(error).removeprefix("options: ")
-    name = text.partition(" ")[0]
-    if options.get(name) not in (None, ()):
-        text = option_name(name) + text[len(name) :]
-    elif config is not None and not text.startswith(f"{config}: "):
-        text = f"{config}: {text}"
-    return SettingsError(text)

@@ -310,8 +310,9 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
         yield f"labels that the model does not know: {count(report['unknown_labels'], 'row')}"
     if report["unknown_nonzeros"]:
         share = 100 * report["unknown_nonzeros"] / report["nnz"]
+        shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
         yield (
-            f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({share:.2g} %) "
+            f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
             "ignored: the model has no weight for their ids"
         )
 

@@ -54,9 +54,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         return
     if command not in WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    progress.wait(
-        f"compiling the kernels of {_in_words(command)}, once; this takes up to half a minute"
-    )
+    progress.wait(f"compiling the kernels of {_in_words(command)}, once; this may take a minute")
     if unusable := compiled.unusable():
         progress.wait(
             f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
