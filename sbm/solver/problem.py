@@ -218,7 +218,7 @@ class Problem:
         upper = self.costs(rows.y, rows.weights)
         if self.loss.squared:
             upper = np.where(upper > 0, np.inf, 0.0)
-        lower: Any = -upper if self.loss.kernel == "svr" else 0.0
+        lower: Any = -upper if self.loss.signed else 0.0
         np.clip(alpha.values, lower, upper, out=alpha.values)
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

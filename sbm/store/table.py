@@ -63,6 +63,10 @@ def read_table(
     largest_row : int
         Most cells of a row.
 
+    Yields
+    ------
+    RowPiece
+
     Raises
     ------
     DataError

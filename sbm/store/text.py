@@ -67,6 +67,8 @@ class Source:
         Lines, rows taken and lines refused so far.
     sha256 : str
         Of the bytes on disk, once the end is reached.
+    problems : list of str
+        What the first of the refused lines were refused for.
     place, before : Place
         Where the text that was yielded ends, and where its last piece begins; set `place` before
         reading to go on from there.

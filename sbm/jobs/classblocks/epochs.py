@@ -116,7 +116,20 @@ def divide(store: BlockStore, settings: Settings, comm: Comm) -> Division:
 
 @dataclass(frozen=True)
 class Job:
-    """What a training is asked to do, and with whom."""
+    """What a training is asked to do, and with whom.
+
+    Attributes
+    ----------
+    settings : Settings
+    comm : Comm
+    is_stopped : callable
+        Whether somebody wants it to end.
+    progress : Progress
+    begin : float
+        When it began.
+    itself : dict
+        Its identity.
+    """
 
     settings: Settings
     comm: Comm

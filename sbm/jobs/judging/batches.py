@@ -48,6 +48,10 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
     kind : str, optional
         Format of `data`. Default: by its name.
 
+    Returns
+    -------
+    list[Source] | None
+
     Raises
     ------
     DataError

@@ -425,6 +425,10 @@ class Arrivals:
         offset : int
             Where their nonzeros go.
         limits : Limits
+
+        Returns
+        -------
+        Block
         """
         n, begin, end = 0, offset, offset + limits.nnz
         needs = self.needs

@@ -62,7 +62,12 @@ JUDGED = 1 << 16  # decision values that are judged at a time
 
 @dataclass
 class Seconds:
-    """Where the time went. Loading overlaps with solving; waiting does not."""
+    """Where the time went, in seconds. Loading overlaps with solving; waiting does not.
+
+    Attributes
+    ----------
+    disk, load, wait, solve, certify, combine, write : float
+    """
 
     disk: float = 0.0
     load: float = 0.0
