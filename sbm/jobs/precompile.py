@@ -93,7 +93,7 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
 
 
 def _names() -> None:
-    from sbm.store.libsvm import SPARE
+    from sbm.store.parsing import SPARE
     from sbm.store.vw import hash_names, parse_vw
 
     text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()

@@ -51,7 +51,7 @@ from sbm.store.formats import (
 )
 from sbm.store.idtable import IdTable
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 from sbm.store.shards import shard_path
 from sbm.store.text import PIECE, Source
 

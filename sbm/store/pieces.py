@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.settings import format_number
-from sbm.store.libsvm import LARGEST_VALUE, ParsedText
+from sbm.store.parsing import LARGEST_VALUE, ParsedText
 from sbm.store.text import PIECE, Source
 
 __all__ = [

@@ -17,7 +17,7 @@ from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
 from sbm.store.buffers import Buffers
 from sbm.store.idtable import IdTable, drop_unknown
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 from sbm.store.text import PIECE
 
 __all__ = [

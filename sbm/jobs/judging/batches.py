@@ -15,7 +15,7 @@ from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.formats import convert_inputs, names_record, open_inputs
 from sbm.store.idtable import IdTable
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 from sbm.store.text import Source
 
 __all__ = ["SCORES", "check_input", "read_batches", "sources_of"]
