@@ -66,44 +66,46 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "sign of the step in the hinge's kernel", "sbm/solver/kernels/svc.py",
-        "w, sigma * step * s)", "w, -sigma * step * s)", ("tests/test_kernels.py", "-k", "visit"),
+        "w, sigma * step * s)", "w, -sigma * step * s)",
+        ("tests/test_kernels.py", "-k", "visit_solves and Machine"),
     ),
     Mutation(
         "shrinking: which rows later rounds leave out", "sbm/solver/kernels/svc.py",
         "rank < -limit and violation", "rank < limit and violation",
-        ("tests/test_kernels.py", "-k", "round"),
+        ("tests/test_kernels.py", "-k", "at_rest_are_left_out"),
     ),
     Mutation(
         "state of the permutation's generator", "sbm/solver/kernels/visits.py",
         "state[0] = permute(order, chunks, state[0])", "permute(order, chunks, state[0])",
-        ("tests/test_kernels.py", "-k", "order or chunk or round"),
+        ("tests/test_kernels.py", "-k", "Machine and (chunks or optimum or order)"),
     ),
     Mutation(
         "curvature with σ' of several solvers", "sbm/solver/kernels/svc.py",
-        "sigma * a + diagonal)", "a + diagonal)", ("tests/test_kernels.py", "-k", "visit"),
+        "sigma * a + diagonal)", "a + diagonal)",
+        ("tests/test_kernels.py", "-k", "visit_solves and Machine"),
     ),
     Mutation(
         "bound of a margin's rounding in the certificate", "sbm/solver/kernels/sparse.py",
         "(np.float64(n) + 4.0) * _HALF_ULP * size", "0.0 * size",
-        ("tests/test_kernels.py", "-k", "certificate or rounding"),
+        ("tests/test_extremes.py", "-k", "without_rounding and hinge and not squared"),
     ),
     Mutation(
         "home rule: a cached row's alpha leaves its block", "sbm/solver/kernels/working_set.py",
-        "0.0 if keep[i] else alpha[i]", "alpha[i]", ("tests/test_step.py",),
+        "0.0 if keep[i] else alpha[i]", "alpha[i]", ("tests/test_step.py", "-k", "homes"),
     ),
     Mutation(
         "the cache's copy of a row wins", "sbm/solver/kernels/working_set.py",
         "moving[np.uint32(row[i])] = False", "moving[np.uint32(row[i])] = True",
-        ("tests/test_step.py",),
+        ("tests/test_step.py", "-k", "homes"),
     ),
     Mutation(
         "strays are handed back", "sbm/solver/kernels/working_set.py",
         "elif not keep[i] and alpha[i] != 0.0:", "elif not keep[i] and alpha[i] > 1.0:",
-        ("tests/test_step.py",),
+        ("tests/test_step.py", "-k", "homes"),
     ),
     Mutation(
         "seed of a solver", "sbm/solver/step.py",
-        "SeedSequence([seed, 1])", "SeedSequence([1])", ("tests/test_train.py", "-k", "seed"),
+        "SeedSequence([seed, 1])", "SeedSequence([1])", ("tests/test_train.py", "-k", "bytes"),
     ),
     Mutation(
         "certificate at fixed W", "sbm/solver/gap.py",
@@ -117,7 +119,7 @@ MUTATIONS = (
     ),
     Mutation(
         "checksum of an array", "sbm/store/arrays.py",
-        'zlib.crc32(data) != entry["crc32"]', "False", ("tests/test_arrays.py",),
+        'zlib.crc32(data) != entry["crc32"]', "False", ("tests/test_arrays.py", "-k", "bit"),
     ),
     Mutation(
         "checksum of a record", "sbm/store/records.py",
@@ -125,15 +127,15 @@ MUTATIONS = (
     ),
     Mutation(
         "fsync before the rename", "sbm/store/files.py",
-        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_kill.py", "-k", "power"),
+        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_durability.py",),
     ),
     Mutation(
         "blocks are durable before the manifest names them", "sbm/store/blocks.py",
-        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_kill.py", "tests/test_faults.py"),
+        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_durability.py",),
     ),
     Mutation(
         "alphas are durable before the record names them", "sbm/store/run.py",
-        "_sync(self.folder / file)", "pass", ("tests/test_kill.py", "tests/test_faults.py"),
+        "_sync(self.folder / file)", "pass", ("tests/test_durability.py",),
     ),
     Mutation(
         "the record of a commit comes last", "sbm/store/run.py",
@@ -141,23 +143,24 @@ MUTATIONS = (
         'files = {str(block): file for block, file in self._files.items()}\n'
         '        self._write_record({**position, "state": name, "alphas": files, "crc32": {}})\n'
         '        container.write(self.folder / name, "state", state, level=None)',
-        ("tests/test_kill.py", "tests/test_faults.py"),
+        ("tests/test_durability.py",),
     ),
     Mutation(
         "links in a store lead nowhere", "sbm/store/files.py",
-        "os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_NONBLOCK", ("tests/test_hostile.py",),
+        "os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_NONBLOCK",
+        ("tests/test_hostile.py", "-k", "link or not_opened"),
     ),
     Mutation(
         "machine code that others can write", "sbm/compiled.py",
         "return status.st_uid in (os.geteuid(), 0, package.st_uid) and not others",
-        "return True", ("tests/test_compiled.py",),
+        "return True", ("tests/test_compiled.py", "-k", "others_can_write"),
     ),
     Mutation(
         "manifest of a shard last", "sbm/jobs/dealing/destination.py",
         "        shard = Shard(number, len(partials))\n",
         "        shard = Shard(number, len(partials))\n"
         "        files.copy(whole / store_files.MANIFEST, partial)\n",
-        ("tests/test_kill.py", "tests/test_faults.py", "tests/test_shards.py"),
+        ("tests/test_kill.py",),
     ),
     Mutation(
         "two buffers in the memory plan", "sbm/jobs/machine/memory.py",
@@ -165,16 +168,18 @@ MUTATIONS = (
     ),
     Mutation(
         "the larger label is the positive one", "sbm/jobs/training/problem.py",
-        "int(np.argmax(labels))", "int(np.argmin(labels))", ("tests/test_train.py",),
+        "int(np.argmax(labels))", "int(np.argmin(labels))",
+        ("tests/test_train.py", "-k", "liblinear or scikit"),
     ),
     Mutation(
         "labels of a model ascend", "sbm/jobs/training/problem.py",
-        "labels=sorted(labels)", "labels=list(labels)", ("tests/test_multiclass_train.py",),
+        "labels=sorted(labels)", "labels=list(labels)",
+        ("tests/test_cli.py", "-k", "many_classes and hinge"),
     ),
     Mutation(
         "tolerance is that of the relative gap", "sbm/jobs/train.py",
         "last or certificate.relative_gap <=", "last or certificate.gap <=",
-        ("tests/test_train.py",),
+        ("tests/test_losses_train.py", "-k", "certificate_is and hinge"),
     ),
     Mutation(
         "resume: identity has the data", "sbm/jobs/training/resume.py",

@@ -259,7 +259,7 @@ def test_codes_of_refused_lines_are_the_same_on_both_sides():
 def test_constants_that_stand_on_both_sides_are_the_same():
     from sbm import rows
     from sbm.solver import variables
-    from sbm.solver.kernels import multiclass, working_set
+    from sbm.solver.kernels import joint, multiclass, working_set
     from sbm.solver.losses import LOSSES
     from sbm.store import codec, idtable, parsing, run
     from sbm.store.kernels import alphas, ids, text
@@ -275,8 +275,8 @@ def test_constants_that_stand_on_both_sides_are_the_same():
     assert kinds == {
         "hinge": multiclass.ONE_VS_REST,
         "squared_hinge": multiclass.ONE_VS_REST,
-        "crammer_singer": multiclass.CRAMMER_SINGER,
-        "weston_watkins": multiclass.WESTON_WATKINS,
+        "crammer_singer": joint.CRAMMER_SINGER,
+        "weston_watkins": joint.WESTON_WATKINS,
     }
 
 

@@ -17,25 +17,25 @@ and their duals, with variables β_ic ≥ 0 (of the last two for c ≠ y_i only)
     Weston-Watkins   β_ic ≤ C_i,         likewise
 
 with U and D of one-vs-rest as in svc.py; D is 0 in the others. A visit of a row solves for all its
-variables at once, exactly; one_vs_rest.py, crammer_singer.py and weston_watkins.py tell how. Here
-is what they share: the order of visits, the few classes that later rounds look at, and the lists.
+variables at once, exactly; one_vs_rest.py and joint.py tell how. Here is what they share: the order
+of visits, the few classes that later rounds look at, and the lists.
 
 Variables of a row are kept as a list of those that are not 0, so memory grows with the variables in
 use and not with rows times classes. Lists lie in one pool (lists.py).
 
-Given: rows (as in sparse.py); class codes `y`; `kind` one of the constants below; `first` the class
-of the first column of W (one-vs-rest divides the classes into groups; 0 for the others); `costs`
-(n_classes,) float64: C times class weight, of one-vs-rest for the rows of the class itself;
+Given: rows (as in sparse.py); class codes `y`; `kind` ONE_VS_REST or one of joint.py; `first` the
+class of the first column of W (one-vs-rest divides the classes into groups; 0 for the others);
+`costs` (n_classes,) float64: C times class weight, of one-vs-rest for the rows of the class itself;
 `cost_rest`: of one-vs-rest for all other rows; a `weight` for each row, which multiplies both, or
 None.
 In place: lists, W, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
-Source: those three files; of the few classes LIBLINEAR's appendix E.5.
+Source: those two files; of the few classes LIBLINEAR's appendix E.5.
 """
 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels import crammer_singer, one_vs_rest, weston_watkins
+from sbm.solver.kernels import joint, one_vs_rest
 from sbm.solver.kernels.classes import (
     FAST,
     NEVER,
@@ -47,6 +47,7 @@ from sbm.solver.kernels.classes import (
     prefetch_weights,
     squared_norm,
 )
+from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 from sbm.solver.kernels.sparse import add_sums
 from sbm.solver.kernels.visits import is_last, new_order, rows_left
@@ -57,8 +58,6 @@ FEW = 16  # classes of a row that later rounds look at, at most
 _NEAR = 0.1  # how far a variable at 0 may be from moving, in units of the loss, to be among them
 
 ONE_VS_REST = 0
-CRAMMER_SINGER = 1
-WESTON_WATKINS = 2
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -93,18 +92,7 @@ def _judge(own, cost, z, beta, kind, cost_rest, squared):
     if kind == ONE_VS_REST:
         return one_vs_rest.judge(own, z, beta, cost, cost_rest, squared)
     _losses(own, z)
-    if kind == WESTON_WATKINS:
-        return weston_watkins.judge(z, beta, cost)
-    return crammer_singer.judge(z, beta, cost)
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _solve_joint(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
-    """Write the exact minimiser over all variables of a row whose class is not shut."""
-    if kind == WESTON_WATKINS:
-        weston_watkins.solve(own, loss, a, beta, C, may_shut, shut, new, v, keys)
-    else:
-        crammer_singer.solve(own, loss, a, beta, C, may_shut, shut, new, v)
+    return joint.judge(z, beta, cost, kind)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -113,13 +101,11 @@ def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut,
     if kind == ONE_VS_REST:
         return one_vs_rest.solve(own, z, a, beta, cost, cost_rest, squared, new)
     if violation > 0.0:
-        _solve_joint(own, z, a, beta, cost, kind, False, shut, new, v, keys)
+        joint.solve(own, z, a, beta, cost, kind, False, shut, new, v, keys)
     else:
         for k in range(len(beta)):
             new[k] = beta[k]
-    if kind == WESTON_WATKINS:
-        return weston_watkins.rank(z, new, cost)
-    return crammer_singer.rank(z, new, cost, violation)
+    return joint.rank(z, new, cost, kind, violation)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -350,7 +336,7 @@ def solve(
                         for c in range(n_outputs):
                             new[c] = beta[c] if closed[c] else new[c]
                     else:
-                        _solve_joint(own, z, a, beta, cost, kind, True, closed, new, v, keys)
+                        joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
                     closed[:] = False
                 n_steps, rise = _steps(
                     own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
@@ -418,9 +404,7 @@ def _is_free(own, cost, beta, kind, cost_rest, squared):
     """Whether a variable of a row lies inside its bounds."""
     if kind == ONE_VS_REST:
         return one_vs_rest.count_free(own, cost, beta, cost_rest, squared) > 0
-    if kind == WESTON_WATKINS:
-        return weston_watkins.is_free(beta, cost)
-    return crammer_singer.is_free(beta, cost)
+    return joint.is_free(beta, cost, kind)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -451,9 +435,7 @@ def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
     """Return (φ_i, d_i) of a row, z being its losses but for one-vs-rest."""
     if kind == ONE_VS_REST:
         return one_vs_rest.values(own, cost, z, beta, n_outputs, cost_rest, squared)
-    if kind == WESTON_WATKINS:
-        return weston_watkins.values(own, z, beta, cost, n_outputs)
-    return crammer_singer.values(own, z, beta, cost, n_outputs)
+    return joint.values(own, z, beta, cost, n_outputs, kind)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -461,9 +443,7 @@ def _missed(own, cost, z, beta, kind, cost_rest, squared, error):
     """How much larger the share of a row in the gap may be, where every z has an error."""
     if kind == ONE_VS_REST:
         return one_vs_rest.missed(own, z, beta, cost, cost_rest, squared, error)
-    if kind == WESTON_WATKINS:
-        return weston_watkins.missed(z, beta, cost, 2.0 * error)
-    return crammer_singer.missed(z, beta, cost, 2.0 * error)
+    return joint.missed(z, beta, cost, kind, 2.0 * error)
 
 
 @njit(nogil=True, error_model="numpy")
