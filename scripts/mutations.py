@@ -105,7 +105,7 @@ MUTATIONS = (
     ),
     Mutation(
         "seed of a solver", "sbm/solver/step.py",
-        "SeedSequence([seed, 1])", "SeedSequence([1])", ("tests/test_train.py", "-k", "bytes"),
+        "SeedSequence([seed, 1])", "SeedSequence([1])", ("tests/test_step.py", "-k", "seed"),
     ),
     Mutation(
         "certificate at fixed W", "sbm/solver/gap.py",
