@@ -72,7 +72,7 @@ MUTATIONS = (
     Mutation(
         "shrinking: which rows later rounds leave out", "sbm/solver/kernels/svc.py",
         "rank < -limit and violation", "rank < limit and violation",
-        ("tests/test_kernels.py", "-k", "at_rest_are_left_out"),
+        ("tests/test_kernels.py", "-k", "nearly_move"),
     ),
     Mutation(
         "state of the permutation's generator", "sbm/solver/kernels/visits.py",

@@ -106,7 +106,7 @@ def _documented(lines: list[str], arguments: list[str]) -> list[str]:
                 names += arguments[arguments.index(first) : arguments.index(last) + 1]
             else:
                 names.append(name)
-    if "others" in names:
+    if "others" in names and "others" not in arguments:
         at = names.index("others")
         names[at : at + 1] = [a for a in arguments if a not in names]
     return names

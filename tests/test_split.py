@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import options as dealing
 from sbm.jobs.dealing.deal import Dealer
 from sbm.jobs.info import check
 from sbm.jobs.split import default_store, split
@@ -180,7 +180,7 @@ def test_threads_change_no_byte_and_the_seed_changes_the_dealing(tmp_path: Path)
 def test_without_shuffling_rows_are_dealt_in_turn_in_the_order_of_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 31250 rows: several batches
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 31250 rows: several batches
     text = b"".join(b"%d %d:1\n" % (k % 7, k % 1000) for k in range(70_000))
     split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm", blocks=3, shuffle=False)
     labels = [[label for label, _ in block] for block in store_rows(tmp_path / "a.sbm")]
@@ -206,7 +206,7 @@ def test_label_sorted_text_is_mixed_in_every_block_and_within_it(
 def test_many_batches_and_rows_longer_than_a_batch_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 250000 nonzeros
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 250000 nonzeros
     long = " ".join(f"{k}:2" for k in range(260_000))
     longer = " ".join(f"{k}:3" for k in range(300_000))
     lines = [f"1 {k}:{k}" for k in range(40_000)]
@@ -255,7 +255,7 @@ def test_refused_lines_with_other_values_leave_a_store_of_ones(tmp_path: Path) -
 def test_batches_of_ones_before_and_behind_other_values_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 14)
     lines = [f"1 {k % 100}:1" for k in range(70_000)]
     lines[40_000] = "2 5:0.5"
@@ -275,7 +275,7 @@ def test_zero_and_minus_zero_are_one_label(tmp_path: Path) -> None:
 def test_too_many_labels_to_be_classes_become_real_labels_midway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coded: int
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 31250 rows a batch
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 31250 rows a batch
     lines = [f"{k % coded / 8} {k % 5}:1" for k in range(72_000)]
     text = "\n".join(lines).encode()
     report = split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm", blocks=2)
@@ -372,7 +372,7 @@ def test_a_store_without_rare_features_is_that_of_a_text_without_them(
 def test_rare_features_are_left_out_alike_whatever_the_threads_and_the_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # several batches
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # several batches
     r = random.Random(5)
     rows: list[Word] = []
     for k in range(40_000):  # most rare ids come late, and frequent ones anywhere
@@ -580,7 +580,7 @@ def fails_in_the_middle(tmp_path: Path, name: str = "bad.svm") -> Path:
 def test_an_append_that_fails_leaves_the_store_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # blocks are on disk before the bad line
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # blocks are written by then
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 16)
     store = tmp_path / "a.sbm"
     split([written(tmp_path, "a.svm", random_text(1, 50))], store)
@@ -755,7 +755,7 @@ def test_remains_of_a_killed_split_are_no_store_and_are_swept_away(tmp_path: Pat
 def test_a_bad_line_in_the_middle_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 16)
     source = fails_in_the_middle(tmp_path)
     with pytest.raises(DataError) as caught:

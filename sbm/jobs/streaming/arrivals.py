@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.jobs.dealing.deal import CodedText, Labels
+from sbm.jobs.dealing.coding import CodedText, Labels
 from sbm.rows import Rows
 from sbm.settings import format_number
 from sbm.store.buffers import Buffers

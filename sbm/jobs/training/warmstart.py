@@ -18,10 +18,12 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.machine.memory import MemoryPlan, Piece, cut_block
-from sbm.jobs.training.engine import MOST_DRIFT, Engine, Learner, Visit, ray
+from sbm.jobs.training.engine import Engine, ray
+from sbm.jobs.training.learners import Learner
+from sbm.jobs.training.passes import Visit
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.run import RECORD, Run, runs_here
