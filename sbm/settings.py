@@ -111,6 +111,10 @@ def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.da
     now : datetime, optional
         What a duration is counted back from; default: now.
 
+    Returns
+    -------
+    datetime.datetime
+
     Raises
     ------
     SettingsError

@@ -302,6 +302,10 @@ class SBMClassifier(ClassifierMixin, _Linear):
         sample_weight : array, shape (n_rows,), optional
             Factor of C for each row; of a path, in the order of the text.
 
+        Returns
+        -------
+        Self
+
         Raises
         ------
         ValueError
@@ -342,6 +346,10 @@ class SBMClassifier(ClassifierMixin, _Linear):
             All labels there will ever be; must be given with the first batch.
         sample_weight : array, shape (n_rows,), optional
             Factor of C for each row.
+
+        Returns
+        -------
+        Self
 
         Raises
         ------

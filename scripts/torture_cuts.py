@@ -20,8 +20,8 @@ import zstandard
 
 from sbm.errors import DataError
 from sbm.store import live, text
-from sbm.store.libsvm import ParsedText
 from sbm.store.live import Patience
+from sbm.store.parsing import ParsedText
 from sbm.store.text import Source, convert_sources
 from tests.slow_parser import Row, slow_parse
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from sbm.solver.losses import LOSSES
 from scripts.bench_tools import Finished, run_process, sbm_command
 from scripts.torture_tally import Tally
 
@@ -222,14 +223,14 @@ class Shelf:
 
 # ------------------------------------------------------------------------------------------ cases
 
-_ONE = ("hinge", "squared_hinge", "log_loss", "squared_error", "one_class")
-_MANY = ("hinge", "squared_hinge", "crammer_singer", "weston_watkins")
+_CLASSES = [name for name, loss in LOSSES.items() if "classification" in loss.tasks]
+_MANY = tuple(name for name in _CLASSES if LOSSES[name].kind is not None)
+_ONE_BY_ONE = tuple(name for name in _CLASSES if LOSSES[name].kind is None)  # a model a class
 _LOSSES = {
-    "binary": (*_ONE, "crammer_singer", "weston_watkins"),
+    "binary": (*_CLASSES, "one_class"),
     "multi": _MANY,
-    "targets": ("epsilon_insensitive", "squared_epsilon_insensitive", "squared_error", "one_class"),
+    "targets": (*(n for n, loss in LOSSES.items() if "regression" in loss.tasks), "one_class"),
 }
-_CALIBRATED = ("hinge", "squared_hinge", "crammer_singer", "weston_watkins")
 _LEARNERS = ("bmd", "perceptron", "passive_aggressive", "arow", "pegasos")
 _CACHES = ("0", "0.5", "auto")
 
@@ -267,7 +268,7 @@ class Case:
 def _losses_of(name: str) -> tuple[str, ...]:
     """Losses that fit the labels; more where there are few enough classes for one model each."""
     kind = DATA[name].kind
-    several = ("log_loss", "squared_error") if name == "ten classes" else ()
+    several = _ONE_BY_ONE if name == "ten classes" else ()
     return _LOSSES[kind] + several
 
 
@@ -280,7 +281,7 @@ def _extras(loss: str, name: str) -> Iterator[tuple[str, ...]]:
     yield ("--warm-start", "MODEL")
     if DATA[name].kind != "targets" and loss == "squared_error":
         yield ("--task", "classification")
-    if DATA[name].kind != "targets" and loss in _CALIBRATED and DATA[name].classes < 100:
+    if DATA[name].kind != "targets" and loss in _MANY and DATA[name].classes < 100:
         yield ("--calibrate",)
     if DATA[name].kind == "multi" and loss in ("hinge", "squared_hinge"):
         yield ("--caches", "3")
@@ -585,7 +586,6 @@ def prepare_for(case: Case) -> None:
     """Compile what a case needs, so that no measured process starts one that does."""
     from sbm.jobs.machine.kernels import prepare
     from sbm.jobs.progress import Progress
-    from sbm.solver.losses import LOSSES
 
     data = DATA[case.data]
     dtype = "float64" if data.dtype == "float64" else "float32"

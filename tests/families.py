@@ -1,5 +1,6 @@
 """Every kind of problem that can be trained, small data for it, and its objective by definition."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from helpers import full_weights, write_rows
+from scipy.special import xlogy
 
 import sbm
 
@@ -79,12 +81,21 @@ def row_losses(loss: str, z: Array, y: Array, columns: list[float], epsilon: flo
         return h if loss == "epsilon_insensitive" else h**2
     positive = columns[1:] if z.shape[1] == 1 else columns
     m = np.where(y[:, None] == np.asarray(positive), z, -z)
-    h = np.maximum(0, 1 - m)
-    each = {
-        "hinge": h, "squared_hinge": h**2, "log_loss": np.logaddexp(0, -m),
-        "squared_error": (1 - m) ** 2,
-    }  # fmt: skip
-    return each[loss].sum(axis=1)
+    return OF_MARGIN[loss](m).sum(axis=1)
+
+
+# Losses of margins, C left out, by definition. A new loss has its line here and its cases below.
+OF_MARGIN: dict[str, Callable[[Array], Array]] = {
+    "hinge": lambda m: np.maximum(0, 1 - m),
+    "squared_hinge": lambda m: np.maximum(0, 1 - m) ** 2,
+    "log_loss": lambda m: np.logaddexp(0, -m),
+    "squared_error": lambda m: (1 - m) ** 2,
+}
+# What a row adds to the dual, d(α) = C f(α / C), of those whose α is from 0 to C.
+OF_ALPHA: dict[str, Callable[[Array], Array]] = {
+    "hinge": lambda p: p,
+    "log_loss": lambda p: -xlogy(p, p) - xlogy(1 - p, 1 - p),
+}
 
 
 CASES = [

@@ -241,13 +241,13 @@ def test_a_child_that_fails_is_reported_in_one_sentence():
 
 
 def test_codes_of_refused_lines_are_the_same_on_both_sides():
-    from sbm.store import libsvm
+    from sbm.store import libsvm, parsing
     from sbm.store.kernels import text
 
     assert len(libsvm._REASONS) == text.DUPLICATE + 1 == text.HARD
     assert libsvm._DUPLICATE == text.DUPLICATE
     assert libsvm._LABEL == text.LABEL
-    assert libsvm.LARGEST_VALUE["float64"] == text.LARGEST_LABEL
+    assert parsing.LARGEST_VALUE["float64"] == text.LARGEST_LABEL
     words = {text.BAD_LABEL: "numeric label", text.NOT_FINITE: "finite", text.BAD_ID: "id:value",
              text.ID_TOO_LARGE: "largest allowed id", text.NO_COLON: "without a value",
              text.BAD_VALUE: "decimal number", text.OUT_OF_RANGE: "too large",
@@ -259,24 +259,24 @@ def test_codes_of_refused_lines_are_the_same_on_both_sides():
 def test_constants_that_stand_on_both_sides_are_the_same():
     from sbm import rows
     from sbm.solver import variables
-    from sbm.solver.kernels import multiclass, working_set
+    from sbm.solver.kernels import joint, multiclass, working_set
     from sbm.solver.losses import LOSSES
-    from sbm.store import codec, idtable, libsvm, run
+    from sbm.store import codec, idtable, parsing, run
     from sbm.store.kernels import alphas, ids, text
     from sbm.store.kernels import rows as coded_rows
 
     assert rows.SPARE == working_set._RUN
     assert codec._SHORTEST == coded_rows.SPARE
     assert idtable.DIRECT_LIMIT == ids.DIRECT_LIMIT
-    assert libsvm.SPARE == text.SPARE + 2  # two newlines
+    assert parsing.SPARE == text.SPARE + 2  # two newlines
     assert variables.FEW == multiclass.FEW
     assert run.FREE == alphas.FREE
     kinds = {name: loss.kind for name, loss in LOSSES.items() if loss.kind is not None}
     assert kinds == {
         "hinge": multiclass.ONE_VS_REST,
         "squared_hinge": multiclass.ONE_VS_REST,
-        "crammer_singer": multiclass.CRAMMER_SINGER,
-        "weston_watkins": multiclass.WESTON_WATKINS,
+        "crammer_singer": joint.CRAMMER_SINGER,
+        "weston_watkins": joint.WESTON_WATKINS,
     }
 
 

@@ -14,7 +14,8 @@ from helpers import SCRIPTS, load_script
 from slow_parser import read_line
 
 from sbm.store import text as text_module
-from sbm.store.libsvm import ParsedText, parse_text
+from sbm.store.libsvm import parse_text
+from sbm.store.parsing import ParsedText
 
 torture_text = load_script("torture_text")
 from scripts.torture_cuts import WAYS, Cutter  # noqa: E402  the script says where scripts are
@@ -226,7 +227,8 @@ PARSE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from sbm.store.libsvm import SPARE, parse_text
+from sbm.store.libsvm import parse_text
+from sbm.store.parsing import SPARE
 from scripts.torture_guard import GuardedBytes
 text = b"1 1:1 2:0.5"
 buffer = GuardedBytes(5000).at_end(len(text) + SPARE - int(sys.argv[2]))

@@ -16,7 +16,7 @@ from slow_parser import Row
 from sbm.errors import DataError, SettingsError
 from sbm.jobs.split import split
 from sbm.store.blocks import read_manifest
-from sbm.store.libsvm import SPARE
+from sbm.store.parsing import SPARE
 from sbm.store.vw import explain_vw, hash_names, parse_vw
 
 pyvw = pytest.importorskip("vowpalwabbit.pyvw")

@@ -411,6 +411,17 @@ def test_rows_at_rest_are_left_out_of_later_rounds(machine):
     assert m.solve(50)[2] < 0.9 * 50 * m.n
 
 
+def test_rows_that_nearly_move_are_visited_again():
+    # The first one is at rest by 0.1, the others move by more than that in the first round.
+    X = np.zeros((3, N_FEATURES))
+    X[0, 0] = 1.0
+    X[1:, 1:3] = [[1.0, 0.5], [0.5, 1.0]]
+    m = Machine(X=X, y=np.ones(3, np.int32))
+    m.w[0] = 1.1
+    stats = m.solve(3)
+    assert stats[2:].tolist()[0::2] == [9, 3]  # visits, rounds
+
+
 @pytest.mark.parametrize("machine", [LeastSquares, LeastSquaresClassifier, Logistic])
 def test_where_nothing_rests_every_round_visits_every_row(machine):
     m = machine(2)

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 
-from sbm.store.libsvm import SPARE, ParsedText, Room, parse_text
+from sbm.store.libsvm import explain_text, parse_text
+from sbm.store.parsing import SPARE, ParsedText, Room
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
 
@@ -33,7 +34,7 @@ def rows_of(parsed: ParsedText) -> list[Row]:
 def only_error(text: bytes, dtype: str = "float32") -> tuple[int, str]:
     parsed = parse(text, dtype)
     assert parsed.n_errors == len(parsed.errors) == 1
-    return parsed.errors[0].line, parsed.errors[0].message
+    return parsed.errors[0].line, explain_text(parsed.errors[0])
 
 
 def same_floats(a: list[Row], b: list[Row]) -> bool:
@@ -106,7 +107,7 @@ def texts(draw: st.DrawFn, refused: bool = False) -> bytes:
 def test_allowed_text_gives_the_rows_of_the_slow_parser(text: bytes, dtype: str) -> None:
     expected, refused = slow_parse(text, dtype)
     parsed = parse(text, dtype, skip=True)
-    assert [(e.line, e.message) for e in parsed.errors] == refused
+    assert [(e.line, explain_text(e)) for e in parsed.errors] == refused
     assert same_floats(rows_of(parsed), expected)
     assert parsed.n_lines == len(text.split(b"\n")) - (text.endswith(b"\n") or not text)
 
@@ -116,7 +117,7 @@ def test_allowed_text_gives_the_rows_of_the_slow_parser(text: bytes, dtype: str)
 def test_refused_lines_are_named_and_all_others_kept(text: bytes, dtype: str) -> None:
     expected, refused = slow_parse(text, dtype)
     parsed = parse(text, dtype, skip=True)
-    assert [(e.line, e.message) for e in parsed.errors] == refused
+    assert [(e.line, explain_text(e)) for e in parsed.errors] == refused
     assert parsed.n_errors == len(refused)
     assert same_floats(rows_of(parsed), expected)
 
@@ -126,7 +127,7 @@ def test_refused_lines_are_named_and_all_others_kept(text: bytes, dtype: str) ->
 def test_without_skip_parsing_ends_at_the_first_refused_line(text: bytes) -> None:
     _, refused = slow_parse(text)
     parsed = parse(text)
-    assert [(e.line, e.message) for e in parsed.errors] == refused[:1]
+    assert [(e.line, explain_text(e)) for e in parsed.errors] == refused[:1]
     before = b"\n".join(text.split(b"\n")[: refused[0][0] - 1]) if refused else text
     assert same_floats(rows_of(parsed), slow_parse(before)[0])
 
@@ -196,7 +197,7 @@ def test_ids_and_values_of_any_length_are_read_before_any_end(value: str, end: s
 @pytest.mark.parametrize("text", ["1 5:1x", "1 5:1:1", "1 5:12x", "1 1234567:1 2:1.5x", "1 :1"])
 def test_what_only_begins_like_a_short_number_is_refused(text: str) -> None:
     parsed = parse(text.encode(), skip=True)
-    assert [(e.line, e.message) for e in parsed.errors] == slow_parse(text.encode())[1]
+    assert [(e.line, explain_text(e)) for e in parsed.errors] == slow_parse(text.encode())[1]
     assert parsed.n_errors == 1
 
 
@@ -300,7 +301,7 @@ def test_the_range_is_that_of_the_value_type() -> None:
 def test_the_largest_number_of_the_value_type_is_allowed(dtype: str) -> None:
     largest = np.finfo(dtype).max
     parsed = parse(f"1 1:{largest!s} 2:{float(largest)!r}".encode(), dtype)
-    assert [e.message for e in parsed.errors] == []
+    assert [explain_text(e) for e in parsed.errors] == []
     assert parsed.values is not None
     assert (parsed.values == largest).all()
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from streams import chunks, small_pieces, stdin_of, writer
 
 from sbm.errors import DataError
-from sbm.store.libsvm import ParsedText
 from sbm.store.live import TAIL, LiveFile, Patience, Place, Readable, go_to, is_pipe, is_replay
+from sbm.store.parsing import ParsedText
 from sbm.store.text import Source, convert_sources
 
 TEXT = b"".join(

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+from families import OF_ALPHA, OF_MARGIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import xlogy
 from simulation import N_FEATURES, Simulation, make_blocks
 
 from sbm.solver.cache import POLICIES
 from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import OneClass, Problem
 
-SEPARABLE = sorted(name for name, loss in LOSSES.items() if loss.kernel in ("svr", "logistic"))
+# Those of `svc` are in test_step.py.
+SEPARABLE = sorted(
+    name for name, loss in LOSSES.items() if loss.kernel not in (None, "svc", "one_class")
+)
 KINDS = [*SEPARABLE, "squared_error of classes"]
 EPSILON = 0.3
 
@@ -29,7 +32,7 @@ class Slow(Simulation):
     @property
     def signs(self):
         """What α is multiplied by in W."""
-        if self.problem.loss.kernel != "logistic":
+        if self.problem.loss.signed:
             return np.ones(len(self.y))
         return np.where(self.y == self.problem.positive, 1.0, -1.0)
 
@@ -44,8 +47,8 @@ class Slow(Simulation):
 
     def row_losses(self, w):
         z = self.design() @ w
-        if self.problem.loss.kernel == "logistic":
-            return self.costs * np.logaddexp(0, -self.signs * z)
+        if not self.problem.loss.signed:
+            return self.costs * OF_MARGIN[self.problem.loss.name](self.signs * z)
         h = np.maximum(0, np.abs(self.targets - z) - self.problem.epsilon)
         return self.costs * (h**2 if self.problem.loss.squared else h)
 
@@ -54,8 +57,9 @@ class Slow(Simulation):
 
     def dual(self, alpha):
         C, used = self.costs, self.costs > 0
-        if self.problem.loss.kernel == "logistic":
-            d = -(xlogy(alpha, alpha) + xlogy(C - alpha, C - alpha) - xlogy(C, C))
+        if not self.problem.loss.signed:
+            p = np.divide(alpha, C, where=used, out=np.zeros_like(alpha))
+            d = C * OF_ALPHA[self.problem.loss.name](p)
         else:
             d = self.targets * alpha - self.problem.epsilon * np.abs(alpha)
             if self.problem.loss.squared:
@@ -68,7 +72,7 @@ def make_problem(kind, bias=0.0, negative_cost=0.4):
     if kind == "squared_error of classes":
         return Problem(find_loss("squared_error"), 0.7, negative_cost, 1, bias)
     loss = find_loss(kind)
-    if loss.kernel == "logistic":
+    if not loss.signed:
         return Problem(loss, 0.7, negative_cost, 1, bias)
     epsilon = 0.0 if kind == "squared_error" else EPSILON
     return Problem(loss, 0.7, 0.7, -1, bias, epsilon, classify=False)
@@ -112,7 +116,7 @@ def test_every_step_keeps_the_link_the_homes_the_box_and_never_lowers_the_dual(
             alpha, costs = sim.alphas(), sim.costs  # each has one home, or this fails
             if not problem.loss.squared:
                 assert (np.abs(alpha) <= costs).all()
-            if problem.loss.kernel == "logistic":
+            if not problem.loss.signed:
                 assert (alpha >= 0).all()
             assert (alpha[costs == 0] == 0).all()
             np.testing.assert_allclose(sim.solver.W[:, 0], sim.link(alpha), atol=1e-12)
@@ -162,7 +166,7 @@ def test_steps_reach_an_optimum_that_no_direction_improves(kind, cache_rows):
             assert sim.primal(w + size * random.normal(size=len(w))) > best
 
 
-@pytest.mark.parametrize("kind", ["epsilon_insensitive", "squared_epsilon_insensitive"])
+@pytest.mark.parametrize("kind", sorted(k for k in SEPARABLE if LOSSES[k].rests))
 def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(kind):
     X, y, blocks, problem, weights = make(kind, 8, 3, 40, 1.0)
     sim = Slow(X, y, blocks, problem, 20, 120, "gradient", 2, weights=weights)
@@ -172,12 +176,17 @@ def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(kind):
     cached = np.zeros(len(blocks[1]), bool)
     sim.working.mark_cached(1, cached)
     rows, alpha = blocks[1], sim.spill[1].values
-    e = y[rows] - sim.design()[rows] @ sim.solver.W[:, 0]
-    C = sim.costs[rows]
-    upper = np.full(len(rows), np.inf) if problem.loss.squared else C
-    rest = (alpha == 0) & (np.abs(e) <= EPSILON)
-    rest |= (alpha >= upper) & (e >= EPSILON)
-    rest |= (alpha <= -upper) & (e <= -EPSILON)
+    z, C = sim.design()[rows] @ sim.solver.W[:, 0], sim.costs[rows]
+    if problem.loss.signed:
+        e = y[rows] - z
+        upper = np.full(len(rows), np.inf) if problem.loss.squared else C
+        rest = (alpha == 0) & (np.abs(e) <= EPSILON)
+        rest |= (alpha >= upper) & (e >= EPSILON)
+        rest |= (alpha <= -upper) & (e <= -EPSILON)
+    else:  # the slope of d - α m at the end where α is
+        d, m, h = OF_ALPHA[kind], sim.signs[rows] * z, 1e-6
+        rest = (alpha == 0) & ((d(h) - d(0)) / h <= m)
+        rest |= (alpha >= C) & ((d(1) - d(1 - h)) / h >= m)
     np.testing.assert_array_equal(screen.moving, cached | (~rest & (C > 0)))
     assert 0 < np.count_nonzero(screen.moving) < len(rows)
 
@@ -191,7 +200,7 @@ def test_alphas_from_elsewhere_are_moved_inside_their_bounds(kind):
     problem.make_feasible(rows, alpha)
     C = sim.costs[blocks[0]]
     upper = np.where(C > 0, np.inf if problem.loss.squared else C, 0.0)
-    lower = 0 * upper if problem.loss.kernel == "logistic" else -upper
+    lower = -upper if problem.loss.signed else 0 * upper
     np.testing.assert_array_equal(alpha.values, np.clip(before, np.where(C > 0, lower, 0), upper))
     assert (alpha.values[C == 0] == 0).all()
 

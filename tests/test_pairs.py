@@ -12,6 +12,8 @@ from sbm.rows import Rows
 from sbm.solver import pairs as pairs_module
 from sbm.solver.pairs import (
     Fixtures,
+    PairProblem,
+    PairSweeps,
     certify_pairs,
     count_days,
     pairs_between,
@@ -113,11 +115,14 @@ class Problem:
         self.state = np.array([seed], np.uint64)
 
     def solve(self, rounds, **options):
-        options = {"block": 0, "inner_tol": 0.0, **options}
+        problem = self.problem(fixtures=options.pop("fixtures", None))
         return solve_pairs(
-            self.rows, self.home, self.beta, self.score, self.W, self.costs, rounds=rounds,
-            state=self.state, bias=self.bias, **options,
-        )  # fmt: skip
+            problem, self.home, self.score, PairSweeps(rounds, self.state, **options)
+        )
+
+    def problem(self, **options):
+        chosen = {"W": self.W, **options}
+        return PairProblem(self.rows, self.beta, costs=self.costs, bias=self.bias, **chosen)
 
     def solve_to(self, tolerance):
         """Sweep to a relative gap; return gap and primal value."""
@@ -266,8 +271,9 @@ def test_weights_multiply_the_costs_of_their_rows(bias):
     p = Problem(8, 30, 4, bias=bias)
     weight = np.random.default_rng(8).choice([0.0, 0.5, 1.0, 3.0], 30)
     p.C *= weight[:, None]
+    p.rows.weights = weight
     for _ in range(20):
-        p.solve(200, weight=weight)
+        p.solve(200)
     assert (p.beta >= 0).all()
     assert (p.beta <= p.C).all()
     assert (p.beta > p.costs.max()).any()  # the weights matter
@@ -282,10 +288,8 @@ def test_no_rows_and_no_rounds_are_no_work():
     assert p.solve(0) == p.solve(0)
     np.testing.assert_array_equal(p.score, np.full(5, 7, np.float32))
     rows = p.rows.part(0, 0)
-    totals = solve_pairs(
-        rows, p.home[:0], p.beta[:0], p.score[:0], p.W, p.costs, rounds=4, inner_tol=0.0, block=0,
-        state=p.state,
-    )  # fmt: skip
+    problem = PairProblem(rows, p.beta[:0], p.W, p.costs)
+    totals = solve_pairs(problem, p.home[:0], p.score[:0], PairSweeps(4, p.state))
     assert (totals.sweeps, totals.pair_visits, totals.gain) == (1, 0, 0)
     assert not p.W.any()
 
@@ -370,10 +374,9 @@ def test_one_visit_by_hand(sigma, bias, cost):
     g = (W[1] - W[0]) @ x - 1
     new = np.clip(0.004 - g / (2 * sigma * x @ x), 0, cost)
     expected = W + np.outer([-1, 1], sigma * (new - 0.004) * x)
-    totals = solve_pairs(
-        rows, np.zeros(1, np.int32), beta, score, W, np.array([3.0, cost]), rounds=1, inner_tol=0.0,
-        block=0, state=np.array([1], np.uint64), bias=bias, sigma=sigma,
-    )  # fmt: skip
+    problem = PairProblem(rows, beta, W, np.array([3.0, cost]), bias)
+    how = PairSweeps(1, np.array([1], np.uint64), sigma=sigma)
+    totals = solve_pairs(problem, np.zeros(1, np.int32), score, how)
     assert beta[0, 0] == pytest.approx(new, rel=1e-14)
     assert beta[0, 1] == 0
     np.testing.assert_allclose(W, expected, rtol=1e-14)
@@ -471,9 +474,7 @@ def test_the_certificate_is_the_sum_over_pairs(case):
     W = p.W + 0.1  # any will do
     W_alpha, marks = np.zeros_like(W), np.zeros(40, np.uint8)
     fixtures = Fixtures.within(np.arange(p.K, dtype=np.int32))
-    gap, loss, dual = certify_pairs(
-        p.rows, p.beta, W, W_alpha, p.costs, marks, fixtures=fixtures, bias=p.bias
-    )
+    gap, loss, dual = certify_pairs(p.problem(W=W, fixtures=fixtures), W_alpha, marks)
     assert gap == pytest.approx(p.gap_terms(W, p.beta).sum(), rel=1e-9)
     assert loss == pytest.approx((p.C * np.maximum(p.slack(W), 0)).sum(), rel=1e-12)
     assert dual == pytest.approx(p.beta.sum(), rel=1e-12)

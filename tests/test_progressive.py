@@ -1,12 +1,12 @@
 """What rows cost before they are learned, by the formulas of the losses, and when it is told."""
 
 import json
-import math
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from families import OF_MARGIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +16,6 @@ from sbm.settings import Settings
 from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import MultiProblem, OneClass
 
-OF_MARGIN = {
-    "hinge": lambda m: max(0.0, 1 - m),
-    "squared_hinge": lambda m: max(0.0, 1 - m) ** 2,
-    "log_loss": lambda m: math.log(1 + math.exp(-m)),
-    "squared_error": lambda m: (1 - m) ** 2,
-}
 OF_TARGET = {
     "epsilon_insensitive": lambda off: max(0.0, off - 0.25),
     "squared_epsilon_insensitive": lambda off: max(0.0, off - 0.25) ** 2,

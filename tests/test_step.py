@@ -187,6 +187,18 @@ def test_selection_takes_the_best_rows_that_fit_free_rows_and_small_numbers_firs
     np.testing.assert_array_equal(keep, expected)
 
 
+def test_the_seed_decides_the_order_of_visits():
+    def weights(seed):
+        X, y, blocks = make_blocks(6, 2, 30)
+        sim = Binary(X, y, blocks, make_problem(), 10, 80, "gradient", 1, seed=seed)
+        for block in range(2):
+            sim.step(block)
+        return sim.solver.W.tobytes()
+
+    assert weights(1) == weights(1)
+    assert len({weights(seed) for seed in range(4)}) == 4
+
+
 def test_a_wrong_loss_is_refused_with_the_nearest_name():
     with pytest.raises(
         ValueError, match=r"unknown loss 'hinges', known are .*did you mean 'hinge'"

@@ -90,6 +90,10 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
     ours : mapping
         Settings that were typed in our own words.
 
+    Returns
+    -------
+    dict[str, Any]
+
     Raises
     ------
     SettingsError

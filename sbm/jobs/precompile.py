@@ -12,6 +12,7 @@ import numpy as np
 
 from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED
 from sbm.settings import Settings
+from sbm.solver.losses import LOSSES
 
 __all__ = ["run"]
 
@@ -20,10 +21,8 @@ _TINY = {
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
 }
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "svc": {},
-    "svr": {"loss": "squared_epsilon_insensitive"},
-    "logistic": {"loss": "log_loss"},
-    "one_class": {"loss": "one_class"},
+    # The first loss of a kernel: one whose variables rest, so that rows are screened.
+    **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "crammer_singer"},
     "pairs": {"loss": "weston_watkins", "schedule": "pairs"},
     CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
@@ -94,7 +93,7 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
 
 
 def _names() -> None:
-    from sbm.store.libsvm import SPARE
+    from sbm.store.parsing import SPARE
     from sbm.store.vw import hash_names, parse_vw
 
     text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()

@@ -201,6 +201,10 @@ class WorkingSet:
         alpha : Alphas, changed in place
             Those of the block's rows that go home; 0 for those that are cached now. Rows that
             were not in the working set keep theirs.
+
+        Returns
+        -------
+        Evicted
         """
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))

@@ -150,12 +150,18 @@ class GapWatch:
     ----------
     tol : float
         Relative gap to reach.
+    previous : float
+        Relative estimate of the last pass.
+    ratio : float
+        Of the last certificate to its estimate; 0 before there was one.
+    since : int
+        Passes since the last certificate.
     """
 
     tol: float
     previous: float = float("inf")
     ratio: float = 0.0
-    since: int = 1  # passes since the last certificate
+    since: int = 1
 
     def is_due(self, gap: float, dual: float) -> bool:
         """Whether the gap may be below the tolerance, given a pass's estimate and dual value."""

@@ -1,7 +1,7 @@
 """The losses: what each one means, in one table.
 
 A loss names the compiled kernels of its dual problem and the numbers those kernels need. To add
-one, add a row here and, for a new dual, a file under ``kernels/``.
+one, add a row here and, for a new dual, a file under ``kernels/``; CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from sbm.errors import SettingsError
 from sbm.settings import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
 
 __all__ = ["LOSSES", "MOST_RESTING", "Loss", "find_loss"]
 
@@ -39,6 +43,8 @@ class Loss:
     kind : int or None
         What ``sbm.solver.kernels.multiclass`` calls the problem of many classes; None where they
         are one problem of two classes each.
+    of_margin : callable or None
+        The loss of margins, an array of any shape, C left out; None where it is not one of margins.
     squared : bool
         Selects the constants U and D of the dual.
     rests : bool
@@ -52,6 +58,7 @@ class Loss:
     tasks: tuple[str, ...]
     kernel: str | None
     kind: int | None
+    of_margin: Callable[[Floats], Floats] | None
     squared: bool
     rests: bool
     liblinear: tuple[int, ...]
@@ -61,18 +68,21 @@ class Loss:
         """Whether all classes share one problem: a row's loss depends on all its scores."""
         return self.kernel is None
 
+    @property
+    def signed(self) -> bool:
+        """Whether variables of a row of two classes, or with a target, may be negative."""
+        return self.kernel == "svr"
+
     def resting_values(self, costs: list[float]) -> list[float]:
         """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""
         if self.squared or not self.rests:
             return []
         values = sorted({c for c in costs if c > 0})
-        if self.kernel == "svr":
+        if self.signed:
             values = [x for c in values for x in (c, -c)]
         return values[:MOST_RESTING]
 
-    def is_free(
-        self, alpha: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.bool_]:
+    def is_free(self, alpha: Floats, cost: Floats) -> npt.NDArray[np.bool_]:
         """Whether an alpha, shape (n,), lies strictly inside its bounds."""
         size = abs(alpha)
         free: npt.NDArray[np.bool_] = size > 0
@@ -85,44 +95,65 @@ MOST_RESTING = 200  # a byte tells them apart
 _ONE_VS_REST, _CRAMMER_SINGER, _WESTON_WATKINS = range(3)
 _CLASSES, _TARGETS = ("classification",), ("regression",)
 
+
+def _hinge(margin: Floats) -> Floats:
+    return (1.0 - margin).clip(0.0)
+
+
+def _squared_hinge(margin: Floats) -> Floats:
+    return (1.0 - margin).clip(0.0) ** 2
+
+
+def _log_loss(margin: Floats) -> Floats:
+    import numpy as np
+
+    losses: Floats = np.logaddexp(0.0, -margin)
+    return losses
+
+
+def _squared_error(margin: Floats) -> Floats:
+    """Of targets ±1: (s - z)² = (1 - s z)², as s² = 1."""
+    return (1.0 - margin) ** 2
+
+
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss(
             "hinge", "max(0, 1 - m)", _CLASSES,
-            "svc", _ONE_VS_REST, squared=False, rests=True, liblinear=(3,),
+            "svc", _ONE_VS_REST, _hinge, squared=False, rests=True, liblinear=(3,),
         ),
         Loss(
             "squared_hinge", "max(0, 1 - m)²", _CLASSES,
-            "svc", _ONE_VS_REST, squared=True, rests=True, liblinear=(1, 2),
+            "svc", _ONE_VS_REST, _squared_hinge, squared=True, rests=True, liblinear=(1, 2),
         ),
         Loss(
             "log_loss", "log(1 + exp(-m))", _CLASSES,
-            "logistic", None, squared=False, rests=False, liblinear=(0, 7),
+            "logistic", None, _log_loss, squared=False, rests=False, liblinear=(0, 7),
         ),
         Loss(
             "crammer_singer", "max(0, max_c 1 - z_y + z_c)", _CLASSES,
-            None, _CRAMMER_SINGER, squared=False, rests=True, liblinear=(4,),
+            None, _CRAMMER_SINGER, None, squared=False, rests=True, liblinear=(4,),
         ),
         Loss(
             "weston_watkins", "Σ_c max(0, 1 - z_y + z_c)", _CLASSES,
-            None, _WESTON_WATKINS, squared=False, rests=True, liblinear=(),
+            None, _WESTON_WATKINS, None, squared=False, rests=True, liblinear=(),
         ),
         Loss(
             "epsilon_insensitive", "max(0, |y - z| - ε)", _TARGETS,
-            "svr", None, squared=False, rests=True, liblinear=(13,),
+            "svr", None, None, squared=False, rests=True, liblinear=(13,),
         ),
         Loss(
             "squared_epsilon_insensitive", "max(0, |y - z| - ε)²", _TARGETS,
-            "svr", None, squared=True, rests=True, liblinear=(11, 12),
+            "svr", None, None, squared=True, rests=True, liblinear=(11, 12),
         ),
         Loss(
             "squared_error", "(y - z)²", _TARGETS + _CLASSES,
-            "svr", None, squared=True, rests=False, liblinear=(),
+            "svr", None, _squared_error, squared=True, rests=False, liblinear=(),
         ),
         Loss(
             "one_class", "max(0, ρ - z)", (),
-            "one_class", None, squared=False, rests=True, liblinear=(21,),
+            "one_class", None, None, squared=False, rests=True, liblinear=(21,),
         ),
     )
 }  # fmt: skip

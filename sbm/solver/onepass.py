@@ -190,6 +190,10 @@ class OnePass:
         ----------
         rows : Rows
             In the arena, behind the caches; at most `Size.block_rows`.
+
+        Returns
+        -------
+        Totals
         """
         self.n_rows += len(rows)
         totals = Totals()
@@ -380,8 +384,8 @@ def _pad(part: State, n_outputs: int) -> State:
 
 def _mirrored(part: State, problem: Problem) -> State:
     """Swap the two classes: then all signs are others, and so are w and signed variables."""
-    signed = problem.loss.kernel == "svr"
-    return {**part, "W": -part["W"], "alpha": -part["alpha"] if signed else part["alpha"]}
+    alpha = -part["alpha"] if problem.loss.signed else part["alpha"]
+    return {**part, "W": -part["W"], "alpha": alpha}
 
 
 def two_codes(positive: int) -> tuple[int, int]:

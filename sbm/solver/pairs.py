@@ -19,8 +19,8 @@ from sbm.compiled import load
 from sbm.rows import Rows
 
 __all__ = [
-    "CHUNK", "Fixtures", "PairTotals", "certify_pairs", "count_days", "pairs_between", "pairs_of",
-    "solve_pairs",
+    "CHUNK", "Fixtures", "PairProblem", "PairSweeps", "PairTotals", "certify_pairs", "count_days",
+    "pairs_between", "pairs_of", "solve_pairs",
 ]  # fmt: skip
 
 Spread = Callable[..., Iterable[Any]]
@@ -163,57 +163,49 @@ class Fixtures:
         return cls(max(n, m), lambda day: pairs_between(n, m, day), place, columns)
 
 
-def solve_pairs(
-    rows: Rows,
-    home: npt.NDArray[np.int32],
-    beta: npt.NDArray[np.float64],
-    score: npt.NDArray[np.float32],
-    W: npt.NDArray[np.float64],
-    costs: npt.NDArray[np.float64],
-    *,
-    rounds: int,
-    inner_tol: float,
-    block: int,
-    state: npt.NDArray[np.uint64],
-    bias: float = 0.0,
-    sigma: float = 1.0,
-    chunk: int = CHUNK,
-    ahead: int = AHEAD,
-    spread: Spread = map,
-    tasks: int = 1,
-    weight: npt.NDArray[np.float64] | None = None,
-    fixtures: Fixtures | None = None,
-) -> PairTotals:
-    """Run bounded sweeps over all β of a working set.
+@dataclass(frozen=True)
+class PairProblem:
+    """Rows, their variables and weights, and who meets whom.
 
-    A sweep takes the match days in a fresh random order, and ends one before the next begins.
-    Nothing that comes out depends on `spread` and `tasks`.
-
-    Parameters
+    Attributes
     ----------
     rows : Rows
-        The n rows of the working set, y int32 class codes.
-    home : ndarray, shape (n,), int32
-    beta : ndarray, shape (n, n_classes), float64, C-contiguous, in place
+        The n rows of the working set, y int32 class codes; their weights multiply their costs.
+    beta : ndarray, shape (n, n_classes), float64, C-contiguous
         β_ic; β_iy is 0 and stays so.
-    score : ndarray, shape (n,), float32, in place
-        Cache score: the largest of the scores of the row's β, each at its last visit; -inf for
-        rows with cost 0.
-    W : ndarray, shape (n_classes, n_weights), float64, C-contiguous, in place
+    W : ndarray, shape (n_classes, n_weights), float64, C-contiguous
         Weights by classes: the transpose of what the rest of the solver calls W. The last column
         is the bias feature's, if there is one.
     costs : ndarray, shape (n_classes,), float64
         C_i of the rows of each class; those with cost 0 are never visited.
+    bias : float
+        Value of the extra feature; 0 for none.
+    fixtures : Fixtures, optional
+        Default: all classes meet each other, and have their places in W and β by number.
+    """
+
+    rows: Rows
+    beta: Floats
+    W: Floats
+    costs: Floats
+    bias: float = 0.0
+    fixtures: Fixtures | None = None
+
+
+@dataclass(frozen=True)
+class PairSweeps:
+    """How the pairs are swept over.
+
+    Attributes
+    ----------
     rounds : int
         Most sweeps.
+    state : ndarray, shape (1,), uint64, changed in place
+        Random generator; any number will do.
     inner_tol : float
         End after a first sweep whose largest violation is not above.
     block : int
         Rows with home == block count towards the gap estimate.
-    state : ndarray, shape (1,), uint64, in place
-        Random generator; any number will do.
-    bias : float
-        Value of the extra feature; 0 for none.
     sigma : float
         1 on one machine; scales curvature and step of W when several are added up.
     chunk : int
@@ -225,66 +217,86 @@ def solve_pairs(
         the calls may run at the same time.
     tasks : int
         Most parts that the pairs of a day are divided into; fewer where there is little work.
-    weight : ndarray, shape (n,), float64, or None for ones
-        Multiplies the cost of each row.
-    fixtures : Fixtures, optional
-        Default: all classes meet each other, and have their places in W and β by number.
+    """
+
+    rounds: int
+    state: npt.NDArray[np.uint64]
+    inner_tol: float = 0.0
+    block: int = 0
+    sigma: float = 1.0
+    chunk: int = CHUNK
+    ahead: int = AHEAD
+    spread: Spread = map
+    tasks: int = 1
+
+
+def solve_pairs(
+    problem: PairProblem,
+    home: npt.NDArray[np.int32],
+    score: npt.NDArray[np.float32],
+    how: PairSweeps,
+) -> PairTotals:
+    """Run bounded sweeps over all β of a working set; change β and W in place.
+
+    A sweep takes the match days in a fresh random order, and ends one before the next begins.
+    Nothing that comes out depends on `how.spread` and `how.tasks`.
+
+    Parameters
+    ----------
+    problem : PairProblem
+    home : ndarray, shape (n,), int32
+    score : ndarray, shape (n,), float32, in place
+        Cache score: the largest of the scores of the row's β, each at its last visit; -inf for
+        rows with cost 0.
+    how : PairSweeps
 
     Returns
     -------
     PairTotals
     """
-    fixtures = fixtures or Fixtures.within(np.arange(len(costs), dtype=np.int32))
-    league = _League(
-        rows, weight, home == block, fixtures, beta, W, costs, float(bias), float(sigma), chunk,
-        ahead,
-    )  # fmt: skip
+    league = _League(problem, home == how.block, how.sigma, how.chunk, how.ahead)
     totals = PairTotals()
-    for sweep in range(rounds):
-        random = np.random.default_rng(int(state[0]))
-        seed, state[0] = random.integers(2**64, size=2, dtype=np.uint64)
-        league.sweep(random.permutation(fixtures.n_days), seed, spread, tasks, totals)
-        if totals.violation == 0.0 or (sweep == 0 and totals.violation <= inner_tol):
+    for sweep in range(how.rounds):
+        random = np.random.default_rng(int(how.state[0]))
+        seed, how.state[0] = random.integers(2**64, size=2, dtype=np.uint64)
+        league.sweep(random.permutation(league.n_days), seed, how.spread, how.tasks, totals)
+        if totals.violation == 0.0 or (sweep == 0 and totals.violation <= how.inner_tol):
             break
         league.counted[:] = False  # what is left of the gap is not met for the first time
-    totals.visits = totals.pair_visits // max(1, len(costs) - 1)
+    totals.visits = totals.pair_visits // max(1, len(problem.costs) - 1)
     if totals.sweeps > 0:
         score[league.order] = league.score
     return totals
 
 
 def certify_pairs(
-    rows: Rows,
-    beta: npt.NDArray[np.float64],
-    W: npt.NDArray[np.float64],
-    W_alpha: npt.NDArray[np.float64],
-    costs: npt.NDArray[np.float64],
+    problem: PairProblem,
+    W_alpha: Floats,
     marks: npt.NDArray[np.uint8],
     *,
-    fixtures: Fixtures,
-    bias: float = 0.0,
     spread: Spread = map,
     tasks: int = 1,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Sum up what the pairs of classes contribute to the certificate at fixed W and β.
 
     Nothing that comes out depends on `spread` and `tasks`.
 
     Parameters
     ----------
+    problem : PairProblem
     W_alpha : ndarray, like W, added to in place
         The weights that belong to β.
     marks : ndarray, shape (n,), uint8, in place
         1 is set where a variable of the row is above 0, and 2 where one is inside its bounds.
-    others : as in `solve_pairs`; nothing of these is changed
+    spread, tasks : callable, int
+        As of `PairSweeps`.
 
     Returns
     -------
     ndarray, shape (3,), float64
         Σ g_i, Σ φ_i, Σ d_i.
     """
-    counted = np.zeros(len(rows), np.bool_)
-    league = _League(rows, rows.weights, counted, fixtures, beta, W, costs, float(bias))
+    league = _League(problem, np.zeros(len(problem.rows), np.bool_))
     return league.certify(W_alpha, marks, spread, tasks)
 
 
@@ -297,18 +309,13 @@ class _League:
 
     def __init__(
         self,
-        rows: Rows,
-        weight: npt.NDArray[np.float64] | None,
+        problem: PairProblem,
         counted: npt.NDArray[np.bool_],
-        fixtures: Fixtures,
-        beta: npt.NDArray[np.float64],
-        W: npt.NDArray[np.float64],
-        costs: npt.NDArray[np.float64],
-        bias: float,
         sigma: float = 1.0,
         chunk: int = CHUNK,
         ahead: int = AHEAD,
     ) -> None:
+        rows, costs, bias = problem.rows, problem.costs, float(problem.bias)
         n, n_classes = len(rows), len(costs)
         # Of small integers numpy's stable sort is a counting sort.
         codes = rows.y.astype(np.min_scalar_type(max(0, n_classes - 1)))
@@ -321,12 +328,13 @@ class _League:
         norms = np.empty(n)
         starts = rows.starts[self.order]
         kernels.norms(starts, lengths, rows.values, bias, norms)
-        sorted_weight = None if weight is None else weight[self.order]
-        self._rows = (starts, lengths, norms, sorted_weight)
-        self._fixtures = fixtures
+        weight = None if rows.weights is None else rows.weights[self.order]
+        self._rows = (starts, lengths, norms, weight)
+        fixtures = problem.fixtures or Fixtures.within(np.arange(n_classes, dtype=np.int32))
+        self._fixtures, self.n_days = fixtures, fixtures.n_days
         self._nonzeros = rows.indices, rows.values
-        self._problem = beta, fixtures.column, W, fixtures.place, costs, bias
-        self._tuning = sigma, chunk, LEAST_CHUNKS, ahead
+        self._problem = problem.beta, fixtures.column, problem.W, fixtures.place, costs, bias
+        self._tuning = float(sigma), chunk, LEAST_CHUNKS, ahead
         self._visited = np.where(costs > 0, np.diff(self.first), 0)
         nonzeros = np.bincount(codes, weights=rows.lengths, minlength=n_classes).astype(np.int64)
         self._loads = np.where(costs > 0, nonzeros + VISIT * self._visited, 0)
@@ -366,7 +374,7 @@ class _League:
         sums = np.zeros(3)
         beta, column, W, place, costs, bias = self._problem
         starts, lengths, _, weight = self._rows
-        for pairs in self._pairs_with_rows(range(self._fixtures.n_days)):
+        for pairs in self._pairs_with_rows(range(self.n_days)):
             stats = np.empty((len(pairs), 3))
 
             def look(part: Part, pairs: Pairs = pairs, stats: Floats = stats) -> None:

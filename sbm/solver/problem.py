@@ -20,7 +20,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.losses import Loss
-from sbm.solver.pairs import solve_pairs
+from sbm.solver.pairs import PairProblem, PairSweeps, solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Problem:
         upper = self.costs(rows.y, rows.weights)
         if self.loss.squared:
             upper = np.where(upper > 0, np.inf, 0.0)
-        lower: Any = -upper if self.loss.kernel == "svr" else 0.0
+        lower: Any = -upper if self.loss.signed else 0.0
         np.clip(alpha.values, lower, upper, out=alpha.values)
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -537,15 +537,17 @@ class MultiProblem:
         """Sweep by pairs of classes, which needs weights by classes and all variables of a row."""
         n = work.n
         rows = Rows(
-            work.starts[:n], work.lengths[:n], work.arena.indices, work.arena.values, work.y[:n]
-        )
+            work.starts[:n], work.lengths[:n], work.arena.indices, work.arena.values, work.y[:n],
+            _first(work.weights, n),
+        )  # fmt: skip
         beta = pool.spread(n, self.n_outputs)
         by_class = np.ascontiguousarray(W.T)
-        totals = solve_pairs(
-            rows, work.home[:n], beta, work.score[:n], by_class, self.costs, rounds=how.rounds,
-            inner_tol=how.inner_tol, block=how.block, state=how.state, bias=self.bias,
-            sigma=how.sigma, weight=_first(work.weights, n), spread=how.spread, tasks=how.tasks,
+        problem = PairProblem(rows, beta, by_class, self.costs, self.bias)
+        sweeps = PairSweeps(
+            how.rounds, how.state, how.inner_tol, how.block, how.sigma, spread=how.spread,
+            tasks=how.tasks,
         )  # fmt: skip
+        totals = solve_pairs(problem, work.home[:n], work.score[:n], sweeps)
         W[:] = by_class.T
         pool.gather(beta, work.home[:n])
         stats = [totals.gain, totals.gap, totals.visits, totals.updates, totals.sweeps, 0.0]

@@ -183,6 +183,10 @@ class Solver:
         Parameters
         ----------
         block, n_rows : int
+
+        Returns
+        -------
+        Screen
         """
         np.copyto(self.W_seen, self.W)
         moving = np.zeros(n_rows, np.bool_)

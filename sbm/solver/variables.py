@@ -136,7 +136,7 @@ class ListPool:
     def __init__(
         self, block_rows: int, cache_rows: int, row_variables: int, n_homes: int, n_outputs: int = 0
     ) -> None:
-        self._kernels = load("sbm.solver.kernels.multiclass")
+        self._kernels = load("sbm.solver.kernels.lists")
         self.capacity = block_rows + cache_rows
         self.held_limit = block_rows * row_variables
         self.cache_limit = cache_rows * (row_variables + 1)

@@ -379,6 +379,10 @@ def decode(
         Memory that the wanted arrays may take. Default: 16 MB an array, or 4096 times its bytes
         here.
 
+    Returns
+    -------
+    Container
+
     Raises
     ------
     StoreError
@@ -448,6 +452,10 @@ def read(
     crc32, most_bytes : int, optional
     is_own : bool
         Whether it is a file of a store or run, which is no link; one that the user names may be.
+
+    Returns
+    -------
+    Container
     """
     where, arrays = str(path), {}
     allowance = _Allowance(most_bytes)

@@ -264,7 +264,17 @@ def _arrays_of(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Where a chunk lies and how much it holds (offset and size in bytes)."""
+    """Where a chunk lies and how much it holds.
+
+    Attributes
+    ----------
+    block : int
+    offset, size : int
+        Bytes, in the block's file.
+    rows, nnz : int
+    crc32 : int or None
+        Of its header; None where an older version noted none.
+    """
 
     block: int
     offset: int

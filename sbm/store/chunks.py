@@ -36,6 +36,10 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
     chunks : iterable of (X, y)
     name : str
         What the manifest calls them.
+
+    Returns
+    -------
+    Source
     """
     size = 0
     if isinstance(chunks, Sequence):
@@ -61,6 +65,10 @@ def read_chunks(
         Type of the values.
     largest_row : int
         Most nonzeros of a row.
+
+    Yields
+    ------
+    RowPiece
 
     Raises
     ------
@@ -143,6 +151,15 @@ def csr_pieces(
     largest_row: int,
 ) -> Iterator[_Cut]:
     """Cut a CSR matrix whose `indptr` is sound into pieces, copies of a bounded number of rows.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        The matrix; ids from 0 or 1, as they are.
+    place : callable
+        Says in words where a row is, given its number.
+    largest_row : int
+        Nonzeros of a row that are allowed.
 
     Yields
     ------

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +12,10 @@ from sbm.errors import DataError, SettingsError
 from sbm.settings import nearest
 from sbm.store.chunks import read_chunks
 from sbm.store.inputs import HASH_BITS, InputOptions
-from sbm.store.libsvm import ParsedText, TextError, TextParser, parse_text
+from sbm.store.libsvm import explain_text, parse_text
 from sbm.store.npz import read_npz
 from sbm.store.parquet import read_parquet
+from sbm.store.parsing import ParsedText, TextError, TextParser
 from sbm.store.pieces import RowPiece, convert_pieces
 from sbm.store.table import read_table
 from sbm.store.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
@@ -64,7 +64,7 @@ class Format:
     endings: tuple[str, ...]
     parser: Callable[[InputOptions], TextParser] | None = None
     read: Callable[..., Iterator[RowPiece]] | None = None
-    explain: Callable[[TextError], str] = attrgetter("message")
+    explain: Callable[[TextError], str] = explain_text
     is_hashed: bool = False
     is_stream: bool = True
     memory: int = 0

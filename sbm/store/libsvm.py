@@ -9,18 +9,22 @@ numbers, rounded correctly to float64; ``inf`` and ``nan`` are refused. Ids are 
 2^63 - 1 in any order, each at most once in a row.
 """
 
-import math
-from dataclasses import dataclass, replace
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.store.parsing import (
+    LARGEST_VALUE,
+    Arrays,
+    Counts,
+    ParsedText,
+    Room,
+    TextError,
+    parse_lines,
+    token_at,
+)
 
-__all__ = [
-    "LARGEST_VALUE", "SPARE", "ParsedText", "Room", "TextError", "TextParser", "parse_text",
-]  # fmt: skip
+__all__ = ["explain_text", "parse_text"]
 
 kernels = load("sbm.store.kernels.text")
 
@@ -41,106 +45,7 @@ _REASONS = (
 )
 _DUPLICATE = 8
 
-# Magnitudes above these are refused: all that rounds to a finite number of the type is allowed.
-LARGEST_VALUE = {
-    "float32": math.nextafter(math.ldexp(2 - 2**-24, 127), 0),
-    "float64": math.ldexp(2 - 2**-52, 1023),
-}
-
-SPARE = 66  # bytes behind the text: two newlines, and 64 that are read but mean nothing
-
 _LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
-
-
-@dataclass(frozen=True)
-class TextError:
-    """One refused line.
-
-    Attributes
-    ----------
-    line : int
-        Line number within the parsed text, from 1.
-    code : int
-        Reason, a position in the module's table of messages.
-    token : str
-        The offending piece of the line, shortened to 40 characters.
-    """
-
-    line: int
-    code: int
-    token: str
-
-    @property
-    def message(self) -> str:
-        """What was found and what is expected, without the place."""
-        return _REASONS[self.code].format(token=repr(self.token))
-
-
-@dataclass(frozen=True)
-class ParsedText:
-    """The rows of a piece of text, with ids as they stand in the text.
-
-    Attributes
-    ----------
-    labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64
-    ids : ndarray, shape (nnz,), int64
-        Feature ids, strictly increasing within a row.
-    values : ndarray, shape (nnz,), float32 or float64, or None
-        None when every value is 1.
-    n_lines : int
-        Lines read, empty ones and refused ones included.
-    errors : list of TextError
-        Refused lines, the first ones only when there are many.
-    n_errors : int
-        How many lines were refused.
-    """
-
-    labels: npt.NDArray[np.float64]
-    indptr: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
-    values: npt.NDArray[np.floating] | None
-    n_lines: int
-    errors: list[TextError]
-    n_errors: int
-
-    def copy(self) -> "ParsedText":
-        """The same in arrays of its own."""
-        values = None if self.values is None else self.values.copy()
-        return replace(
-            self, labels=self.labels.copy(), indptr=self.indptr.copy(), ids=self.ids.copy(),
-            values=values,
-        )  # fmt: skip
-
-
-class Room:
-    """Arrays for all that a text of some size can hold; most of them are never touched.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of text.
-    dtype : {"float32", "float64"}
-        Type of the values.
-    """
-
-    def __init__(self, size: int, dtype: str) -> None:
-        self.size, self.dtype = size, dtype
-        # A row takes at least "1\n", a feature at least " 1:1".
-        self.labels = np.empty(size // 2 + 1)
-        self.indptr = np.zeros(size // 2 + 2, np.int64)
-        self.ids = np.empty(size // 4 + 1, np.int64)
-        self.values = np.empty(size // 4 + 1, dtype)
-
-
-class TextParser(Protocol):
-    """What makes rows of whole lines, as `parse_text` does."""
-
-    def __call__(
-        self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
-    ) -> ParsedText:
-        """Parse a piece of text."""
-        ...
 
 
 def parse_text(
@@ -175,35 +80,30 @@ def parse_text(
         Views of `room`, good until it is used again. With `skip` false and an error, holds only
         the rows before the refused line.
     """
-    if size and text[size - 1] != 10:
-        text[size] = 10
-        size += 1
-    text[size] = 10
-    if room is None or room.size < size or room.dtype != dtype:
-        room = Room(size, dtype)
-    labels, indptr, ids, values = room.labels, room.indptr, room.ids, room.values
-    errors = np.empty((max_errors, 3), np.int64)
-    hard = np.empty((1024, 4), np.int64)
-    bits = np.empty(1, np.uint64)
-    limit = LARGEST_VALUE[dtype]
-    while True:
-        rows, nnz, lines, ones, n_errors, n_hard = kernels.parse(
-            text, size, limit, skip, labels, indptr, ids, values, errors, hard, bits
-        )
-        if n_hard <= len(hard):
-            break
-        hard = np.empty((n_hard, 4), np.int64)
-    _resolve(text, hard[:n_hard], labels, indptr, ids, values)
-    described = [_describe(text, *map(int, row)) for row in errors[:n_errors]]
-    return ParsedText(
-        labels=labels[:rows],
-        indptr=indptr[: rows + 1],
-        ids=ids[:nnz],
-        values=None if ones else values[:nnz],
-        n_lines=int(lines),
-        errors=described,
-        n_errors=int(n_errors),
-    )
+
+    def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
+        fits = room is not None and room.size >= size and room.dtype == dtype
+        into = room if room is not None and fits else Room(size, dtype)
+        labels, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
+        hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
+        while True:
+            *counts, n_hard = kernels.parse(
+                text, size, LARGEST_VALUE[dtype], skip, labels, indptr, ids, values, errors, hard,
+                bits,
+            )  # fmt: skip
+            if n_hard <= len(hard):
+                break
+            hard = np.empty((n_hard, 4), np.int64)
+        _resolve(text, hard[:n_hard], labels, indptr, ids, values)
+        rows, nnz, lines, ones, n_errors = counts
+        return arrays, (rows, nnz, lines, ones, n_errors)
+
+    return parse_lines(text, size, dtype, max_errors, read, _describe)
+
+
+def explain_text(error: TextError) -> str:
+    """Say what was found in a refused line, and what is expected."""
+    return _REASONS[error.code].format(token=repr(error.token))
 
 
 def _resolve(
@@ -227,8 +127,4 @@ def _resolve(
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:
     if code == _DUPLICATE:
         return TextError(line, code, str(where))
-    token = text[where : where + 200].tobytes()
-    for blank in b" \t\r\n\v\f#":
-        token = token.split(bytes([blank]), 1)[0]
-    shown = token.decode("utf-8", "replace")
-    return TextError(line, code, shown if len(shown) <= 40 else shown[:37] + "...")
+    return TextError(line, code, token_at(text, where, b" \t\r\n\v\f#"))

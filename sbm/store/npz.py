@@ -98,6 +98,10 @@ def read_npz(
     largest_row : int
         Most nonzeros of a row.
 
+    Yields
+    ------
+    RowPiece
+
     Raises
     ------
     DataError

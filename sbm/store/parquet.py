@@ -53,6 +53,10 @@ def read_parquet(
     largest_row : int
         Most nonzeros of a row.
 
+    Yields
+    ------
+    RowPiece
+
     Raises
     ------
     DataError

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.settings import format_number
-from sbm.store.libsvm import LARGEST_VALUE, ParsedText
+from sbm.store.parsing import LARGEST_VALUE, ParsedText
 from sbm.store.text import PIECE, Source
 
 __all__ = [
@@ -83,6 +83,10 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
         Has the digest afterwards.
     paths : sequence of Path
         One behind the other.
+
+    Yields
+    ------
+    None
     """
     is_over = threading.Event()
     with ThreadPoolExecutor(1, "sbm-digest") as pool:
@@ -175,6 +179,10 @@ def checked_rows(
         Takes the rows, wrong ones included.
     refused : mapping of int to str
         What was found wrong already, by row.
+
+    Returns
+    -------
+    RowPiece
     """
     nnz = kernels.sort_rows(indptr, ids, values)
     ids, values = ids[:nnz], values[:nnz]

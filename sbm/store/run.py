@@ -217,6 +217,10 @@ class Run:
         out : Alphas, optional
             Where to put them: of as many rows as the block.
 
+        Returns
+        -------
+        Alphas
+
         Raises
         ------
         StoreError

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import LARGEST_VALUE
+from sbm.store.parsing import LARGEST_VALUE
 from sbm.store.pieces import LARGEST_ROW, RowPiece, checked_rows, refuse_long_row
 from sbm.store.text import PIECE, Source, unpacked
 from sbm.store.vw import hash_names
@@ -62,6 +62,10 @@ def read_table(
         Type of the values.
     largest_row : int
         Most cells of a row.
+
+    Yields
+    ------
+    RowPiece
 
     Raises
     ------

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +23,7 @@ import zstandard
 from sbm.errors import DataError
 from sbm.store.buffers import Buffers
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import SPARE, ParsedText, Room, TextError, TextParser, parse_text
+from sbm.store.libsvm import explain_text, parse_text
 from sbm.store.live import (
     TAIL,
     Interruptible,
@@ -37,6 +36,7 @@ from sbm.store.live import (
     is_replay,
     put_back,
 )  # fmt: skip
+from sbm.store.parsing import SPARE, ParsedText, Room, TextError, TextParser
 
 __all__ = [
     "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
@@ -67,6 +67,8 @@ class Source:
         Lines, rows taken and lines refused so far.
     sha256 : str
         Of the bytes on disk, once the end is reached.
+    problems : list of str
+        What the first of the refused lines were refused for.
     place, before : Place
         Where the text that was yielded ends, and where its last piece begins; set `place` before
         reading to go on from there.
@@ -558,7 +560,7 @@ def convert_sources(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
-    explain: Callable[[TextError], str] = attrgetter("message"),
+    explain: Callable[[TextError], str] = explain_text,
     patience: Patience | None = None,
 ) -> Iterator[tuple[Source, T]]:
     """Parse sources in threads, convert the pieces there, and yield them in order.

@@ -19,7 +19,17 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import LARGEST_VALUE, ParsedText, Room, TextError, TextParser
+from sbm.store.parsing import (
+    LARGEST_VALUE,
+    Arrays,
+    Counts,
+    ParsedText,
+    Room,
+    TextError,
+    TextParser,
+    parse_lines,
+    token_at,
+)
 
 __all__ = ["explain_vw", "hash_names", "parse_vw", "vw_parser"]
 
@@ -92,42 +102,26 @@ def parse_vw(
         Views of `room`, good until it is used again. With `skip` false and an error, holds only
         the rows before the refused line.
     """
-    if size and text[size - 1] != 10:
-        text[size] = 10
-        size += 1
-    text[size] = 10
-    if room is None or room.size < size:
-        room = Room(size, "float64")
-    ids, values = room.ids, room.values
-    if values.dtype != np.float64:
-        values = np.empty(len(ids))
-    errors = np.empty((max_errors, 3), np.int64)
-    bits = np.empty(1, np.uint64)
-    while True:
-        rows, nnz, lines, ones, n_errors = kernels.parse(
-            text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip, room.labels,
-            room.indptr, ids, values, errors, bits,
-        )  # fmt: skip
-        if rows >= 0:
-            break
-        ids, values = np.empty(2 * len(ids), np.int64), np.empty(2 * len(ids))  # short names
-    return ParsedText(
-        labels=room.labels[:rows],
-        indptr=room.indptr[: rows + 1],
-        ids=ids[:nnz],
-        values=None if ones else values[:nnz].astype(dtype, copy=False),
-        n_lines=int(lines),
-        errors=[_describe(text, *map(int, row)) for row in errors[:n_errors]],
-        n_errors=int(n_errors),
-    )
+
+    def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
+        into = room if room is not None and room.size >= size else Room(size, "float64")
+        labels, indptr, ids = into.labels, into.indptr, into.ids
+        values = into.values if into.dtype == "float64" else np.empty(len(ids))
+        bits = np.empty(1, np.uint64)
+        while True:
+            counts = kernels.parse(
+                text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip, labels,
+                indptr, ids, values, errors, bits,
+            )  # fmt: skip
+            if counts[0] >= 0:
+                return (labels, indptr, ids, values), counts
+            ids, values = np.empty(2 * len(ids), np.int64), np.empty(2 * len(ids))  # short names
+
+    return parse_lines(text, size, dtype, max_errors, read, _describe)
 
 
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:
-    token = text[where : where + 200].tobytes()
-    for end in b" \t\r\n|":
-        token = token.split(bytes([end]), 1)[0]
-    shown = token.decode("utf-8", "replace")
-    return TextError(line, code, shown if len(shown) <= 40 else shown[:37] + "...")
+    return TextError(line, code, token_at(text, where, b" \t\r\n|"))
 
 
 def hash_names(names: Sequence[bytes], hash_bits: int) -> npt.NDArray[np.int64]:

@@ -77,6 +77,10 @@ def sorted_rows(
     plan : ClassPlan
     progress : Progress
 
+    Yields
+    ------
+    SortedRows
+
     Raises
     ------
     StoreError

@@ -32,7 +32,7 @@ from sbm.jobs.training.setup import time_left
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate
-from sbm.solver.pairs import Fixtures, certify_pairs, solve_pairs
+from sbm.solver.pairs import Fixtures, PairProblem, PairSweeps, certify_pairs, solve_pairs
 from sbm.solver.problem import TOO_LARGE, MultiProblem, squared_norm
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.run import Run
@@ -116,7 +116,20 @@ def divide(store: BlockStore, settings: Settings, comm: Comm) -> Division:
 
 @dataclass(frozen=True)
 class Job:
-    """What a training is asked to do, and with whom."""
+    """What a training is asked to do, and with whom.
+
+    Attributes
+    ----------
+    settings : Settings
+    comm : Comm
+    is_stopped : callable
+        Whether somebody wants it to end.
+    progress : Progress
+    begin : float
+        When it began.
+    itself : dict
+        Its identity.
+    """
 
     settings: Settings
     comm: Comm
@@ -310,18 +323,21 @@ class Training:
 
     def _solve(self, part: Part, rows: Rows, alpha: Lists) -> tuple[float, float, int, int]:
         """Sweep over a piece, and keep its variables; return gain, gap, visits and updates."""
-        problem, here = self.division.problem, self._field(part, rows)
+        here = self._field(part, rows)
         beta = here.spread(alpha, self.division.column)
         seeds = [self.settings.seed, self.ledger.passes, part.pair, part.cut]
         state = np.random.SeedSequence(seeds).generate_state(1, np.uint64).astype(np.uint64)
-        totals = solve_pairs(
-            here.rows, np.zeros(len(rows), np.int32), beta, np.empty(len(rows), np.float32),
-            self.W.table, problem.costs[here.classes], rounds=self.ledger.rounds[-1],
-            inner_tol=0.0, block=0, state=state, bias=problem.bias, spread=self._team.map,
-            tasks=self._threads, fixtures=here.fixtures,
-        )  # fmt: skip
+        how = PairSweeps(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
+        home, score = np.zeros(len(rows), np.int32), np.empty(len(rows), np.float32)
+        totals = solve_pairs(self._meeting(here, beta), home, score, how)
         self.run_files.store(part.number, here.gather(beta))
         return totals.gain, totals.gap, totals.pair_visits, totals.updates
+
+    def _meeting(self, here: _Field, beta: Floats) -> PairProblem:
+        """Return the problem of the pairs of classes of a piece."""
+        problem = self.division.problem
+        costs = problem.costs[here.classes]
+        return PairProblem(here.rows, beta, self.W.table, costs, problem.bias, here.fixtures)
 
     def _field(self, part: Part, rows: Rows) -> _Field:
         """Return the rows and classes of a piece by their own numbers."""
@@ -451,11 +467,9 @@ class Training:
         self, part: Part, rows: Rows, alpha: Lists, marks: Sequence[npt.NDArray[np.uint8]]
     ) -> Floats:
         """Return what a piece adds to gap, primal and dual; mark its rows."""
-        problem, here = self.division.problem, self._field(part, rows)
-        mine = np.zeros(len(rows), np.uint8)
+        here, mine = self._field(part, rows), np.zeros(len(rows), np.uint8)
         sums = certify_pairs(
-            here.rows, here.spread(alpha, self.division.column), self.W.table, self.W_alpha.table,
-            problem.costs[here.classes], mine, fixtures=here.fixtures, bias=problem.bias,
+            self._meeting(here, here.spread(alpha, self.division.column)), self.W_alpha.table, mine,
             spread=self._team.map, tasks=self._threads,
         )  # fmt: skip
         for chunk, first in zip(part.piece.chunks, _firsts(part.piece.chunks), strict=True):

@@ -101,6 +101,10 @@ def plan_classes(
     n_weights : int
         Weights of a class.
 
+    Returns
+    -------
+    ClassPlan
+
     Raises
     ------
     MemoryPlanError
@@ -161,6 +165,10 @@ def cut_meeting(plan: ClassPlan, sides: Sequence[Sequence[Chunk]]) -> list[Piece
     plan : ClassPlan
     sides : sequence of sequence of Chunk
         Chunks of each of the blocks.
+
+    Returns
+    -------
+    list[Piece]
     """
     most = max(map(len, sides))
     least = sum(map(plan.bytes_of, sides)) // plan.room

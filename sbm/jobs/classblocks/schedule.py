@@ -114,6 +114,10 @@ def make_schedule(n_blocks: int, n_ranks: int, work: Sequence[int] | None = None
     work : sequence of int, optional
         What each block adds to a meeting: as blocks have equally many classes, its rows or
         nonzeros. Default: equal shares.
+
+    Returns
+    -------
+    Schedule
     """
     work = work or [1] * n_blocks
     loads = [0] * n_ranks

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sbm.store.buffers import Buffers
 from sbm.store.idtable import IdTable, drop_unknown
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 
 __all__ = ["CodedText", "Labels"]
 

@@ -89,7 +89,19 @@ def count_features(
     pool: ThreadPoolExecutor,
     progress: Progress,
 ) -> Counted:
-    """Read the sources a first time, and put the ids that are to be kept into the table."""
+    """Read the sources a first time, and put the ids that are to be kept into the table.
+
+    Parameters
+    ----------
+    sources, options, pool, progress
+        Of the split.
+    ids : IdTable
+        Gets the ids.
+
+    Returns
+    -------
+    Counted
+    """
     again = [source.again() for source in sources]  # what the second reading counts is kept
     counter = FeatureCounter(ids, options)
     read_sources("count", again, counter, options, pool, progress)

@@ -34,6 +34,10 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
     force : bool
         Replace the one that is there.
 
+    Yields
+    ------
+    Path
+
     Raises
     ------
     StoreError
@@ -93,6 +97,10 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
     n_shards : int
     force : bool
         Replace those that are there.
+
+    Yields
+    ------
+    Path
 
     Raises
     ------

@@ -24,7 +24,17 @@ PIECE_FACTOR = 5  # bytes held for each byte of text being parsed
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The arguments of `sbm.split` that decide what a store looks like, checked."""
+    """The arguments of `sbm.split` that decide what a store looks like, checked.
+
+    Attributes
+    ----------
+    blocks, block_size : int or None
+        How many blocks, or their bytes.
+    dtype, seed, shuffle, level, threads, mem, skip, min_count
+        As of `sbm.split`.
+    least_blocks : int
+        Fewest blocks, where their number is chosen.
+    """
 
     blocks: int | None
     block_size: int | None

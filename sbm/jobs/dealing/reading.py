@@ -12,7 +12,7 @@ from sbm.settings import format_size
 from sbm.store.buffers import Buffers
 from sbm.store.formats import convert_inputs
 from sbm.store.idtable import IdTable
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 from sbm.store.text import PIECE, Source
 
 __all__ = ["read_sources", "refuse_once_only", "require_second_reading"]
@@ -36,7 +36,19 @@ def read_sources(
     progress: Progress,
     only_known: bool = False,
 ) -> None:
-    """Parse everything and hand it over, without the features that are in no table if so wanted."""
+    """Parse everything and hand it over.
+
+    Parameters
+    ----------
+    what : str
+        What progress calls it.
+    sources, options, pool, progress
+        Of the split.
+    taker : Taker
+        Is given the pieces, in order.
+    only_known : bool
+        Leave out the features that are in no table.
+    """
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
     progress.start(what, total if known else None)

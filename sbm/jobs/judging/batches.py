@@ -15,7 +15,7 @@ from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.formats import convert_inputs, names_record, open_inputs
 from sbm.store.idtable import IdTable
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import ParsedText
+from sbm.store.parsing import ParsedText
 from sbm.store.text import Source
 
 __all__ = ["SCORES", "check_input", "read_batches", "sources_of"]
@@ -47,6 +47,10 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
         What makes the same ids of the same names again, of the model or of its store.
     kind : str, optional
         Format of `data`. Default: by its name.
+
+    Returns
+    -------
+    list[Source] | None
 
     Raises
     ------

@@ -127,6 +127,10 @@ def within_limit(
     note : callable
         Is told where the plan is another one than that for `mem`.
 
+    Returns
+    -------
+    AnyPlan
+
     Raises
     ------
     MemoryPlanError

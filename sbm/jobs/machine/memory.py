@@ -249,6 +249,10 @@ def plan_with_less(
         The plan that was too large.
     cache_frac, shape : see `plan_training`
 
+    Returns
+    -------
+    MemoryPlan
+
     Raises
     ------
     MemoryPlanError

@@ -78,6 +78,10 @@ def prefetched(
     pool : Executor
         Runs `load`; see `loading_thread`.
 
+    Yields
+    ------
+    Loaded[Item, Coming, Result]
+
     Raises
     ------
     Exception

@@ -82,7 +82,19 @@ class PassFigures:
 
 @dataclass(frozen=True)
 class BlockFigures:
-    """A block of a stream: rows and seconds so far, and how the rows so far were predicted."""
+    """A block of a stream.
+
+    Attributes
+    ----------
+    rows : int
+        So far.
+    elapsed : float
+        Seconds so far.
+    loss, accuracy : float or None
+        How the rows so far were predicted, before they were learned.
+    cached, resident : int
+        Rows in the cache; bytes of memory.
+    """
 
     rows: int
     elapsed: float
@@ -185,6 +197,10 @@ def read_run(path: str | Path) -> RunFigures:
     ----------
     path : str or Path
         A model, or the folder ``MODEL.run`` beside it.
+
+    Returns
+    -------
+    RunFigures
 
     Raises
     ------

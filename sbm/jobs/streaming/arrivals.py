@@ -18,8 +18,8 @@ from sbm.rows import Rows
 from sbm.settings import format_number
 from sbm.store.buffers import Buffers
 from sbm.store.idtable import DIRECT_LIMIT, IdTable
-from sbm.store.libsvm import ParsedText
 from sbm.store.live import Patience, Place
+from sbm.store.parsing import ParsedText
 from sbm.store.text import PIECE, Source, convert_sources
 
 __all__ = [
@@ -425,6 +425,10 @@ class Arrivals:
         offset : int
             Where their nonzeros go.
         limits : Limits
+
+        Returns
+        -------
+        Block
         """
         n, begin, end = 0, offset, offset + limits.nnz
         needs = self.needs

@@ -58,7 +58,18 @@ def _refuse_training(folder: Path) -> None:
 
 @dataclass
 class Opened:
-    """The run of a stream, and what is known at its start."""
+    """The run of a stream, and what is known at its start.
+
+    Attributes
+    ----------
+    run : Run
+    settings : Settings
+    options : StreamOptions
+    record : dict
+        Its last commit, if there is one.
+    state : dict of str to ndarray
+        The arrays of that.
+    """
 
     run: Run
     settings: Settings

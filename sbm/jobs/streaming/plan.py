@@ -109,6 +109,10 @@ def plan_stream(
     what : str
         The stream's name for messages.
 
+    Returns
+    -------
+    StreamPlan
+
     Raises
     ------
     MemoryPlanError

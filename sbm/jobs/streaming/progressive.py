@@ -146,7 +146,8 @@ def _row_losses(
         return np.zeros(len(y), np.bool_), losses**2 if loss.squared else losses
     if isinstance(first, Problem) and table.shape[1] == 1:
         signs = np.where(y == first.positive, 1.0, -1.0)
-        return (table[:, 0] > 0) == (signs > 0), _of_margin(loss, signs * table[:, 0])
+        assert loss.of_margin is not None
+        return (table[:, 0] > 0) == (signs > 0), loss.of_margin(signs * table[:, 0])
     places = np.arange(len(y))
     correct = np.argmax(table, axis=1) == y
     if loss.joint:
@@ -156,14 +157,5 @@ def _row_losses(
         return correct, worst
     signs = np.full(table.shape, -1.0)
     signs[places, y] = 1.0
-    return correct, _of_margin(loss, signs * table).sum(axis=1)
-
-
-def _of_margin(loss: Loss, margin: Floats) -> Floats:
-    """Loss of margins, of any shape."""
-    if loss.name == "log_loss":
-        return np.logaddexp(0.0, -margin)
-    if loss.name == "squared_error":  # (s - z)² = (1 - s z)², as s² = 1
-        return (1.0 - margin) ** 2
-    short = np.maximum(0.0, 1.0 - margin)
-    return short**2 if loss.squared else short
+    assert loss.of_margin is not None
+    return correct, loss.of_margin(signs * table).sum(axis=1)

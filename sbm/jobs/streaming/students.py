@@ -121,7 +121,17 @@ def make_student(
     spread: Callable[..., Iterable[Any]],
     tasks: int,
 ) -> tuple[Student, list[Rows]]:
-    """Set room aside, and make what learns in it; also return two rooms for blocks."""
+    """Set room aside, and make what learns in it; also return two rooms for blocks.
+
+    Parameters
+    ----------
+    settings, options, problems, plan
+        Of the stream.
+    y_dtype : str
+        int32 for class codes, float64 for targets.
+    spread, tasks : callable, int
+        A ``map`` that may work in threads, and for how many parts at a time.
+    """
     size = plan.size
     arena = Arena.of(caches_nnz(size, len(problems)) + 2 * size.block_nnz + SPARE, plan.value_type)
     slots = [arena.room(size.block_rows, y_dtype) for _ in range(2)]

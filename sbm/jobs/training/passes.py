@@ -22,7 +22,12 @@ __all__ = ["Coming", "Own", "Pass", "Seconds", "Visit"]
 
 @dataclass
 class Seconds:
-    """Where the time went. Loading overlaps with solving; waiting does not."""
+    """Where the time went, in seconds. Loading overlaps with solving; waiting does not.
+
+    Attributes
+    ----------
+    disk, load, wait, solve, certify, combine, write : float
+    """
 
     disk: float = 0.0
     load: float = 0.0

@@ -54,6 +54,10 @@ def make_problems(
     counts : sequence of float, optional
         Sum of the weights of each class's rows, by class code; default: the number of rows.
 
+    Returns
+    -------
+    list[AnyProblem]
+
     Raises
     ------
     DataError
@@ -274,6 +278,10 @@ def make_model(
         Of each problem; consumed, where it is a list.
     report : dict
         Of the training.
+
+    Returns
+    -------
+    Model
     """
     proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
     facts = {
@@ -303,6 +311,22 @@ def assemble_model(
 
     A model of one class has its offset as the weight of an extra feature; one of targets has no
     labels.
+
+    Parameters
+    ----------
+    ids : ndarray, shape (n_features,), int64
+    labels : list of float
+        By class code.
+    settings, problems
+        Of the training.
+    weights : sequence of ndarray
+        W of each problem, the bias feature's row included.
+    facts : dict
+        What else there is to know of it.
+
+    Returns
+    -------
+    Model
     """
     W = by_label(weights, labels)
     n, bias = len(ids), settings.bias

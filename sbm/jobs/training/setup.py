@@ -113,6 +113,10 @@ def plan_of(
     progress : Progress, optional
         Is told of a limit of the system.
 
+    Returns
+    -------
+    MemoryPlan
+
     Raises
     ------
     MemoryPlanError
@@ -162,6 +166,17 @@ def shape_of(
 
     Rows have folds where there are models. Of several processes each notes, for a stretch, the
     weights and alphas it began with.
+
+    Parameters
+    ----------
+    settings, store, problems
+        Of the training.
+    models, processes : int
+        How many are trained at the same time, and by how many processes.
+
+    Returns
+    -------
+    Shape
     """
     pairs = settings.schedule == "pairs"
     # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
@@ -206,6 +221,10 @@ def open_run(
     is_one_of_many : bool
         Whether other processes train the same model, each with a run of its own.
 
+    Returns
+    -------
+    AbstractContextManager[Run]
+
     Raises
     ------
     StoreError
@@ -230,6 +249,10 @@ def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Itera
     record : mapping or None
     *shape
         What a `Run` is made of, behind its folder.
+
+    Yields
+    ------
+    Run
 
     Raises
     ------

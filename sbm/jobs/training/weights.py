@@ -23,7 +23,7 @@ from sbm.jobs.dealing.deal import Deal
 from sbm.settings import format_number
 from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
-from sbm.store.libsvm import TextError
+from sbm.store.parsing import TextError
 from sbm.store.text import expand_inputs, parse_sources
 
 __all__ = ["RowWeights"]

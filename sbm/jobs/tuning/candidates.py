@@ -48,13 +48,28 @@ class Grid:
 
 @dataclass
 class Candidate:
-    """A model of one C and one fold."""
+    """A model of one C and one fold.
+
+    Attributes
+    ----------
+    C : float
+    group : Group
+        Its learners.
+    exam : Exam
+        The rows that it is judged by.
+    metrics : list of float
+        Of each pass.
+    gap : float
+        Relative, estimated in the last pass.
+    passes : int
+    certificate : Certificate or None
+    """
 
     C: float
     group: Group
     exam: Exam
-    metrics: list[float] = field(default_factory=list)  # of each pass
-    gap: float = math.inf  # relative, estimated in the last pass
+    metrics: list[float] = field(default_factory=list)
+    gap: float = math.inf
     passes: int = 0
     certificate: Certificate | None = None
 

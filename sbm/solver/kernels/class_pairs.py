@@ -8,26 +8,29 @@ and its dual, with w_c = Σ_i u_ic x_i, u_ic = -β_ic for c ≠ y_i, u_iy = Σ_c
 
     max_β  Σ β_ic - ½|W|²   subject to   0 ≤ β_ic ≤ C_i,  β_iy = 0
 
-One visit of β_ic solves for it exactly (Alber, Zimmert, Dogan & Kloft 2016, algorithm 1; their
-equation 3 has the wrong sign). Both w_y and w_c move, so the curvature is 2|x|² ::
+One visit of β_ic solves for it exactly. Both w_y and w_c move, so the curvature is 2|x|² ::
 
     g = z_iy - z_ic - 1;   β_ic ← clip(β_ic - g / (2|x|²), 0, C_i);   w_y += δx;   w_c -= δx
 
 It touches two classes only: pairs of classes that share none own what they change, and are solved
-at the same time with the result of one after the other (their algorithm 2). Within a pair {a, b}
+at the same time with the result of one after the other. Within a pair {a, b}
 this is a binary SVM for v = w_a - w_b, the rows of a with s = +1, those of b with s = -1:
 g = s v·x - 1; w_a += sδx; w_b -= sδx.
 
 A bias B > 0 is one more feature of value B, kept in the last entry of every w_c and in no row.
 
-Positions that come from memory are made unsigned before they are used: numba asks of every signed
-one whether it counts from the end.
+Given: rows (as in sparse.py) in class order; pairs of classes; `weight` of each row, None when all
+are 1.
+In place: beta, W, score. Returned: nothing; what visits add up to is written to `stats`.
+Source: Alber, Zimmert, Dogan & Kloft 2016, algorithms 1 and 2 (their equation 3 has the wrong
+sign).
 """
 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import hinge_gap_within, prefetch, rounding
+from sbm.solver.kernels.sparse import hinge_gap_within, prefetch, rounding, step_in_box
+from sbm.solver.kernels.visits import GOLDEN, mix, permute
 
 __all__ = ["certify", "divide", "norms", "solve"]
 
@@ -66,28 +69,6 @@ def _bounds(k, chunk, chunks_a, begin_a, end_a, begin_b, end_b):
         return np.uint64(begin), np.uint64(min(begin + chunk, end_a)), True
     begin = begin_b + (k - chunks_a) * chunk
     return np.uint64(begin), np.uint64(min(begin + chunk, end_b)), False
-
-
-@njit(nogil=True, error_model="numpy")
-def _mix(seed, pair):
-    """Seed of one pair's xorshift64, never 0 (the finisher of splitmix64)."""
-    x = seed + (pair + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) | np.uint64(1)
-
-
-@njit(nogil=True, error_model="numpy")
-def _shuffle(order, n, x):
-    """Write a random permutation to order[:n]; x seeds a xorshift64 generator."""
-    for k in range(n):
-        order[k] = k
-    for i in range(n - 1, 0, -1):
-        x ^= x << np.uint64(13)
-        x ^= x >> np.uint64(7)
-        x ^= x << np.uint64(17)
-        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
-        order[i], order[j] = order[j], order[i]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -162,15 +143,6 @@ def divide(loads, by_load, totals, part):
 
 
 @njit(nogil=True, error_model="numpy")
-def _step(G, old, C, curvature):
-    """Return (new β, size of the projected gradient, score) of one visit."""
-    PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= C else G)
-    # A row of zeros has curvature 0 and G = -1: the quotient is -inf, the step is up to C.
-    new = min(max(old - G / curvature, 0.0), C)
-    return new, abs(PG), -G if new <= 0.0 else (G if new >= C else abs(G))
-
-
-@njit(nogil=True, error_model="numpy")
 def _solve_pair(
     a, b, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
     beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
@@ -185,7 +157,9 @@ def _solve_pair(
     chunk = max(1, min(chunk, visits // least_chunks))
     chunks_a = (end_a - begin_a + chunk - 1) // chunk
     chunks = chunks_a + (end_b - begin_b + chunk - 1) // chunk
-    _shuffle(order, chunks, _mix(seed, a * np.uint64(len(costs)) + b))
+    # A seed of the pair's own, never 0.
+    pair = a * np.uint64(len(costs)) + b
+    permute(order, chunks, mix(seed + (pair + np.uint64(1)) * GOLDEN) | np.uint64(1))
     bias_at = np.uint64(W.shape[1] - 1)
     bias_a = W[at_a, bias_at] if bias > 0.0 else 0.0  # at hand: cheaper than a branch a visit
     bias_b = W[at_b, bias_at] if bias > 0.0 else 0.0
@@ -228,7 +202,7 @@ def _solve_pair(
             if counted[t]:
                 # The product is 0, but no number where |x|² is infinite: that is noticed then.
                 gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0) + 0.0 * norms[t]
-            new, violation, rank = _step(G, old, C, 2.0 * sigma * norms[t])
+            new, violation, rank = step_in_box(G, old, C, 2.0 * sigma * norms[t])
             worst = max(worst, violation)
             score[t] = max(score[t], np.float32(rank))
             change = new - old

@@ -3,6 +3,9 @@
 Products are summed in the order of the row's nonzeros and then the bias, whatever the number of
 columns, so that a decision value does not depend on how many others are computed beside it. It is
 LIBLINEAR's order, too: of classes that are equal but for rounding both choose the same.
+
+Given: rows by where they begin and end; W and the bias feature's share.
+In place: the output, and scores that are no numbers. Returned: how many features were unknown.
 """
 
 import numpy as np

@@ -3,20 +3,17 @@
 So a fold does not depend on blocks, order or threads, and equal rows are in the same one: what is
 held out was never seen in training, not even in a copy. It does depend on the numbers that the
 store gave to features, in the order in which its text had them.
+
+Given: rows (as in sparse.py), values as bits. In place: folds. Returned: nothing.
+Source: the finisher of splitmix64 (Steele, Lea & Flood 2014), over the words of a row.
 """
 
 import numpy as np
 from numba import njit
 
+from sbm.solver.kernels.visits import GOLDEN, mix
+
 __all__ = ["assign"]
-
-
-@njit(nogil=True, error_model="numpy")
-def _mix(x):
-    """Finalizer of the splitmix64 generator: every bit of x changes half of the result's."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -34,8 +31,7 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
         no content, these are hashed.
     folds : (n,) uint8, filled in place
     """
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    begin = _mix(np.uint64(seed) + golden)
+    begin = mix(np.uint64(seed) + GOLDEN)
     sign = np.uint64(1) << np.uint64(63 if bits is None or bits.itemsize == 8 else 31)
     for i in range(len(starts)):
         h, empty = begin, True
@@ -43,9 +39,9 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
             if bits is not None and np.uint64(bits[p]) & ~sign == np.uint64(0):
                 continue
             empty = False
-            h = _mix((h + golden) ^ np.uint64(indices[p]))
+            h = mix((h + GOLDEN) ^ np.uint64(indices[p]))
             if bits is not None:
-                h = _mix(h ^ np.uint64(bits[p]))
+                h = mix(h ^ np.uint64(bits[p]))
         if empty:
-            h = _mix(h ^ _mix(np.uint64(block) * golden + np.uint64(first + i)))
+            h = mix(h ^ mix(np.uint64(block) * GOLDEN + np.uint64(first + i)))
         folds[i] = np.uint8((h >> np.uint64(33)) % np.uint64(n_folds))

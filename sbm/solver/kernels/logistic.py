@@ -8,7 +8,7 @@ and its dual, with w = Σ α_i s_i x_i and p_i = α_i / C_i, ::
 
     max_α  Σ C_i H(p_i) - ½|w|²   subject to   0 ≤ α_i ≤ C_i,   H(p) = -p log p - (1-p) log(1-p)
 
-(Yu, Huang & Lin 2011; LIBLINEAR's equations 5 and 6.) At the optimum p_i = 1 / (1 + exp(m_i)): no α
+At the optimum p_i = 1 / (1 + exp(m_i)): no α
 sits at a bound, so every round visits every row. A visit solves for α in t = log(p / (1-p)), where
 it is the root of ::
 
@@ -21,11 +21,10 @@ the root lies above 0: steps come from one side after the first and need no line
 
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
-Positions that come from memory are made unsigned before they are used; sparse.py says why.
-
-Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`,
-the rows of class `positive` have s = +1; their `weight`, None when all are 1. In place: alpha, w,
-score.
+Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
+of each row, None when all are 1.
+In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
 """
 
 import math
@@ -39,11 +38,12 @@ from sbm.solver.kernels.sparse import (
     add_sums,
     dot,
     dot_within,
-    new_order,
+    prefetch_ahead,
     prefetch_row,
     rounding,
     sign_and_cost,
 )
+from sbm.solver.kernels.visits import new_order
 
 __all__ = ["certify", "solve"]
 
@@ -201,7 +201,7 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Chunks and the order of visits are those of svc.py; every round visits every row.
+    Chunks and the order of visits are those of visits.py; every round visits every row.
 
     Parameters
     ----------
@@ -219,6 +219,8 @@ def solve(
         Class code with s = +1.
     cost_positive, cost_negative : float
         C_i of rows with s = +1 and s = -1 and weight 1; rows with cost 0 are never visited.
+    bias : float
+        Value of the extra feature; 0 for none.
     sigma : float
         1 on one machine; scales curvature and step of w when several are added up.
     rounds, chunk, ahead : int
@@ -303,7 +305,7 @@ def certify(
 
     Parameters
     ----------
-    starts ... bias, ahead
+    starts ... w, positive ... ahead
         As in `solve`; nothing of these is changed.
     w_alpha : like w, added to in place
         Σ α_i s_i x_i, rebuilt from scratch over all blocks.
@@ -320,8 +322,7 @@ def certify(
     support = 0
     free = 0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         if C == 0.0:
             continue

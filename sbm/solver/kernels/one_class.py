@@ -8,7 +8,7 @@ and its dual, with w = Σ α_i x_i, ::
 
     max_α  -½|w|²   subject to   0 ≤ α_i ≤ v_i,   Σ α_i = N
 
-(Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020.) The last condition couples all rows, those
+The last condition couples all rows, those
 that are not in memory too, so it is left to a multiplier: ρ takes part in every visit like the
 weight of one more feature of value -1, on a scale μ of its own ::
 
@@ -17,10 +17,10 @@ weight of one more feature of value -1, on a scale μ of its own ::
 and after a block or a pass the caller corrects it by ρ -= μ (S - N) or a share of that, S = Σ α_i
 (the method of multipliers: Σ α_i is N in the limit only). There is no bias.
 
-Positions that come from memory are made unsigned before they are used; sparse.py says why.
-
-Given: rows as (starts, lengths, indices, values), `values` None when all are 1; their `weight`,
-None when all are 1. In place: alpha, w, score, level.
+Given: rows (as in sparse.py); `weight` of each row, None when all are 1.
+In place: alpha, w, score, level. Returned: nothing; what visits add up to is added to `stats` and
+`sums`.
+Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is ours.
 """
 
 import numpy as np
@@ -31,10 +31,11 @@ from sbm.solver.kernels.sparse import (
     dot,
     dot_within,
     hinge_gap,
-    new_order,
+    prefetch_ahead,
     prefetch_row,
-    rows_left,
+    step_in_box,
 )
+from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "solve"]
 
@@ -49,7 +50,8 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Rounds, chunks, the order of visits and what later rounds leave out are those of svc.py.
+    Rounds, chunks and the order of visits are those of visits.py; what later rounds leave out is
+    as in svc.py.
 
     Parameters
     ----------
@@ -115,10 +117,8 @@ def solve(
                 if r == 0 and home[i] == block:
                     # The product is 0, but no number where |x|² is infinite: that is noticed then.
                     gap += hinge_gap(-G, old, upper, False) + 0.0 * a
-                PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= upper else G)
-                worst = max(worst, abs(PG))
-                new = min(max(old - G / max(sigma * a, _FLAT), 0.0), upper)
-                rank = -G if new <= 0.0 else (G if new >= upper else abs(G))
+                new, violation, rank = step_in_box(G, old, upper, max(sigma * a, _FLAT))
+                worst = max(worst, violation)
                 score[i] = rank
                 step = new - old
                 if step != 0.0:
@@ -127,12 +127,12 @@ def solve(
                     add(indices, values, begin, end, w, sigma * step)
                     rho -= sigma * scale * step
                     total += step
-                elif rank < -limit and PG == 0.0:
+                elif rank < -limit and violation == 0.0:
                     active[t] = -1
                     dropped += 1
         visits += m
         stats[4] += 1
-        if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
+        if is_last(r, rounds, worst, inner_tol):
             break
         limit = worst
         m = rows_left(active, m, r, dropped)
@@ -173,8 +173,7 @@ def certify(
     free = 0
     missed = 0.0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         upper = 1.0
         if weight is not None:
             upper = weight[i]

@@ -26,9 +26,10 @@ Singer, Srebro & Cotter 2011, with the projection: subgradient steps of length 1
 A row with |x|² = 0 says nothing: it is no update. A bias B > 0 is one more feature of value B, kept
 in the last row of W and in no row.
 
-Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`; W
-(n_weights, n_outputs), in place; `positive`, where n_outputs is 1: the rows of that class have
-s = +1; z (n_outputs,): scratch. Every kernel returns the number of its updates.
+Given: rows (as in sparse.py); class codes `y`; `positive`, where n_outputs is 1: the rows of that
+class have s = +1; z (n_outputs,): scratch.
+In place: W (n_weights, n_outputs) float64. Returned: the number of updates.
+Source: the papers above.
 """
 
 import numpy as np
@@ -119,6 +120,10 @@ def perceptron(starts, lengths, y, indices, values, W, positive, bias, z):
     bias : float
     z : (n_outputs,) float64
         Scratch.
+
+    Returns
+    -------
+    int
     """
     updates = 0
     for i in range(np.uint64(len(starts))):
@@ -141,6 +146,10 @@ def passive_aggressive(starts, lengths, y, indices, values, W, positive, bias, C
         As in `perceptron`.
     C : float
         Longest step, as a multiple of u.
+
+    Returns
+    -------
+    int
     """
     updates = 0
     for i in range(np.uint64(len(starts))):
@@ -190,12 +199,16 @@ def arow(starts, lengths, y, indices, values, W, P, positive, bias, C, z):
 
     Parameters
     ----------
-    starts ... bias, z
+    starts ... W, positive, bias, z
         As in `perceptron`.
     P : like W, in place
         Precision minus 1: Σ = 1 / (1 + P), so that zeros are the start.
     C : float
         1 / (2r).
+
+    Returns
+    -------
+    int
     """
     r = 0.5 / C
     updates = 0
@@ -240,6 +253,10 @@ def pegasos(starts, lengths, y, indices, values, W, positive, bias, decay, count
         λ.
     counters : (at least 2,) float64, in place
         t, |W|².
+
+    Returns
+    -------
+    int
     """
     t, norm = counters[0], counters[1]
     scale = 1.0

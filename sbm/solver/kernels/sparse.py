@@ -1,8 +1,12 @@
-"""What the kernels share: rows times weights, signs and costs, the order of visits, a gap.
+"""What the kernels share: a row times weights, signs and costs, a step in a box, a gap.
 
-Rows are given as (starts, lengths, indices, values), `values` None when all are 1. Positions that
-come from memory are made unsigned before they are used: numba asks of every signed one whether it
-counts from the end, which is a third of what a visit does.
+Rows are given as ::
+
+    starts, lengths    (n,) int64, int32: row i has nonzeros starts[i] to starts[i] + lengths[i]
+    indices, values    int32, float32 or float64; `values` None when all are 1
+
+Positions that come from memory are made unsigned before they are used: numba asks of every signed
+one whether it counts from the end, which is a third of what a visit does.
 """
 
 import numpy as np
@@ -12,8 +16,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "add", "add_sums", "dot", "dot_within", "hinge_gap", "hinge_gap_within", "new_order",
-    "prefetch", "prefetch_row", "rounding", "rows_left", "sign_and_cost",
+    "add", "add_sums", "dot", "dot_within", "hinge_gap", "hinge_gap_within", "prefetch",
+    "prefetch_ahead", "prefetch_row", "rounding", "sign_and_cost", "step_in_box",
 ]  # fmt: skip
 
 _HALF_ULP = 2.0**-53  # relative error of one operation
@@ -45,6 +49,13 @@ def prefetch_row(w, indices, starts, lengths, row):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_ahead(w, indices, starts, lengths, i, n, ahead):
+    """Ask for the weights of the row `ahead` behind row i, of n; i and n are unsigned."""
+    if ahead > 0 and i + np.uint64(ahead) < n:
+        prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
     """Return (±1.0, C_i) of a row of two classes."""
     is_positive = y[i] == positive
@@ -52,51 +63,6 @@ def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
     if weight is not None:
         C *= weight[i]
     return 1.0 if is_positive else -1.0, C
-
-
-@njit(nogil=True, error_model="numpy")
-def close_ranks(active, m):
-    """Move the rows of active[:m] that are still active to its front; return their number."""
-    kept = 0
-    for t in range(m):
-        if active[t] >= 0:
-            active[kept] = active[t]
-            kept += 1
-    return kept
-
-
-@njit(nogil=True, error_model="numpy")
-def rows_left(active, m, r, dropped):
-    """Bring the rows of the round behind round r to the front of `active`; return their number."""
-    if r == 0:
-        for t in range(m):
-            active[t] = t
-    elif dropped > 0:
-        m = close_ranks(active, m)
-    return m
-
-
-@njit(nogil=True, error_model="numpy")
-def shuffle(order, n, state):
-    """Fisher-Yates on order[:n]; state[0] is a xorshift64 generator."""
-    x = state[0]
-    for i in range(n - 1, 0, -1):
-        x ^= x << np.uint64(13)
-        x ^= x >> np.uint64(7)
-        x ^= x << np.uint64(17)
-        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
-        order[i], order[j] = order[j], order[i]
-    state[0] = x
-
-
-@njit(nogil=True, error_model="numpy")
-def new_order(order, m, chunk, state):
-    """Put the chunks of m rows in a fresh random order; return how many there are."""
-    chunks = (m + chunk - 1) // chunk
-    for k in range(chunks):
-        order[k] = k
-    shuffle(order, chunks, state)
-    return chunks
 
 
 @njit(nogil=True, error_model="numpy")
@@ -149,6 +115,20 @@ def add(indices, values, begin, end, w, step):
     else:
         for p in range(begin, end):
             w[np.uint32(indices[p])] += step * np.float64(values[p])
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def step_in_box(G, alpha, upper, curvature):
+    """Return (new α, violation, score) of a Newton step in 0 ≤ α ≤ upper.
+
+    The step is exact (Hsieh et al. 2008, equation 9). The violation is the size of the projected
+    gradient before the step. The score is the gradient as it pushes against the bound where α is
+    then (SBM 2011, section 2.2, second form).
+    """
+    PG = min(G, 0.0) if alpha <= 0.0 else (max(G, 0.0) if alpha >= upper else G)
+    # A row of zeros has curvature 0 and G < 0: the quotient is -inf, the step is up to the bound.
+    new = min(max(alpha - G / curvature, 0.0), upper)
+    return new, abs(PG), -G if new <= 0.0 else (G if new >= upper else abs(G))
 
 
 @njit(nogil=True, error_model="numpy")

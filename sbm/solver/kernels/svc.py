@@ -11,15 +11,13 @@ and its dual, with w = Σ α_i s_i x_i, ::
     hinge:          U_i = C_i,  D_i = 0
     squared hinge:  U_i = ∞,    D_i = 1 / (2 C_i)
 
-One visit of a row solves for its α exactly (Hsieh et al. 2008, algorithm 1, equations 4 to 13). The
-two losses differ in U and D only. A bias B > 0 is one more feature of value B, kept in the last
-entry of w and in no row.
+One visit of a row solves for its α exactly. The two losses differ in U and D only. A bias B > 0 is
+one more feature of value B, kept in the last entry of w and in no row.
 
-Positions that come from memory are made unsigned before they are used; sparse.py says why.
-
-Given: rows as (starts, lengths, indices, values), `values` None when all are 1; class codes `y`,
-the rows of class `positive` have s = +1; their `weight`, None when all are 1. In place: alpha, w,
-score.
+Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
+of each row, None when all are 1.
+In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
 """
 
 import numpy as np
@@ -32,11 +30,12 @@ from sbm.solver.kernels.sparse import (
     dot_within,
     hinge_gap,
     hinge_gap_within,
-    new_order,
+    prefetch_ahead,
     prefetch_row,
-    rows_left,
     sign_and_cost,
+    step_in_box,
 )
+from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "screen", "solve"]
 
@@ -49,10 +48,9 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Each round visits chunks of `chunk` consecutive rows in a fresh random order, rows inside a
-    chunk in storage order. The first round visits every row (Theorem 1 of SBM 2011 needs that);
-    later ones leave out rows that sit at a bound and were pushed against it by more than the
-    largest violation of the round before.
+    Rounds, chunks and the order of visits are those of visits.py. The first round visits every row
+    (Theorem 1 of SBM 2011 needs that); later ones leave out rows that sit at a bound and
+    were pushed against it by more than the largest violation of the round before.
 
     A visit takes about as long as a handful of branches that the processor guesses wrong, so it
     chooses by arithmetic wherever it can and branches only to change w.
@@ -72,6 +70,8 @@ def solve(
         Class code with s = +1.
     cost_positive, cost_negative : float
         C_i of rows with s = +1 and s = -1 and weight 1; rows with cost 0 are never visited.
+    bias : float
+        Value of the extra feature; 0 for none.
     squared : bool
         Squared hinge instead of hinge.
     sigma : float
@@ -127,11 +127,8 @@ def solve(
                     # The product is 0, but no number where |x|² is infinite: that is noticed then.
                     gap += hinge_gap(h, old, C, squared) + 0.0 * a
                 G = diagonal * old - h
-                PG = min(G, 0.0) if old <= 0.0 else (max(G, 0.0) if old >= upper else G)
-                worst = max(worst, abs(PG))
-                # A row of zeros has curvature 0 and G = -1: the quotient is -inf, the step is up.
-                new = min(max(old - G / (sigma * a + diagonal), 0.0), upper)
-                rank = -G if new <= 0.0 else (G if new >= upper else abs(G))
+                new, violation, rank = step_in_box(G, old, upper, sigma * a + diagonal)
+                worst = max(worst, violation)
                 score[i] = rank
                 step = new - old
                 if step != 0.0:
@@ -140,12 +137,12 @@ def solve(
                     alpha[i] = new
                     add(indices, values, begin, end, w, sigma * step * s)
                     w_bias += sigma * step * s * bias
-                elif rank < -limit and PG == 0.0:
+                elif rank < -limit and violation == 0.0:
                     active[t] = -1
                     dropped += 1
         visits += m
         stats[4] += 1
-        if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
+        if is_last(r, rounds, worst, inner_tol):
             break
         limit = worst
         m = rows_left(active, m, r, dropped)
@@ -177,8 +174,7 @@ def screen(
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         upper = np.inf if squared else C
         begin = np.uint64(starts[i])
@@ -200,7 +196,7 @@ def certify(
 
     Parameters
     ----------
-    starts ... squared, ahead
+    starts ... w, positive ... ahead
         As in `solve`; nothing of these is changed.
     w_alpha : like w, added to in place
         Σ α_i s_i x_i, rebuilt from scratch over all blocks.
@@ -217,8 +213,7 @@ def certify(
     support = 0
     free = 0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
         if C == 0.0:
             continue

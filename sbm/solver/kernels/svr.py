@@ -11,17 +11,16 @@ and its dual, with w = Σ α_i x_i, ::
     absolute:  U_i = C_i,  D_i = 0
     squared:   U_i = ∞,    D_i = 1 / (2 C_i)
 
-One visit of a row solves for its α exactly: a soft threshold, then the bounds (Ho & Lin 2012,
-LIBLINEAR's equations 9 and 10, with one variable of either sign instead of two). Squared error is
-the squared loss with ε = 0: no α rests, none is left out of later rounds. Regularised least squares
-classification is squared error with targets ±1 (Hsieh et al. 2008, section 6). A bias B > 0 is one
-more feature of value B, kept in the last entry of w and in no row.
+One visit of a row solves for its α exactly: a soft threshold, then the bounds. Squared error is the
+squared loss with ε = 0: no α rests, none is left out of later rounds. Regularised least squares
+classification is squared error with targets ±1. A bias B > 0 is one more feature of value B, kept
+in the last entry of w and in no row.
 
-Positions that come from memory are made unsigned before they are used; sparse.py says why.
-
-Given: rows as (starts, lengths, indices, values), `values` None when all are 1; their `weight`,
-None when all are 1; `y`: targets, or with `classify` class codes, of which `positive` has the
-target +1 and all others -1. In place: alpha, w, score.
+Given: rows (as in sparse.py); `y`: targets, or with `classify` class codes, of which `positive` has
+the target +1 and all others -1; `weight` of each row, None when all are 1.
+In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+Source: Ho & Lin 2012 (LIBLINEAR's equations 9 and 10), with one variable of either sign instead of
+two; of least squares classification Hsieh et al. 2008, section 6.
 """
 
 import numpy as np
@@ -33,11 +32,11 @@ from sbm.solver.kernels.sparse import (
     dot,
     dot_within,
     hinge_gap,
-    new_order,
+    prefetch_ahead,
     prefetch_row,
     rounding,
-    rows_left,
 )
+from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "screen", "solve"]
 
@@ -79,9 +78,9 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Rounds, chunks and the order of visits are those of svc.py, and so is what later rounds leave
-    out: rows at a bound (0 is one here) that were pushed against it by more than the largest
-    violation of the round before.
+    Rounds, chunks and the order of visits are those of visits.py. Later rounds leave out rows
+    at a bound (0 is one here) that were pushed against it by more than the largest violation of
+    the round before.
 
     Parameters
     ----------
@@ -103,6 +102,8 @@ def solve(
     cost_positive, cost_negative : float
         C_i of rows of weight 1; the second of those with the target -1 in class codes. Rows with
         cost 0 are never visited.
+    bias : float
+        Value of the extra feature; 0 for none.
     squared : bool
         Squared loss instead of absolute.
     epsilon : float
@@ -180,7 +181,7 @@ def solve(
                     dropped += 1
         visits += m
         stats[4] += 1
-        if r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol):
+        if is_last(r, rounds, worst, inner_tol):
             break
         limit = worst
         m = rows_left(active, m, r, dropped)
@@ -212,8 +213,7 @@ def screen(
     n = np.uint64(len(starts))
     z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
         if weight is not None:
@@ -239,7 +239,7 @@ def certify(
 
     Parameters
     ----------
-    starts ... epsilon, ahead
+    starts ... w, positive ... ahead
         As in `solve`; nothing of these is changed.
     w_alpha : like w, added to in place
         Σ α_i x_i, rebuilt from scratch over all blocks.
@@ -256,8 +256,7 @@ def certify(
     support = 0
     free = 0
     for i in range(n):
-        if ahead > 0 and i + np.uint64(ahead) < n:
-            prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
         if weight is not None:

@@ -1,7 +1,12 @@
 """The compiled bookkeeping of a working set: merge a block, choose the cache, compact it.
 
 The arrays of a working set hold the cached rows first and the rows of the block behind them. The
-nonzeros lie in one arena: the cache's at its front, the block's in a buffer further back.
+nonzeros lie in one arena: the cache's at its front, the block's in a buffer further back. A row is
+a record of starts int64, lengths int32, y int32 or float64, weight float64 or None, score float32,
+home (its block) int32 and row (its number there) int32, an array (capacity,) each.
+
+Given and in place: those arrays and the arena, as each kernel says. Returned: counts.
+Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is a radix select.
 """
 
 import numpy as np
@@ -201,6 +206,10 @@ def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices
         First nonzero of the cache.
     starts, lengths, y, weight, score, home, row : arrays of the working set, in place
     indices, values : the arena, in place
+
+    Returns
+    -------
+    int
     """
     kept = 0
     to = np.int64(base)

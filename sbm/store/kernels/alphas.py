@@ -3,6 +3,9 @@
 Most alphas rest at one of a few values (0, or an upper bound); the others are free. A resting one
 is stored as the position of its value in a short table, a free one as the code FREE, its value in
 a list.
+
+Given: alphas or their codes. In place: the other of them. Returned: how many are free, or whether
+the codes were sound.
 """
 
 import numpy as np
@@ -15,7 +18,7 @@ FREE = 255
 
 @njit(nogil=True, error_model="numpy")
 def pack(alpha, resting, codes, free):
-    """Write the code of each alpha, and the free ones to a list; return how many are free.
+    """Write the code of each alpha, and the free ones to a list.
 
     Parameters
     ----------
@@ -24,6 +27,11 @@ def pack(alpha, resting, codes, free):
         At most `FREE` values, most of all alphas first.
     codes : (n,) uint8, filled in place
     free : (n,) float64, filled in place
+
+    Returns
+    -------
+    int
+        How many are free.
     """
     n_free = 0
     for i in range(len(alpha)):
@@ -39,7 +47,7 @@ def pack(alpha, resting, codes, free):
 
 @njit(nogil=True, error_model="numpy")
 def unpack(codes, free, resting, alpha):
-    """Undo `pack`; return whether the codes belong to the table and to the list.
+    """Undo `pack`.
 
     Parameters
     ----------
@@ -47,6 +55,11 @@ def unpack(codes, free, resting, alpha):
     free : (n_free,) float64
     resting : (r,) float64
     alpha : (n,) float64, filled in place
+
+    Returns
+    -------
+    bool
+        Whether the codes belong to the table and to the list.
     """
     n_free = 0
     sound = True

@@ -1,4 +1,10 @@
-"""Compiled lookup of ids; `sbm.store.idtable` tells how the tables are laid out."""
+"""Compiled lookup of ids; `sbm.store.idtable` tells how the tables are laid out.
+
+Given: keys. In place: their codes, and the tables where new keys are taken in: direct (size,) int32
+for small keys, slots (2^k,) int32 and slot_keys (2^k,) int64 for large ones, codes plus one so that
+0 means free; seen (room,) int64, the key of each code. Returned: how far it went.
+Source: multiplicative hashing with linear probing (Knuth, volume 3, section 6.4).
+"""
 
 import numpy as np
 from numba import njit
@@ -20,9 +26,24 @@ def _slot(key, factor, shift):
 def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, insert, out):
     """Write the codes of keys[begin:] to `out`, adding unknown keys if `insert`.
 
-    Returns (position reached, n_seen): short of the end where a table must grow first, the caller
-    grows it and calls again. Codes are stored plus one, so that 0 means free. Unknown keys get -1
-    if not inserted.
+    Parameters
+    ----------
+    keys : (n,) int64
+    begin : int
+    direct, slots, slot_keys, seen : the tables, in place
+    factor, shift : uint64
+        Of the hash; see `_slot`.
+    n_seen : int
+        How many keys are known.
+    insert : bool
+        Otherwise unknown keys get -1.
+    out : (n,) int32, filled in place
+
+    Returns
+    -------
+    reached, n_seen : int
+        `reached` is short of the end where a table must grow first: the caller grows it and calls
+        again.
     """
     size = len(direct)
     mask = len(slots) - 1
@@ -59,8 +80,20 @@ def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, i
 def look_up(keys, direct, out, unknown):
     """Write the codes of keys to `out`, -1 for those that the plain array does not know.
 
-    Returns how many those are; their positions go to `unknown`, as long as `keys`. Without a
-    branch on what is found, so that many accesses are under way at a time.
+    Without a branch on what is found, so that many accesses are under way at a time.
+
+    Parameters
+    ----------
+    keys : (n,) int64
+    direct : (size,) int32
+    out : (n,) int32, filled in place
+    unknown : (n,) int64, filled in place
+        Positions of those that are not known.
+
+    Returns
+    -------
+    int
+        How many those are.
     """
     size = np.uint64(len(direct))
     n_unknown = 0
@@ -75,7 +108,15 @@ def look_up(keys, direct, out, unknown):
 
 @njit(nogil=True, error_model="numpy")
 def rehash(seen, n_seen, slots, slot_keys, factor, shift):
-    """Put the known keys that are too large for the plain array into an empty hash table."""
+    """Put the known keys that are too large for the plain array into an empty hash table.
+
+    Parameters
+    ----------
+    seen, slots, slot_keys : the tables, the last two in place
+    n_seen : int
+    factor, shift : uint64
+        Of the hash; see `_slot`.
+    """
     mask = len(slots) - 1
     for code in range(n_seen):
         key = seen[code]
@@ -90,7 +131,14 @@ def rehash(seen, n_seen, slots, slot_keys, factor, shift):
 
 @njit(nogil=True, error_model="numpy")
 def count(codes, counts, most):
-    """Add one to the count of each code; none gets above `most`, so that none overflows."""
+    """Add one to the count of each code; none gets above `most`, so that none overflows.
+
+    Parameters
+    ----------
+    codes : (n,) int32
+    counts : (n_codes,) int, in place
+    most : int
+    """
     for k in range(len(codes)):
         code = np.uint64(codes[k])
         counts[code] += counts[code] < most
@@ -98,10 +146,22 @@ def count(codes, counts, most):
 
 @njit(nogil=True, error_model="numpy")
 def drop_unknown(indptr, codes, values):
-    """Take the nonzeros whose code is -1 out of rows that begin at 0, in place.
+    """Take the nonzeros whose code is -1 out of rows that begin at 0.
 
-    Returns how many are left, at the front of `codes` and `values`, and whether all of their
-    values are 1; `values` may be None. Without a branch on what is dropped.
+    Without a branch on what is dropped.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) int64, in place
+    codes : (nnz,) int32, in place
+    values : (nnz,) float32 or float64, in place, or None
+
+    Returns
+    -------
+    n_left : int
+        How many are left, at the front of `codes` and `values`.
+    ones : bool
+        Whether all of their values are 1.
     """
     n = np.int64(0)
     ones = True

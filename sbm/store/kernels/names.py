@@ -1,10 +1,15 @@
-"""Compiled hashing of names, and the parser of text that has them; see `sbm.store.vw`."""
+"""Compiled hashing of names, and the parser of text with them; `sbm.store.vw` has the grammar.
+
+Given: bytes of whole lines, or names. In place: labels, rows and refused lines, in arrays that may
+be too small. Returned: how many of each.
+Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
+"""
 
 import numpy as np
 from numba import njit
 
-from sbm.store.kernels.pieces import _sort_and_add
-from sbm.store.kernels.text import _is_inf_or_nan, _parse_number, _parse_short_number
+from sbm.store.kernels.pieces import sort_and_add
+from sbm.store.kernels.text import is_inf_or_nan, parse_number, parse_short_number
 
 __all__ = ["hash_names", "parse"]
 
@@ -80,7 +85,22 @@ def _hash_name(text, begin, end, seed):
 
 @njit(nogil=True, error_model="numpy")
 def hash_names(text, ends, mask, out):
-    """Write the ids of names that follow one another in `text` to `out`; each ends at its end."""
+    """Write the ids of names that follow one another.
+
+    Parameters
+    ----------
+    text : (n_bytes,) uint8
+    ends : (n_names,) int64
+        Where each name ends.
+    mask : int
+        Bits of a hash that are its id.
+    out : (n_names,) int64, filled in place
+
+    Returns
+    -------
+    int
+        How many names.
+    """
     begin = np.int64(0)
     for k in range(len(ends)):
         out[k] = np.int64(_hash_name(text, begin, ends[k], np.uint64(0)) & np.uint64(mask))
@@ -94,10 +114,10 @@ def _number(text, begin, end, bits, limit):
     behind = text[end]
     text[end] = 10  # where the parser of numbers stops
     code = OK
-    x, q = _parse_short_number(text, begin)
+    x, q = parse_short_number(text, begin)
     if q != end:
-        x, q, code = _parse_number(text, begin, bits, limit)
-    if code == BAD_VALUE and _is_inf_or_nan(text, begin):
+        x, q, code = parse_number(text, begin, bits, limit)
+    if code == BAD_VALUE and is_inf_or_nan(text, begin):
         code = NOT_FINITE
     elif q != end and code != OUT_OF_RANGE:
         code = BAD_VALUE
@@ -221,6 +241,8 @@ def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, value
     ----------
     text : (at least size + 1,) uint8
         text[size - 1] is a newline. Bytes behind words change for a moment.
+    size : int
+        Bytes of text.
     limit, label_limit : float
         Largest magnitude allowed for a value, and for a label.
     mask : int
@@ -270,7 +292,7 @@ def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, value
         if nnz > len(ids):
             return np.int64(-1), nnz, line, False, n_errors
         if code == OK:
-            nnz = _sort_and_add(ids, values, start, nnz)
+            nnz = sort_and_add(ids, values, start, nnz)
             for k in range(start, nnz):
                 if not abs(values[k]) <= limit:
                     code, where = OUT_OF_RANGE, bar

@@ -1,4 +1,11 @@
-"""Compiled reading of byte planes, the codec of version 1: planes to gaps to indices."""
+"""Compiled reading of byte planes, the codec of version 1: planes to gaps to indices.
+
+A number is split into its bytes, and plane b holds byte b of every number; one that is too large is
+all ones there and stands among the exceptions.
+
+Given: planes and exceptions. In place: numbers or indices. Returned: whether they make rows, or how
+many exceptions were used.
+"""
 
 import numpy as np
 from numba import njit
@@ -8,7 +15,19 @@ __all__ = ["join", "ungap", "ungap_2"]
 
 @njit(nogil=True, error_model="numpy")
 def join(planes, exceptions, out):
-    """Rebuild the numbers in `out`; return how many exceptions were used, -1 if too few."""
+    """Rebuild the numbers in `out`.
+
+    Parameters
+    ----------
+    planes : (width, n) uint8
+    exceptions : (n_exceptions,) uint32
+    out : (n,) int32, filled in place
+
+    Returns
+    -------
+    int
+        How many exceptions were used, -1 if there are too few.
+    """
     width, n = planes.shape
     escape = np.int64((1 << (8 * width)) - 1)
     e = 0
@@ -29,7 +48,19 @@ def join(planes, exceptions, out):
 def ungap_2(planes, exceptions, lengths, n_features, out):
     """Two planes, the usual case, in one go: numbers to gaps to indices.
 
-    Returns the count of exceptions used, -1 where the numbers do not make valid rows.
+    Parameters
+    ----------
+    planes : (2, n) uint8
+    exceptions : (n_exceptions,) uint32
+    lengths : (n_rows,) int32
+    n_features : int
+        Every index must be below.
+    out : (n,) int32, filled in place
+
+    Returns
+    -------
+    int
+        How many exceptions were used, -1 where the numbers do not make valid rows.
     """
     low, high = planes[0], planes[1]
     n = len(low)
@@ -57,7 +88,20 @@ def ungap_2(planes, exceptions, lengths, n_features, out):
 
 @njit(nogil=True, error_model="numpy")
 def ungap(lengths, n_features, out):
-    """Turn the gaps in `out` into indices in place; return whether the rows are valid."""
+    """Turn gaps into indices.
+
+    Parameters
+    ----------
+    lengths : (n_rows,) int32
+    n_features : int
+        Every index must be below.
+    out : (nnz,) int32, in place
+
+    Returns
+    -------
+    bool
+        Whether the rows are valid.
+    """
     k = 0
     for i in range(len(lengths)):
         index = np.int64(-1)

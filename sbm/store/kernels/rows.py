@@ -12,6 +12,10 @@ which ends with `SPARE` bytes of zeros because it is read eight bytes at a time.
 
 Positions in the inner loops are unsigned: numba lets negative ones count from the end, and the
 comparison that takes is a quarter of the time of decoding.
+
+Given: rows as (starts, lengths, indices, values), or symbols and bits. In place: the other of them.
+Returned: the length of the stream of bits, or whether it was sound.
+Source: symbols as in deflate's lengths (RFC 1951, 3.2.5), of 32-bit numbers.
 """
 
 import numpy as np
@@ -19,6 +23,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from sbm.store.kernels.sorting import heap_sort
 
 __all__ = ["decode_numbers", "decode_rows", "encode_numbers", "encode_rows"]
 
@@ -216,35 +222,6 @@ def decode_numbers(symbols, bits, limit, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def _sift(keys, values, size, root):
-    while True:
-        child = 2 * root + 1
-        if child >= size:
-            return
-        if child + 1 < size and keys[child] < keys[child + 1]:
-            child += 1
-        if keys[root] >= keys[child]:
-            return
-        keys[root], keys[child] = keys[child], keys[root]
-        if values is not None:
-            values[root], values[child] = values[child], values[root]
-        root = child
-
-
-@njit(nogil=True, error_model="numpy")
-def _heap_sort(keys, values):
-    """Sort keys in place, values along with them; n log n at the worst."""
-    size = len(keys)
-    for root in range(size // 2 - 1, -1, -1):
-        _sift(keys, values, size, root)
-    for end in range(size - 1, 0, -1):
-        keys[0], keys[end] = keys[end], keys[0]
-        if values is not None:
-            values[0], values[end] = values[end], values[0]
-        _sift(keys, values, end, 0)
-
-
-@njit(nogil=True, error_model="numpy")
 def _sort_into(indices, values, begin, length, ordered, out_values):
     """Write a row's indices to ordered[:length] in increasing order, its values alongside.
 
@@ -257,7 +234,7 @@ def _sort_into(indices, values, begin, length, ordered, out_values):
             ordered[j] = indices[begin + j]
             if values is not None:
                 out_values[j] = values[begin + j]
-        _heap_sort(ordered[:length], out_values)
+        heap_sort(ordered, out_values, values is not None, 0, length)
         return
     first = (np.int64(1) << min(length, _LANES)) - 1
     for j in range(begin, begin + length):

@@ -1,4 +1,10 @@
-"""Compiled parser of LIBSVM text; `sbm.store.libsvm` tells the grammar."""
+"""Compiled parser of LIBSVM text; `sbm.store.libsvm` tells the grammar.
+
+Given: bytes of whole lines. In place: labels, rows, refused lines and what needs more precision, in
+arrays that are large enough for any text. Returned: how many of each.
+Source: Lemire 2021 and Mushtak & Lemire 2023 (decimal to float64), Lemire & Mula (eight digits in
+one word), as each function says.
+"""
 
 import math
 
@@ -7,7 +13,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-__all__ = ["parse"]
+from sbm.store.kernels.sorting import heap_sort
+
+__all__ = ["is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
 
 # What a line is refused for; sbm/store/libsvm.py has the sentences, in this order.
 OK = 0
@@ -198,7 +206,7 @@ def _ends_token(c):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_short_number(text, p):
+def parse_short_number(text, p):
     """Return (number, position behind it) where it is written as most are, else (0.0, 0).
 
     Digits, perhaps a point and digits, fewer than eight each, and the end of the token: exact in
@@ -242,7 +250,7 @@ def _is_too_large(text, p, limit):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_number(text, p, bits, limit):
+def parse_number(text, p, bits, limit):
     """Return (the number that is the token at text[p:], position behind what was read, code).
 
     `code` is `HARD` where 19 digits cannot decide the last bit; the number is then right to one
@@ -357,7 +365,7 @@ def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
             break
         x, behind = 1.0, q + 2
         if text[q + 1] != 49 or behind != end:
-            x, behind = _parse_short_number(text, q + 1)
+            x, behind = parse_short_number(text, q + 1)
             if behind != end:
                 break
             ones = _keep_ones(ones, x, values, nnz)
@@ -381,7 +389,7 @@ def _keep_ones(ones, x, values, nnz):
 
 
 @njit(nogil=True, error_model="numpy")
-def _is_inf_or_nan(text, p):
+def is_inf_or_nan(text, p):
     """Whether a number that was refused is inf or nan, however written."""
     if text[p] == 43 or text[p] == 45:
         p += 1
@@ -394,38 +402,6 @@ def _is_inf_or_nan(text, p):
 
 
 @njit(nogil=True, error_model="numpy")
-def _sift_down(ids, values, has_values, low, size, root):
-    while True:
-        child = 2 * root + 1
-        if child >= size:
-            return
-        if child + 1 < size and ids[low + child] < ids[low + child + 1]:
-            child += 1
-        if ids[low + root] >= ids[low + child]:
-            return
-        _swap(ids, values, has_values, low + root, low + child)
-        root = child
-
-
-@njit(nogil=True, error_model="numpy")
-def _swap(ids, values, has_values, i, j):
-    ids[i], ids[j] = ids[j], ids[i]
-    if has_values:
-        values[i], values[j] = values[j], values[i]
-
-
-@njit(nogil=True, error_model="numpy")
-def _heap_sort(ids, values, has_values, low, high):
-    """Sort ids[low:high] in place and move the values along; no memory, n log n always."""
-    size = high - low
-    for root in range(size // 2 - 1, -1, -1):
-        _sift_down(ids, values, has_values, low, size, root)
-    for end in range(size - 1, 0, -1):
-        _swap(ids, values, has_values, low, low + end)
-        _sift_down(ids, values, has_values, low, end, 0)
-
-
-@njit(nogil=True, error_model="numpy")
 def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bits):
     """Parse whole lines; the workhorse behind `parse_text`.
 
@@ -434,6 +410,8 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
     text : (at least size + SPARE,) uint8
         text[size - 1] is a newline and so is text[size]: every inner loop ends at a newline, which
         is why none of them looks at `size`.
+    size : int
+        Bytes of text.
     limit : float
         Largest magnitude allowed for a value.
     skip : bool
@@ -477,9 +455,9 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         hard_start = n_hard
         ones_before = ones
         code = OK
-        x, p = _parse_short_number(text, begin)
+        x, p = parse_short_number(text, begin)
         if p == 0:
-            x, p, code = _parse_number(text, begin, bits, LARGEST_LABEL)
+            x, p, code = parse_number(text, begin, bits, LARGEST_LABEL)
         if code == HARD:
             if n_hard < hard.shape[0]:
                 hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
@@ -487,7 +465,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
             n_hard += 1
             code = OK
         elif code == BAD_VALUE:
-            code = NOT_FINITE if _is_inf_or_nan(text, begin) else BAD_LABEL
+            code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
         labels[rows] = x
         if code == OK:
             p = _behind_query_id(text, p)
@@ -517,7 +495,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                 break
             p += 1
             begin = p
-            x, p, code = _parse_number(text, p, bits, limit)
+            x, p, code = parse_number(text, p, bits, limit)
             if code == HARD:
                 if n_hard < hard.shape[0]:
                     hard[n_hard, 0], hard[n_hard, 1] = rows, np.int64(identity)
@@ -529,7 +507,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                     for k in range(nnz):
                         values[k] = 1.0
             elif code != OK:
-                if code == BAD_VALUE and _is_inf_or_nan(text, begin):
+                if code == BAD_VALUE and is_inf_or_nan(text, begin):
                     code = NOT_FINITE
                 break
             key = np.int64(identity)
@@ -541,7 +519,7 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
                 values[nnz] = x
             nnz += 1
         if code == OK and not ascending:
-            _heap_sort(ids, values, not ones, start, nnz)
+            heap_sort(ids, values, not ones, start, nnz)
             for k in range(start + 1, nnz):
                 if ids[k] == ids[k - 1]:
                     code = DUPLICATE

@@ -1,0 +1,209 @@
+"""What the problems of many classes share: a row times the weights of all classes, and bounds.
+
+Rows are given as in sparse.py; W (n_features + (bias > 0), K) float64 has a column a class, and the
+weights of the bias feature, which no row has, in its last row. `decide` writes scratch, `move`
+changes W; nothing else changes anything.
+"""
+
+import numpy as np
+from numba import njit
+
+from sbm.solver.kernels.sparse import prefetch, rounding
+
+__all__ = [
+    "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
+    "decision_error", "move", "prefetch_weights", "squared_norm",
+]  # fmt: skip
+
+# Sums over the classes of a row may be taken in any order, so that they are taken several at a
+# time; nothing that happens to a row is no number.
+FAST = {"reassoc", "nsz", "nnan", "contract"}
+
+# A row with a smaller squared norm than this moves no weight; no cost is as small.
+TINY = 1e-200
+# Below any loss and above any variable, but not so that a multiple of 0 would be no number.
+NEVER = -1e300
+EVER = 1e300
+# Sums of variables that are to be C differ from it by rounding.
+FULL = 1.0 - 1e-12
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_weights(W, indices, begin, length):
+    """Ask for the weights of one row: a cache line holds those of 8 classes."""
+    outputs = np.int64(W.shape[1])
+    for p in range(begin, begin + length):
+        for k in range(0, min(outputs, 32), 8):
+            prefetch(W, np.int64(indices[p]) * outputs + k)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dot8(indices, values, begin, end, W, k, z):
+    """Write z[k : k + 8]; eight sums stay in registers over all nonzeros."""
+    z0 = z1 = z2 = z3 = z4 = z5 = z6 = z7 = 0.0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        z0 += v * W[f, k]
+        z1 += v * W[f, k + np.uint64(1)]
+        z2 += v * W[f, k + np.uint64(2)]
+        z3 += v * W[f, k + np.uint64(3)]
+        z4 += v * W[f, k + np.uint64(4)]
+        z5 += v * W[f, k + np.uint64(5)]
+        z6 += v * W[f, k + np.uint64(6)]
+        z7 += v * W[f, k + np.uint64(7)]
+    z[k] = z0
+    z[k + np.uint64(1)] = z1
+    z[k + np.uint64(2)] = z2
+    z[k + np.uint64(3)] = z3
+    z[k + np.uint64(4)] = z4
+    z[k + np.uint64(5)] = z5
+    z[k + np.uint64(6)] = z6
+    z[k + np.uint64(7)] = z7
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dot4(indices, values, begin, end, W, k, z):
+    """Write z[k : k + 4]."""
+    z0 = z1 = z2 = z3 = 0.0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        z0 += v * W[f, k]
+        z1 += v * W[f, k + np.uint64(1)]
+        z2 += v * W[f, k + np.uint64(2)]
+        z3 += v * W[f, k + np.uint64(3)]
+    z[k] = z0
+    z[k + np.uint64(1)] = z1
+    z[k + np.uint64(2)] = z2
+    z[k + np.uint64(3)] = z3
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dot1(indices, values, begin, end, W, k, z):
+    """Write z[k]."""
+    sum_ = 0.0
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        sum_ += v * W[np.uint32(indices[p]), k]
+    z[k] = sum_
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def decide(indices, values, begin, end, W, bias, z):
+    """Write z = W'x of one row. Blocks of classes may overlap: each is written, not added to."""
+    outputs = np.uint64(W.shape[1])
+    k = np.uint64(0)
+    while k + np.uint64(8) <= outputs:
+        _dot8(indices, values, begin, end, W, k, z)
+        k += np.uint64(8)
+    if outputs >= np.uint64(4):
+        if k + np.uint64(4) < outputs:
+            _dot4(indices, values, begin, end, W, k, z)
+        if k < outputs:
+            _dot4(indices, values, begin, end, W, outputs - np.uint64(4), z)
+    else:
+        while k < outputs:
+            _dot1(indices, values, begin, end, W, k, z)
+            k += np.uint64(1)
+    if bias > 0.0:
+        for c in range(outputs):
+            z[c] += bias * W[W.shape[0] - 1, c]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def decide_few(indices, values, begin, end, W, bias, few, m, z):
+    """Write z of a few classes of one row."""
+    z[:] = NEVER
+    for j in range(m):
+        z[j] = bias * W[W.shape[0] - 1, np.uint32(few[j])] if bias > 0.0 else 0.0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        for j in range(m):
+            z[j] += v * W[f, np.uint32(few[j])]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def squared_norm(values, begin, end):
+    """Return |x|² of one row."""
+    if values is None:
+        return np.float64(end - begin)
+    a = 0.0
+    for p in range(begin, end):
+        v = np.float64(values[p])
+        a += v * v
+    return a
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def move(indices, values, begin, end, W, bias, columns, steps, n_steps):
+    """Add steps[j] times one row to column columns[j] of W, for j below n_steps."""
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        for j in range(n_steps):
+            W[f, np.uint32(columns[j])] += v * steps[j]
+    if bias > 0.0:
+        for j in range(n_steps):
+            W[W.shape[0] - 1, np.uint32(columns[j])] += bias * steps[j]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _size8(indices, values, begin, end, W, k):
+    """Return the largest Σ |x_f W_fc| of eight classes c, from k on."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        s0 += abs(v * W[f, k])
+        s1 += abs(v * W[f, k + np.uint64(1)])
+        s2 += abs(v * W[f, k + np.uint64(2)])
+        s3 += abs(v * W[f, k + np.uint64(3)])
+        s4 += abs(v * W[f, k + np.uint64(4)])
+        s5 += abs(v * W[f, k + np.uint64(5)])
+        s6 += abs(v * W[f, k + np.uint64(6)])
+        s7 += abs(v * W[f, k + np.uint64(7)])
+    return max(max(max(s0, s1), max(s2, s3)), max(max(s4, s5), max(s6, s7)))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _size1(indices, values, begin, end, W, k):
+    """Return Σ |x_f W_fk|."""
+    sum_ = 0.0
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        sum_ += abs(v * W[np.uint32(indices[p]), k])
+    return sum_
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def decision_error(indices, values, begin, end, W, bias):
+    """Bound of the rounding error of every z of one row."""
+    outputs = np.uint64(W.shape[1])
+    size = 0.0
+    k = np.uint64(0)
+    while k + np.uint64(8) <= outputs:
+        size = max(size, _size8(indices, values, begin, end, W, k))
+        k += np.uint64(8)
+    if outputs > np.uint64(8) and k < outputs:  # as of `decide`, blocks may overlap
+        size = max(size, _size8(indices, values, begin, end, W, outputs - np.uint64(8)))
+        k = outputs
+    while k < outputs:
+        size = max(size, _size1(indices, values, begin, end, W, k))
+        k += np.uint64(1)
+    if bias > 0.0:
+        last = 0.0
+        for c in range(outputs):
+            last = max(last, abs(W[W.shape[0] - 1, c]))
+        size += bias * last
+    return rounding(end - begin, size)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def count_nonzero(beta, n_outputs):
+    """Return how many of the first variables are not 0."""
+    n = 0
+    for k in range(n_outputs):
+        n += beta[k] != 0.0
+    return n

@@ -1,0 +1,146 @@
+"""Lists of the variables of each row that are not 0, all in one pool of bounded size.
+
+The list of row i is outputs[begin[i] : begin[i] + count[i]] and the same of betas. In front of
+every list the pool holds the row it belongs to (in outputs) and its room (in betas): a list that
+outgrows its room moves to the end of the pool, and once the end is reached, what nobody uses any
+more is squeezed out. `held` counts the variables of every block, wherever its rows are, and is
+kept below a limit: so the lists of a block that go to the disk never outgrow their share either.
+
+The pool: begin (n,) int64, count (n,) int32, outputs (room,) int32, betas (room,) float64, and used
+(1,) int64, how much of the last two is taken. All of it is changed in place; what is returned is
+how much was done.
+"""
+
+import numpy as np
+from numba import njit
+
+__all__ = ["append", "copy_lists", "make_room", "read", "read_few", "squeeze", "write"]
+
+
+@njit(nogil=True, error_model="numpy")
+def squeeze(begin, count, outputs, betas, used):
+    """Move the lists that are in use to the front of the pool."""
+    to = 0
+    position = 0
+    while position < used[0]:
+        i = np.uint64(outputs[position])
+        following = position + 1 + np.int64(betas[position])
+        if begin[i] == position + 1:
+            n = np.int64(count[i])
+            outputs[to] = outputs[position]
+            betas[to] = np.float64(n)
+            for q in range(n):
+                outputs[to + 1 + q] = outputs[position + 1 + q]
+                betas[to + 1 + q] = betas[position + 1 + q]
+            begin[i] = to + 1
+            to += 1 + n
+        position = following
+    used[0] = to
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def make_room(i, wanted, begin, outputs, betas, used):
+    """Give row i room for `wanted` variables if possible; return the room it has then.
+
+    The variables in its list are lost if it moves: the caller has a copy.
+    """
+    room = np.int64(betas[begin[i] - 1])
+    free = len(outputs) - used[0] - 1
+    if wanted <= room or free <= room:
+        return room
+    room = min(wanted + 1, free)
+    outputs[used[0]] = np.int32(i)
+    betas[used[0]] = np.float64(room)
+    begin[i] = used[0] + 1
+    used[0] += 1 + room
+    return room
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def read(first, n, outputs, betas, beta):
+    """Spread the list of n variables that begins at `first` over beta, one entry a class."""
+    beta[:] = 0.0
+    for q in range(first, first + n):
+        beta[np.uint32(outputs[q])] = betas[q]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def read_few(i, begin, count, outputs, betas, few, m, label, beta):
+    """Spread the list of row i over its few classes; return where its own class is, or -1."""
+    beta[:] = 0.0
+    own = -1
+    q = begin[i]
+    end = q + count[i]
+    for j in range(m):
+        if few[j] == label:
+            own = j
+        if q < end and outputs[q] == few[j]:
+            beta[j] = betas[q]
+            q += 1
+    return own
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def write(i, begin, count, outputs, betas, beta, n_outputs, columns, values):
+    """Make the list of row i from beta; there must be room."""
+    n = _pick(beta, n_outputs, columns, values)
+    for j in range(n):
+        outputs[begin[i] + j] = columns[j]
+        betas[begin[i] + j] = values[j]
+    count[i] = n
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _pick(beta, n_outputs, columns, values):
+    """List what is not 0, without branches; return how much that is."""
+    n = 0
+    for k in range(n_outputs):
+        columns[n] = k
+        values[n] = beta[k]
+        n += beta[k] != 0.0
+    return n
+
+
+@njit(nogil=True, error_model="numpy")
+def append(first, rows, offsets, l_outputs, l_betas, begin, count, outputs, betas, used):
+    """Give working rows from `first` on the lists of rows of a block; return how many got one.
+
+    Parameters
+    ----------
+    first : int
+    rows : (n,) int32
+        Numbers of the rows in the block.
+    offsets, l_outputs, l_betas : (n_block + 1,) int64, int32, float64
+        Lists of the block.
+    begin, count, outputs, betas, used : the pool, in place
+    """
+    for t in range(len(rows)):
+        source = offsets[np.uint32(rows[t])]
+        n = offsets[np.uint32(rows[t]) + np.uint32(1)] - source
+        if used[0] + 1 + n > len(outputs):
+            return t
+        outputs[used[0]] = np.int32(first + t)
+        betas[used[0]] = np.float64(n)
+        begin[first + t] = used[0] + 1
+        count[first + t] = n
+        for q in range(n):
+            outputs[used[0] + 1 + q] = l_outputs[source + q]
+            betas[used[0] + 1 + q] = l_betas[source + q]
+        used[0] += 1 + n
+    return len(rows)
+
+
+@njit(nogil=True, error_model="numpy")
+def copy_lists(begins, counts, outputs, betas, to_begins, to_outputs, to_betas):
+    """Copy lists that lie anywhere in one pair of arrays to anywhere in another pair.
+
+    Parameters
+    ----------
+    begins, counts, to_begins : (n,) int64
+    outputs, betas : (any,) int32, float64
+    to_outputs, to_betas : (any,) int32, float64, filled in place
+    """
+    for i in range(len(begins)):
+        for q in range(counts[i]):
+            to_outputs[to_begins[i] + q] = outputs[begins[i] + q]
+            to_betas[to_begins[i] + q] = betas[begins[i] + q]
