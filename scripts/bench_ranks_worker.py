@@ -21,7 +21,8 @@ import numpy as np
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
-from sbm.jobs.training.engine import Engine, Pass
+from sbm.jobs.training.engine import Engine
+from sbm.jobs.training.passes import Pass
 from sbm.solver.adding import Adding
 from sbm.solver.gap import GapWatch
 

@@ -182,14 +182,15 @@ def watch(
 def _watched(look: Callable[[float, float, list[Floats]], None]) -> Iterator[None]:
     """While inside, every training shows its weights after each pass."""
     import sbm.jobs.train as job
+    from sbm.jobs.training.state import Training
 
-    class Watched(job._Training):
+    class Watched(Training):
         """A training that is looked at."""
 
-        def _report_pass(self, *arguments: Any) -> None:
-            super()._report_pass(*arguments)
+        def end_pass(self, *arguments: Any) -> None:
+            super().end_pass(*arguments)
             elapsed = time.perf_counter() - self.begin
             look(elapsed, self.dual, [solver.W for solver in self.solvers])
 
-    with mock.patch.object(job, "_Training", Watched):
+    with mock.patch.object(job, "Training", Watched):
         yield

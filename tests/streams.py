@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import sbm
-from sbm.jobs import stream as stream_job
 from sbm.jobs.streaming import plan as streamplan
+from sbm.jobs.streaming import state as stream_job
 from sbm.jobs.streaming.arrivals import sources_of
 from sbm.solver.onepass import Size
 from sbm.store import arrays, text

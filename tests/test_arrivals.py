@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streams import chunks, small_pieces, stdin_of, stop_at, writer
 
 from sbm.errors import DataError
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import coding
 from sbm.jobs.dealing.deal import Labels
 from sbm.jobs.streaming.arrivals import (
     Arrays,
@@ -388,7 +388,7 @@ def test_rows_in_front_of_a_label_without_a_name_are_gathered(
 def test_labels_that_are_too_many_are_no_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "MOST_LABELS", 10)
+    monkeypatch.setattr(coding, "MOST_LABELS", 10)
     path = write(tmp_path / "a.svm", b"".join(b"%d 1:1\n" % k for k in range(11)))
     reader = Reader([path])
     assert reader.blocks() == [[]]

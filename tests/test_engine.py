@@ -15,9 +15,10 @@ import sbm
 from sbm.alphas import Dense, Lists
 from sbm.jobs.machine.memory import plan_training
 from sbm.jobs.progress import Progress
-from sbm.jobs.train import open_run, shape_of
-from sbm.jobs.training.engine import Engine, Folds, ray
+from sbm.jobs.training.engine import Engine, ray
+from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
+from sbm.jobs.training.setup import open_run, shape_of
 from sbm.solver.step import Solver
 from sbm.store.blocks import BlockStore
 

@@ -129,7 +129,7 @@ def test_info_tells_what_is_left_and_what_was_expired(store: Path) -> None:
 
 
 def test_a_store_of_targets_has_no_labels_to_count(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("sbm.jobs.dealing.deal.MOST_LABELS", 20)
+    monkeypatch.setattr("sbm.jobs.dealing.coding.MOST_LABELS", 20)
     for k in range(2):
         text = "".join(f"{k + j / 100} 1:{j + 1}\n" for j in range(30)).encode()
         sbm.split([written(tmp_path, f"{k}.svm", text)], tmp_path / "a.sbm", append=k > 0)

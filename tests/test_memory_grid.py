@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.dealing.deal import SplitOptions, check_ids
+from sbm.jobs.dealing.options import SplitOptions, check_ids
 from scripts import torture_memory
 from scripts.bench_tools import Finished
 from scripts.torture_memory import Case, Data, Fence, Outcome, Shelf, cases_of, grid, run, run_case

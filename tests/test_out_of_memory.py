@@ -1,6 +1,5 @@
 """Where a plan turns out wrong, or the system gives less than --mem: less is used, and told."""
 
-import importlib
 import itertools
 import json
 import os
@@ -19,18 +18,17 @@ from streams import learn, make_lines, same, small_plans
 
 import sbm
 from sbm.errors import MemoryPlanError
-from sbm.jobs import stream as stream_job
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import coding, deal
+from sbm.jobs.dealing import options as dealing
 from sbm.jobs.machine import limits, memory
 from sbm.jobs.machine.limits import Limit, less, system_limit, within_limit
 from sbm.jobs.machine.memory import Shape, plan_training, plan_with_less
 from sbm.jobs.progress import Progress
+from sbm.jobs.streaming import state as stream_job
 from sbm.rows import Arena
 from sbm.store import text
 from sbm.store.blocks import BlockStore
 from scripts.bench_tools import run_process
-
-split_job = importlib.import_module("sbm.jobs.split")  # the package has a function of that name
 
 MEM = 400_000_000
 
@@ -212,10 +210,10 @@ def test_a_split_that_runs_out_of_memory_begins_anew_with_less(
         bounds.append(less(mem, *arguments))
         return bounds[-1]
 
-    monkeypatch.setattr(split_job, "less", note_bound)
+    monkeypatch.setattr(dealing, "less", note_bound)
     owner, name = {
         "batch": (deal._Batch, "of"),
-        "piece": (deal.CodedText, "of"),
+        "piece": (coding.CodedText, "of"),
         "chunk": (sbm.store.blocks, "encode_rows"),
     }[place]
     options: dict[str, Any] = {"blocks": 3, "threads": 2, "min_count": min_count}
@@ -259,7 +257,7 @@ def test_an_append_that_runs_out_of_memory_leaves_the_store_or_completes_it(
 
 def test_a_pipe_is_not_read_twice(source: Path, tmp_path: Path) -> None:
     code = (
-        "from sbm.jobs import deal\n"
+        "from sbm.jobs.dealing import deal\n"
         "def refuse(*arguments): raise MemoryError\n"
         "deal.Dealer._deal = refuse\n"
         "from sbm.cli import main\n"
@@ -384,7 +382,7 @@ def test_a_stream_without_memory_for_a_block_says_how_to_go_on(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_plans(monkeypatch)
-    monkeypatch.setattr(stream_job._Stream, "_predict", failing({30}, stream_job._Stream._predict))
+    monkeypatch.setattr(stream_job.Stream, "_predict", failing({30}, stream_job.Stream._predict))
     with pytest.raises(MemoryPlanError) as caught:
         learn(source, tmp_path / "d.model", options={"checkpoint_every": "100rows"})
     found = re.fullmatch(
@@ -429,7 +427,7 @@ def test_a_smaller_plan_of_a_training_has_smaller_parts_or_a_smaller_cache(
 
 WRONG = """
 import sys
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import options
 from sbm.jobs.machine import memory
 from sbm.jobs.streaming import plan as streamplan
 for module in (memory, streamplan):
@@ -437,7 +435,7 @@ for module in (memory, streamplan):
     module.row_bytes = lambda *some, rows=rows: tuple(size // 2 for size in rows(*some))
     module.NONZERO_BYTES = {name: size / 2 for name, size in nonzeros.items()}
     module.BUFFER_ROW //= 2
-deal.PIECE_FACTOR //= 2
+options.PIECE_FACTOR //= 2
 from sbm.cli import main
 main(sys.argv[1:])
 """

@@ -37,8 +37,8 @@ def made(tmp_path_factory):
     They are in the process of all tests, whose peak is none of theirs.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for job in ("train", "stream"):
-            patch.setattr(f"sbm.jobs.{job}.peak_bytes", lambda: 123_000_000)
+        for place in ("train", "training.figures", "streaming.state"):
+            patch.setattr(f"sbm.jobs.{place}.peak_bytes", lambda: 123_000_000)
         return _make(tmp_path_factory.mktemp("made"))
 
 

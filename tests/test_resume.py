@@ -19,6 +19,7 @@ from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs import train as module
 from sbm.jobs.machine import limits
 from sbm.jobs.progress import Progress
+from sbm.jobs.training import state
 from sbm.jobs.training.engine import Engine
 from sbm.store.run import Run
 
@@ -121,8 +122,8 @@ def test_lost_without_warning_it_goes_on_from_the_last_commit(tmp_path, case):
 
 
 def test_without_checkpoints_inside_it_goes_on_from_the_end_of_a_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(module, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(state, "COMMIT_SECONDS", 0)
+    monkeypatch.setattr(state, "COMMIT_SHARE", 0)
     case = Case("hinge", 2)
     store, path = make(tmp_path, case), tmp_path / "m.model"
     options = options_of(case, checkpoint_every=0)
@@ -423,18 +424,18 @@ def test_a_signal_commits_and_the_same_command_goes_on(tmp_path, number):
     expected = finished([*line, "-o", "whole.model"], cwd=tmp_path)
     assert expected.returncode in (0, 3), expected.stderr
     hold = (
-        "import signal, sys, os, sbm.jobs.train as t\n"
-        "old = t._Training._after_stretch\n"
+        "import signal, sys, os, sbm.jobs.training.state as t\n"
+        "old = t.Training._after_stretch\n"
         "def after(self):\n"
         f"    if self.ledger.passes == 3: os.kill(os.getpid(), {int(number)})\n"
         "    old(self)\n"
-        "t._Training._after_stretch = after\n"
+        "t.Training._after_stretch = after\n"
         f"import sbm.cli; sbm.cli.main({line[3:]!r})\n"
     )
     done = finished([sys.executable, "-c", hold], cwd=tmp_path)
     assert done.returncode == 130
     assert done.stderr.lstrip() == (
-        "sbm: stopped; nothing half-written was left, the same command goes on, or starts again\n"
+        "sbm: stopped; what was committed is kept, and the same command goes on from there\n"
     )
     assert not (tmp_path / "d.model").exists()
     assert Run.read(tmp_path / "d.model.run")["passes"] == 3
@@ -527,8 +528,8 @@ def test_a_tuning_that_was_lost_in_its_last_training_goes_on_there(tmp_path, mon
         def start(self, what, total, unit="B"):
             self.is_pass = what.startswith("pass")
 
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(module, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(state, "COMMIT_SECONDS", 0)
+    monkeypatch.setattr(state, "COMMIT_SHARE", 0)
     with pytest.raises(LostError):
         tuned(tmp_path, "m.model", InTraining(13, lost=True))
     seen = Starts()
@@ -623,7 +624,7 @@ def test_more_memory_in_use_than_planned_is_noticed_and_nothing_is_lost(
 ):
     store, options = wide
     large = iter([False] * 7 + [True] + [False] * 1000)
-    monkeypatch.setattr(module._Job, "is_too_large", lambda job: next(large))
+    monkeypatch.setattr(module.Job, "is_too_large", lambda job: next(large))
     seen = Passes()
     report = sbm.train(store, tmp_path / "m.model", options, progress=seen)[1]
     assert report["converged"]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from processes import started
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import options as dealing
 from sbm.jobs.dealing.deal import Dealer
 from sbm.jobs.info import check
 from sbm.jobs.split import default_store, split
@@ -181,7 +181,7 @@ def test_threads_change_no_byte_and_the_seed_changes_the_dealing(tmp_path: Path)
 def test_without_shuffling_rows_are_dealt_in_turn_in_the_order_of_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 31250 rows: several batches
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 31250 rows: several batches
     text = b"".join(b"%d %d:1\n" % (k % 7, k % 1000) for k in range(70_000))
     split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm", blocks=3, shuffle=False)
     labels = [[label for label, _ in block] for block in store_rows(tmp_path / "a.sbm")]
@@ -207,7 +207,7 @@ def test_label_sorted_text_is_mixed_in_every_block_and_within_it(
 def test_many_batches_and_rows_longer_than_a_batch_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 250000 nonzeros
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 250000 nonzeros
     long = " ".join(f"{k}:2" for k in range(260_000))
     longer = " ".join(f"{k}:3" for k in range(300_000))
     lines = [f"1 {k}:{k}" for k in range(40_000)]
@@ -256,7 +256,7 @@ def test_refused_lines_with_other_values_leave_a_store_of_ones(tmp_path: Path) -
 def test_batches_of_ones_before_and_behind_other_values_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 14)
     lines = [f"1 {k % 100}:1" for k in range(70_000)]
     lines[40_000] = "2 5:0.5"
@@ -276,7 +276,7 @@ def test_zero_and_minus_zero_are_one_label(tmp_path: Path) -> None:
 def test_too_many_labels_to_be_classes_become_real_labels_midway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coded: int
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # 31250 rows a batch
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # 31250 rows a batch
     lines = [f"{k % coded / 8} {k % 5}:1" for k in range(72_000)]
     text = "\n".join(lines).encode()
     report = split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm", blocks=2)
@@ -373,7 +373,7 @@ def test_a_store_without_rare_features_is_that_of_a_text_without_them(
 def test_rare_features_are_left_out_alike_whatever_the_threads_and_the_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # several batches
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # several batches
     r = random.Random(5)
     rows: list[Word] = []
     for k in range(40_000):  # most rare ids come late, and frequent ones anywhere
@@ -436,11 +436,11 @@ def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     source = written(tmp_path, "a.svm", b"1 1:1\n")
-    for name in ("-", str(pipe)):
+    for name, shown in (("-", "standard input"), (str(pipe), str(pipe))):
         with pytest.raises(SettingsError) as caught:
             split([source, name], tmp_path / "a.sbm", min_count=2)
         assert str(caught.value) == (
-            f"{name} can be read only once, and --min-count reads twice; "
+            f"{shown} can be read only once, and --min-count reads twice; "
             "write the text to a file first"
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svm", "pipe"]
@@ -581,7 +581,7 @@ def fails_in_the_middle(tmp_path: Path, name: str = "bad.svm") -> Path:
 def test_an_append_that_fails_leaves_the_store_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)  # blocks are on disk before the bad line
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)  # blocks are written by then
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 16)
     store = tmp_path / "a.sbm"
     split([written(tmp_path, "a.svm", random_text(1, 50))], store)
@@ -609,7 +609,7 @@ def test_appending_to_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         split([source], tmp_path / "none.sbm", append=True)
     assert str(caught.value) == (
-        f"{tmp_path / 'none.sbm'} is not a store (it has no manifest.json); make one with sbm split"
+        f"{tmp_path / 'none.sbm'} does not exist; make a store with sbm split"
     )
     assert not (tmp_path / "none.sbm").exists()
 
@@ -756,7 +756,7 @@ def test_remains_of_a_killed_split_are_no_store_and_are_swept_away(tmp_path: Pat
 def test_a_bad_line_in_the_middle_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 2_000_000)
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 2_000_000)
     monkeypatch.setattr("sbm.store.text.PIECE", 1 << 16)
     source = fails_in_the_middle(tmp_path)
     with pytest.raises(DataError) as caught:
@@ -846,9 +846,7 @@ def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     source = written(tmp_path, "a.svm", b"1 1:1\n")
     with pytest.raises(StoreError) as caught:
         split([source], source / "a.sbm")
-    assert str(caught.value) == (
-        f"cannot write {source / 'a.sbm.partial'}: Not a directory; choose another place with -o"
-    )
+    assert str(caught.value) == (f"{source} is no folder; make it, or choose another place with -o")
 
 
 HOLD = "import fcntl, sys\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"

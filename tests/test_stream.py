@@ -37,8 +37,8 @@ from streams import (
 
 import sbm
 from sbm.errors import DataError, SbmError, StoreError
-from sbm.jobs import stream as stream_job
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import coding
+from sbm.jobs.streaming import state as stream_job
 from sbm.jobs.streaming.options import LEARNERS
 from sbm.store.model import Model
 from sbm.store.records import encode_record
@@ -146,7 +146,7 @@ def test_a_stream_that_dies_goes_on_from_its_last_commit(kind, small, tmp_path, 
     chosen = settings_of(kind)
     often = {**chosen.pop("options", {}), "checkpoint_every": "50rows"}
     learn(path, one, options=often, **chosen)
-    learned = stream_job._Stream._learn
+    learned = stream_job.Stream.learn
     for limit in (2, 4, 6, 9):
         calls = iter(range(limit))
 
@@ -156,7 +156,7 @@ def test_a_stream_that_dies_goes_on_from_its_last_commit(kind, small, tmp_path, 
             learned(self, block)
 
         with monkeypatch.context() as patch:
-            patch.setattr(stream_job._Stream, "_learn", learn_some)
+            patch.setattr(stream_job.Stream, "learn", learn_some)
             with pytest.raises(MemoryError):
                 learn(path, other, options=often, **chosen)
         learn(path, other, resume=True, options={"checkpoint_every": "50rows"})
@@ -168,7 +168,7 @@ def test_a_stream_that_dies_while_it_makes_room_goes_on(small, tmp_path, monkeyp
     path.write_bytes(b"".join(rows_of("one_vs_rest")))
     one, other = tmp_path / "one.model", tmp_path / "other.model"
     learn(path, one, **settings_of("one_vs_rest"))
-    make = stream_job._Stream._make_student
+    make = stream_job.Stream.make_student
     for limit in range(1, len(small)):
         calls = iter(range(limit))
 
@@ -178,7 +178,7 @@ def test_a_stream_that_dies_while_it_makes_room_goes_on(small, tmp_path, monkeyp
             make(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(stream_job._Stream, "_make_student", make_some)
+            patch.setattr(stream_job.Stream, "make_student", make_some)
             with pytest.raises(MemoryError):
                 learn(path, other, **settings_of("one_vs_rest"))
         learn(path, other, resume=True)
@@ -539,7 +539,7 @@ def test_one_label_waits_for_another_where_the_loss_tells_labels_apart(small, he
 
 
 def test_many_labels_are_refused_where_classes_are_learned(here, monkeypatch):
-    monkeypatch.setattr(deal, "MOST_LABELS", 30)
+    monkeypatch.setattr(coding, "MOST_LABELS", 30)
     lines = [b"%d.5 1:1\n" % k for k in range(31)]
     assert refusal(write(lines), Path("m.model")) == (
         "d.svm has more than 65,536 different labels, which are no classes; use --loss "
@@ -989,7 +989,7 @@ def test_words_on_the_terminal(said):
         ),
         (
             "stream nix.svm -o n.model", 1,
-            "nix.svm: no such file; give LIBSVM text files, globs, or - for a pipe",
+            "nix.svm does not exist; give LIBSVM text files, globs, or - for a pipe",
         ),
         (
             "stream --resume m.model -o n.model", 2,
@@ -1110,7 +1110,7 @@ def test_one_row_in_front_of_a_refused_line_is_one(here):
 def test_closed_standard_input_is_refused(here, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert refusal("-", Path("m.model")) == (
-        "-: standard input is closed; give files, or text through a pipe"
+        "standard input is closed; give files, or text through a pipe"
     )
 
 

@@ -11,9 +11,8 @@ from helpers import Passes, fit, load_script, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import train as train_job
-from sbm.jobs.dealing import deal
-from sbm.jobs.training import pace, setup
+from sbm.jobs.dealing import coding
+from sbm.jobs.training import pace, setup, state
 from sbm.solver.step import Solver
 from sbm.store import arrays, blocks
 from sbm.store.blocks import BlockStore
@@ -316,7 +315,7 @@ def test_the_cache_follows_the_free_alphas_within_what_was_planned(tmp_path):
 
 def test_commits_do_not_change_the_result(store, monkeypatch):
     fit(store, "a.model", tol=1e-5, max_passes=500)
-    monkeypatch.setattr(train_job, "COMMIT_SECONDS", -1.0)
+    monkeypatch.setattr(state, "COMMIT_SECONDS", -1.0)
     monkeypatch.setattr(setup, "STRAY_BYTES", 1)
     monkeypatch.setattr(setup, "UNWRITTEN_BYTES", 1)
     fit(store, "b.model", tol=1e-5, max_passes=500)
@@ -443,7 +442,7 @@ def test_more_than_two_labels_are_trained_one_against_the_rest(tmp_path):
 
 
 def test_labels_that_do_not_fit_the_loss_are_refused_with_what_to_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(deal, "MOST_LABELS", 5)
+    monkeypatch.setattr(coding, "MOST_LABELS", 5)
     (tmp_path / "r.svm").write_text("".join(f"{k + 0.5} 1:1\n" for k in range(9)))
     sbm.split([tmp_path / "r.svm"], tmp_path / "r.sbm")
     assert BlockStore(tmp_path / "r.sbm").labels is None

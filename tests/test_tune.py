@@ -23,9 +23,9 @@ from test_folds import slow_fold
 import sbm
 from sbm.cli import cli
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import tune as job
 from sbm.jobs.judging.metrics import MultiMetrics
-from sbm.jobs.training import exam
+from sbm.jobs.tuning import exam
+from sbm.jobs.tuning.state import Tuning
 from sbm.settings import parse_grid
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,9 +63,9 @@ def try_everything(monkeypatch):
             for learner in candidate.learners:
                 learner.is_active = True
 
-    original = job._Tuning.__init__
-    monkeypatch.setattr(job._Tuning, "__init__", start)
-    monkeypatch.setattr(job._Tuning, "_give_up", lambda self: None)
+    original = Tuning.__init__
+    monkeypatch.setattr(Tuning, "__init__", start)
+    monkeypatch.setattr(Tuning, "give_up", lambda self: None)
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def whole_grid(monkeypatch):
 def tunings(monkeypatch):
     """The loops of all tunings, as they are at the end."""
     seen = []
-    original = job._Tuning._report
+    original = Tuning.report
 
     def report(self):
         seen.append(self)
         return original(self)
 
-    monkeypatch.setattr(job._Tuning, "_report", report)
+    monkeypatch.setattr(Tuning, "report", report)
     return seen
 
 
@@ -541,7 +541,7 @@ def test_what_there_is_to_go_on_from_is_all_that_is_left_after_an_error(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(job._Tuning, "_give_up", fail)
+            patch.setattr(Tuning, "give_up", fail)
             with pytest.raises(type(error)):
                 tune(data / "2.sbm", tmp_path)
         assert os.listdir(tmp_path) == ["m.model.tune.run"]

@@ -12,7 +12,7 @@ from helpers import fit, write_rows
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.dealing import deal
+from sbm.jobs.dealing import options as dealing
 from sbm.jobs.training.weights import RowWeights
 from sbm.jobs.training.weights import _Stream as Weights
 from sbm.rows import Rows
@@ -76,7 +76,7 @@ SPLITS = [
 @pytest.mark.parametrize("options", SPLITS, ids=str)
 def test_every_row_gets_its_own_weight(tmp_path, monkeypatch, options, batch):
     if batch is not None:  # bytes: some rows, or a batch for each row
-        monkeypatch.setattr(deal, "LARGEST_BATCH", batch)
+        monkeypatch.setattr(dealing, "LARGEST_BATCH", batch)
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 20)
     texts = [numbered(tmp_path, f"{first}.svm", first, 20) for first in (0, 20, 40)]
     sbm.split(texts, tmp_path / "d.sbm", **options)
@@ -89,7 +89,7 @@ def test_every_row_gets_its_own_weight(tmp_path, monkeypatch, options, batch):
 
 
 def test_appended_rows_have_their_weights_behind_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(deal, "LARGEST_BATCH", 900)
+    monkeypatch.setattr(dealing, "LARGEST_BATCH", 900)
     parts = [(0, 30, {"blocks": 4}), (30, 5, {"blocks": 9}), (35, 40, {"shuffle": False})]
     for k, (first, n, options) in enumerate(parts):
         text = numbered(tmp_path, f"{first}.svm", first, n)

@@ -9,62 +9,45 @@ reading knows all ids to keep, and nothing behind the parser differs from a spli
 the others.
 """
 
+from __future__ import annotations
+
 import contextlib
 import datetime
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.dealing.count import FeatureCounter
-from sbm.jobs.dealing.deal import (
-    CodedText,
-    Dealer,
-    Labels,
-    SplitOptions,
-    least_to_split,
-    limit_threads,
-)
+from sbm.errors import MemoryPlanError, SettingsError
+from sbm.jobs.dealing.coding import Labels
+from sbm.jobs.dealing.count import Counted, count_features, refuse_changed_sources
+from sbm.jobs.dealing.deal import Dealer
 from sbm.jobs.dealing.destination import appended, new_shards, new_store
+from sbm.jobs.dealing.inputs import find_sources, refuse_known_sources
+from sbm.jobs.dealing.options import SplitOptions, check_shards, checked_options, with_less
+from sbm.jobs.dealing.reading import read_sources, refuse_once_only, require_second_reading
 from sbm.jobs.machine.kernels import prepare
-from sbm.jobs.machine.limits import less, system_limit, within_limit
-from sbm.jobs.machine.memory import INTERPRETER
-from sbm.jobs.machine.process import return_freed_memory, usable_threads
+from sbm.jobs.machine.limits import system_limit, within_limit
+from sbm.jobs.machine.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.settings import format_size, parse_size
+from sbm.settings import parse_size
 from sbm.store import blocks as store_files
-from sbm.store.buffers import Buffers
-from sbm.store.chunks import chunk_source
-from sbm.store.formats import (
-    FORMATS,
-    convert_inputs,
-    names_record,
-    open_inputs,
-    plain_name,
-    reader_memory,
-)
+from sbm.store.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.store.idtable import IdTable
 from sbm.store.inputs import InputOptions
-from sbm.store.libsvm import ParsedText
 from sbm.store.shards import shard_path
-from sbm.store.text import PIECE, Source
+from sbm.store.text import Source
 
 __all__ = ["default_store", "split"]
-
-LEAST_BLOCK = 100_000  # bytes
-MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 
 
 def default_store(first_input: str) -> Path:
     """``big.svm.zst`` -> ``big.sbm``, in the current folder."""
-    name = Path(first_input).name
-    name = plain_name(name)
+    name = plain_name(Path(first_input).name)
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
@@ -154,7 +137,8 @@ def split(
     -------
     dict
         ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
-        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``value_type``, ``labels``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last
+        line had no line end), ``value_type``, ``labels``,
         ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
 
     Raises
@@ -166,40 +150,23 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    names, chunks = _names_or_chunks(inputs)
-    asked = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
-    if chunks is not None:
-        if store is None:
-            raise SettingsError("chunks have no file name; name the store, as sbm.split(chunks, S)")
-        sources = [chunk_source(chunks, name)]
-    else:
-        if append and store is None:
-            names, store = _find_store(names)
-        if append and store is not None:
-            names_before = store_files.names_of(store_files.read_manifest(Path(store)))
-            if names_before is not None:
-                asked = asked.following(names_before, str(store))
-        sources = open_inputs(names, asked)
-    if not sources:
-        raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
-    if store is None and sources[0].name == "-":
-        raise SettingsError("name the store with -o when reading standard input")
+    how_to_read = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
+    sources, store = find_sources(inputs, store, append, how_to_read, name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"]
-    _check_shards(shards, blocks, append)
+    check_shards(shards, blocks, append)
     progress = progress or Progress()
-    reserved = reader_memory(sources)
     options = within_limit(
-        lambda bound: _check_options(
-            blocks, block_size, dtype, seed, shuffle, level, threads, bound, on_error, min_count,
-            reserved,
+        lambda bound: checked_options(
+            bound, blocks=blocks, block_size=block_size, dtype=dtype, seed=seed, shuffle=shuffle,
+            level=level, threads=threads, on_error=on_error, min_count=min_count, shards=shards,
+            reserved=reader_memory(sources),
         ),
         parse_size(mem), system_limit(), progress.note,
     )  # fmt: skip
-    options = replace(options, least_blocks=shards or 1)  # each holds one at least
     if min_count > 1:
-        _refuse_pipes(sources)
+        refuse_once_only(sources)
     return_freed_memory()
     prepare("split", options.dtype, progress)
     if names_record(sources) is not None:
@@ -208,145 +175,14 @@ def split(
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
-                return _fill_store(folder, named, manifest, sources, options, force, progress)
+                filling = _Filling(folder, named, sources, options, force, progress)
+                return filling.fill(manifest or _empty_manifest(options))
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
                 raise
-            _require_second_reading(sources, options)
-            options = _with_less(options, progress)
+            require_second_reading(sources, options)
+            options = with_less(options, progress)
             sources = [source.again() for source in sources]
-
-
-def _names_or_chunks(
-    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
-) -> tuple[list[str | Path], Iterable[tuple[Any, Any]] | None]:
-    """Tell names of files from chunks of rows; an iterator is asked for no more than its first."""
-    if isinstance(inputs, str | Path):
-        return [inputs], None
-    given: Iterable[Any] = inputs
-    if isinstance(inputs, Sequence):
-        first = list(inputs[:1])
-    elif isinstance(inputs, Iterator):
-        first = list(itertools.islice(inputs, 1))
-        given = itertools.chain(first, inputs)
-    else:
-        return [], given
-    if not first or isinstance(first[0], str | Path):
-        return list(given), None
-    return [], given
-
-
-def _require_second_reading(sources: list[Source], options: SplitOptions) -> None:
-    """Notice that memory ran out when something was gone that is read only once."""
-    for source in sources:
-        if source.read and not source.comes_again:
-            raise MemoryPlanError(
-                f"memory ran out while reading {source.name}, with --mem "
-                f"{format_size(options.mem)}, and it cannot be read again; give less --mem than "
-                "that, or raise the limit on this process",
-                options.mem,
-            )
-
-
-def _with_less(options: SplitOptions, progress: Progress) -> SplitOptions:
-    """Return the options of another try, after memory ran out."""
-    mem = less(options.total, least_to_split(), "splitting")
-    progress.note(
-        f"memory ran out, with --mem {format_size(options.mem)}; beginning anew as with "
-        f"{format_size(mem)}"
-    )
-    return replace(options, mem=mem, threads=limit_threads(mem, options.threads))
-
-
-def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None]:
-    """Return the inputs without the store among them, which is to be appended to, and that."""
-    stores = [name for name in inputs if (Path(name) / store_files.MANIFEST).is_file()]
-    missing = [n for n in inputs if Path(n).suffix == ".sbm" and not Path(n).exists()]
-    if len(stores) > 1:
-        names = ", ".join(map(str, stores))
-        raise SettingsError(f"{names} are stores; append to one at a time, from its text")
-    if missing and not stores:
-        raise StoreError(
-            f"{missing[0]} does not exist, and --append adds to a store; make it with sbm split, "
-            f"the text and -o {missing[0]}"
-        )
-    texts = [name for name in inputs if name not in stores]
-    if stores and not texts:
-        raise DataError(f"no input to append to {stores[0]}; give LIBSVM text files, globs, or -")
-    return texts, Path(stores[0]) if stores else None
-
-
-def _check_options(
-    blocks: int | None,
-    block_size: int | str | None,
-    dtype: str,
-    seed: int,
-    shuffle: bool,
-    level: int,
-    threads: int | None,
-    bound: int,
-    on_error: str,
-    min_count: int,
-    reserved: int,
-) -> SplitOptions:
-    if blocks is not None and block_size is not None:
-        raise SettingsError("give --blocks or --block-size, not both")
-    if block_size is not None and parse_size(block_size) < LEAST_BLOCK:
-        raise SettingsError(f"block_size is {block_size}; it must be at least 100kB")
-    if blocks is not None and not 1 <= blocks <= 999_999:
-        raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
-    if dtype not in ("auto", "float32", "float64"):
-        raise SettingsError(f"dtype is {dtype!r}; it must be auto, float32 or float64")
-    if not 1 <= level <= 19:
-        raise SettingsError(f"level is {level}; it must be from 1 to 19")
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads is {threads}; it must be at least 1")
-    if on_error not in ("fail", "skip"):
-        raise SettingsError(f"on_error is {on_error!r}; it must be fail or skip")
-    if seed < 0:
-        raise SettingsError(f"seed is {seed}; it must be at least 0")
-    if not 1 <= min_count < 1 << 31:
-        raise SettingsError(f"min_count is {min_count}; it must be from 1 to {(1 << 31) - 1}")
-    return SplitOptions(
-        blocks=blocks,
-        block_size=None if block_size is None else parse_size(block_size),
-        dtype="float32" if dtype == "auto" else dtype,
-        seed=seed,
-        shuffle=shuffle,
-        level=level,
-        threads=limit_threads(bound, usable_threads(threads), reserved),
-        mem=bound - reserved,
-        skip=on_error == "skip",
-        min_count=min_count,
-    )
-
-
-def _check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
-    if shards is None:
-        return
-    if append:
-        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
-    if not 1 <= shards <= MOST_SHARDS:
-        raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
-    if blocks is not None and blocks < shards:
-        raise SettingsError(
-            f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks {shards} "
-            "or more"
-        )
-
-
-def _refuse_pipes(sources: list[Source]) -> None:
-    for source in sources:
-        if source.chunks is not None and not source.comes_again:
-            raise SettingsError(
-                "an iterator of chunks can be read only once, and min_count reads twice; give a "
-                "list, or an object whose __iter__ begins anew"
-            )
-        if not source.comes_again:
-            raise SettingsError(
-                f"{source.name} can be read only once, and --min-count reads twice; "
-                "write the text to a file first"
-            )
 
 
 @contextlib.contextmanager
@@ -363,77 +199,117 @@ def _destination(
         yield folder, None
 
 
-def _fill_store(
-    folder: Path,
-    target: Path,
-    manifest: dict[str, Any] | None,
-    sources: list[Source],
-    options: SplitOptions,
-    force: bool,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Read the sources, write blocks, ids, index and, last, the manifest."""
-    manifest = manifest or _empty_manifest(options)
-    generation = len(manifest["generations"])
-    if generation and manifest["dtype"] != options.dtype:
-        raise SettingsError(
-            f"{target} holds {manifest['dtype']} values; append with --dtype {manifest['dtype']}"
-        )
-    ids = IdTable(_known_ids(folder) if generation else None)
-    known = len(ids)
-    labels = manifest["labels"]
-    table = Labels(
-        None if labels is None else labels["values"], [] if labels is None else labels["counts"]
-    )
-    first = store_files.next_block(manifest)
-    # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and the
-    # main thread for them.
-    with (
-        ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read and deal
-        ThreadPoolExecutor(options.threads, "sbm-write") as writers,
-    ):
-        counted = None
-        if options.min_count > 1:
-            counted = _count(sources, ids, options, pool, progress)
-        blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
-        largest = max(blocks, key=lambda block: block[1], default=None)
-        dealer = Dealer(folder, first, options, ids, table, writers, largest)
-        _read("split", sources, dealer, options, pool, progress, only_known=counted is not None)
-        if counted is not None:
-            _refuse_changed_sources(sources, counted)
-        _refuse_known_sources(sources, manifest, target, force)
-        new_blocks, index = dealer.finish()
-    files = store_files.write_generation(folder, generation, ids.keys[known:], index)
-    entry: dict[str, Any] = {
-        **files, "new_features": len(ids) - known,
-        "blocks": [b["file"] for b in new_blocks], "rows": dealer.n_rows,
-        "sources": [s.describe() for s in sources],
-        "options": {"seed": options.seed, "shuffle": options.shuffle, "level": options.level},
-        "deal": dealer.record(),
-        "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
-    if (names := names_record(sources)) is not None:
-        entry["options"]["names"] = names
-    left_out = {"features": 0, "nnz": 0}
-    if counted is not None:
-        left_out = {"features": counted.n_rare, "nnz": counted.nnz - dealer.nnz}
-        entry["options"]["min_count"] = options.min_count
-        entry["left_out"] = left_out
+@dataclass(frozen=True)
+class _Dealt:
+    """What dealing came to: the blocks on disk, and what the manifest says of their rows."""
+
+    dealer: Dealer
+    blocks: list[dict[str, Any]]
+    index: npt.NDArray[np.int64]
+    counted: Counted | None
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rare features, and their nonzeros."""
+        if self.counted is None:
+            return {"features": 0, "nnz": 0}
+        return {"features": self.counted.n_rare, "nnz": self.counted.nnz - self.dealer.nnz}
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """A split at work: what it reads, and the folder that becomes a store."""
+
+    folder: Path
+    target: Path  # as the store is called when it is there
+    sources: list[Source]
+    options: SplitOptions
+    force: bool
+    progress: Progress
+
+    def fill(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Read the sources, write blocks, ids, index and, last, the manifest."""
+        options, generation = self.options, len(manifest["generations"])
+        if generation and manifest["dtype"] != options.dtype:
+            raise SettingsError(
+                f"{self.target} holds {manifest['dtype']} values; append with --dtype "
+                f"{manifest['dtype']}"
+            )
+        ids = IdTable(_known_ids(self.folder) if generation else None)
+        known = len(ids)
+        before = manifest["labels"] or {"values": None, "counts": []}
+        labels = Labels(before["values"], before["counts"])
+        dealt = self._deal(manifest, ids, labels)
+        files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
+        entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
+        _add_generation(manifest, entry, dealt, ids, labels)
+        store_files.write_manifest(self.folder, manifest)
+        return _report(self.target, manifest, dealt.blocks, self.sources) | {
+            "left_out": dealt.left_out
+        }
+
+    def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
+        """Read all rows and write them in blocks."""
+        options, sources, progress = self.options, self.sources, self.progress
+        # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and
+        # the main thread for them.
+        with (
+            ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read, too
+            ThreadPoolExecutor(options.threads, "sbm-write") as writers,
+        ):
+            counted = None
+            if options.min_count > 1:
+                counted = count_features(sources, ids, options, pool, progress)
+            blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
+            largest = max(blocks, key=lambda block: block[1], default=None)
+            first = store_files.next_block(manifest)
+            dealer = Dealer(self.folder, first, options, ids, labels, writers, largest)
+            read_sources(
+                "split", sources, dealer, options, pool, progress, only_known=counted is not None
+            )
+            if counted is not None:
+                refuse_changed_sources(sources, counted)
+            refuse_known_sources(sources, manifest, self.target, self.force)
+            return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _entry(self, dealt: _Dealt) -> dict[str, Any]:
+        """What the manifest says of this generation, but for its files."""
+        options: dict[str, Any] = {
+            "seed": self.options.seed, "shuffle": self.options.shuffle, "level": self.options.level
+        }  # fmt: skip
+        if (names := names_record(self.sources)) is not None:
+            options["names"] = names
+        entry = {
+            "blocks": [b["file"] for b in dealt.blocks],
+            "rows": dealt.dealer.n_rows,
+            "sources": [s.describe() for s in self.sources],
+            "options": options,
+            "deal": dealt.dealer.record(),
+            "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        if dealt.counted is not None:
+            options["min_count"] = self.options.min_count
+            entry["left_out"] = dealt.left_out
+        return entry
+
+
+def _add_generation(
+    manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
+) -> None:
+    """Let the manifest tell of a generation that is written."""
+    dealer, described = dealt.dealer, labels.describe()
     manifest["generations"].append(entry)
     manifest["version"] = store_files.VERSION  # what was appended is of today's
-    manifest["blocks"] += new_blocks
+    manifest["blocks"] += dealt.blocks
     manifest["rows"] += dealer.n_rows
     manifest["nnz"] += dealer.nnz
     manifest["features"] = len(ids)
-    described = table.describe()
-    manifest["labels"] = None if described is None else {**(labels or {}), **described}
-    if table.real and manifest["class_values"] is None:
+    manifest["labels"] = None if described is None else {**(manifest["labels"] or {}), **described}
+    if labels.real and manifest["class_values"] is None:
         # Chunks that were written while the labels still looked like classes hold codes.
-        manifest["class_values"] = table.values
+        manifest["class_values"] = labels.values
     if dealer.has_values:
-        manifest["value_type"] = options.dtype
-    store_files.write_manifest(folder, manifest)
-    return _report(target, manifest, new_blocks, sources) | {"left_out": left_out}
+        manifest["value_type"] = manifest["dtype"]
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
@@ -447,113 +323,6 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
     return store_files.BlockStore(folder).read_feature_ids()
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """What the first of two readings found.
-
-    Attributes
-    ----------
-    sources : list of Source
-        The sources as they were then.
-    n_rare : int
-        Features to leave out.
-    nnz : int
-        Nonzeros, those of rare features included.
-    """
-
-    sources: list[Source]
-    n_rare: int
-    nnz: int
-
-
-def _count(
-    sources: list[Source],
-    ids: IdTable,
-    options: SplitOptions,
-    pool: ThreadPoolExecutor,
-    progress: Progress,
-) -> _Counted:
-    """Read the sources a first time, and put the ids that are to be kept into the table."""
-    again = [source.again() for source in sources]  # what the second reading counts is kept
-    counter = FeatureCounter(ids, options)
-    _read("count", again, counter, options, pool, progress)
-    return _Counted(again, counter.forget_rare(), counter.nnz)
-
-
-def _refuse_changed_sources(sources: list[Source], counted: _Counted) -> None:
-    """Notice text that is not the text that was counted."""
-    for before, source in zip(counted.sources, sources, strict=True):
-        if before.sha256 != source.sha256:
-            raise DataError(
-                f"{source.name} changed between the two readings that --min-count takes; "
-                "split it again when it is complete"
-            )
-
-
-class _Taker(Protocol):
-    """A dealer, or what counts before it."""
-
-    ids: IdTable
-    n_rows: int
-
-    def add(self, text: CodedText, text_share: float) -> None: ...
-
-
-def _read(
-    what: str,
-    sources: list[Source],
-    taker: _Taker,
-    options: SplitOptions,
-    pool: ThreadPoolExecutor,
-    progress: Progress,
-    only_known: bool = False,
-) -> None:
-    """Parse everything and hand it over, without the features that are in no table if so wanted."""
-    known = all(s.size for s in sources)
-    total = sum(s.size for s in sources)
-    progress.start(what, total if known else None)
-    buffers = Buffers(PIECE)
-
-    def coded(parsed: ParsedText) -> CodedText:
-        text = CodedText.of(parsed, taker.ids, buffers)
-        return text.without_unknown(taker.ids, buffers) if only_known else text
-
-    pieces = convert_inputs(
-        sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
-        largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
-    )  # fmt: skip
-    for _, text in pieces:
-        done = sum(s.parsed for s in sources)
-        if len(text.labels):
-            taker.add(text, done / total if known else 0.0)
-        text.give_back(buffers)
-        progress.advance(done, rows=taker.n_rows)
-    progress.finish()
-
-
-def _refuse_known_sources(
-    sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
-) -> None:
-    """Notice data that would be counted twice."""
-    kept = store_files.kept_generations(manifest)
-    known = {s["sha256"]: s["name"] for g in kept for s in g["sources"]}
-    given: dict[str, str] = {}
-    for source in sources:
-        if source.rows == 0:
-            continue
-        if source.sha256 in given and not force:
-            raise DataError(
-                f"{source.name} is given twice (as {given[source.sha256]}, same SHA-256); nothing "
-                "was written, use --force to count its rows twice"
-            )
-        if source.sha256 in known and not force:
-            raise DataError(
-                f"{source.name} is already in {target} (as {known[source.sha256]}, same SHA-256); "
-                "nothing was added, use --force to count its rows twice"
-            )
-        given[source.sha256] = source.name
 
 
 def _report(
@@ -573,6 +342,7 @@ def _report(
         "text_bytes": sum(s.text for s in sources),
         "skipped": sum(s.skipped for s in sources),
         "problems": [p for s in sources for p in s.problems],
+        "open": [s.shown for s in sources if s.is_open],
         "value_type": manifest["value_type"],
         "labels": manifest["labels"],
     }

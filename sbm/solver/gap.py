@@ -18,7 +18,10 @@ from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
 
-__all__ = ["Certificate", "Certifier", "GapWatch"]
+__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch"]
+
+# Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
+MOST_DRIFT = 1e-9
 
 
 @dataclass(frozen=True)

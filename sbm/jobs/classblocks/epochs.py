@@ -24,14 +24,14 @@ from sbm.jobs.machine.limits import system_limit
 from sbm.jobs.machine.prefetch import loading_thread, prefetched
 from sbm.jobs.machine.process import peak_bytes, resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import MOST_DRIFT, Seconds
 from sbm.jobs.training.pace import choose_rounds
+from sbm.jobs.training.passes import Seconds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.resume import Ledger
 from sbm.jobs.training.setup import time_left
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.pairs import Fixtures, certify_pairs, solve_pairs
 from sbm.solver.problem import TOO_LARGE, MultiProblem, squared_norm
 from sbm.store.blocks import BlockStore, Chunk

@@ -1,11 +1,19 @@
 """Counting: how many rows of a text have each feature, before any of them is dealt."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
 import numpy as np
 
-from sbm.jobs.dealing.deal import CodedText, SplitOptions, check_ids
+from sbm.errors import DataError
+from sbm.jobs.dealing.coding import CodedText
+from sbm.jobs.dealing.options import SplitOptions, check_ids
+from sbm.jobs.dealing.reading import read_sources
+from sbm.jobs.progress import Progress
 from sbm.store.idtable import IdTable, count_codes
+from sbm.store.text import Source
 
-__all__ = ["FeatureCounter"]
+__all__ = ["Counted", "count_features", "refuse_changed_sources"]
 
 
 class FeatureCounter:
@@ -53,3 +61,46 @@ class FeatureCounter:
         frequent[: self._n_known] = True
         self.ids.keep(frequent)
         return int(np.count_nonzero(~frequent))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the first of two readings found.
+
+    Attributes
+    ----------
+    sources : list of Source
+        The sources as they were then.
+    n_rare : int
+        Features to leave out.
+    nnz : int
+        Nonzeros, those of rare features included.
+    """
+
+    sources: list[Source]
+    n_rare: int
+    nnz: int
+
+
+def count_features(
+    sources: list[Source],
+    ids: IdTable,
+    options: SplitOptions,
+    pool: ThreadPoolExecutor,
+    progress: Progress,
+) -> Counted:
+    """Read the sources a first time, and put the ids that are to be kept into the table."""
+    again = [source.again() for source in sources]  # what the second reading counts is kept
+    counter = FeatureCounter(ids, options)
+    read_sources("count", again, counter, options, pool, progress)
+    return Counted(again, counter.forget_rare(), counter.nnz)
+
+
+def refuse_changed_sources(sources: list[Source], counted: Counted) -> None:
+    """Notice text that is not the text that was counted."""
+    for before, source in zip(counted.sources, sources, strict=True):
+        if before.sha256 != source.sha256:
+            raise DataError(
+                f"{source.name} changed between the two readings that --min-count takes; "
+                "split it again when it is complete"
+            )

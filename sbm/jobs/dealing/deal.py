@@ -1,36 +1,27 @@
 """Dealing: parsed rows gather in a batch, and a full batch is spread over the blocks at random."""
 
 import math
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.machine.memory import AUTO_BLOCKS, INTERPRETER
+from sbm.errors import DataError, SettingsError
+from sbm.jobs.dealing.coding import CodedText, Labels
+from sbm.jobs.dealing.options import SplitOptions, batch_bytes, check_ids
+from sbm.jobs.machine.memory import AUTO_BLOCKS
 from sbm.rows import Rows
-from sbm.settings import format_size
 from sbm.store.blocks import BlockWriter
-from sbm.store.buffers import Buffers
-from sbm.store.idtable import IdTable, drop_unknown
-from sbm.store.libsvm import ParsedText
-from sbm.store.text import PIECE
+from sbm.store.idtable import IdTable
 
-__all__ = [
-    "CodedText", "Deal", "Dealer", "Labels", "SplitOptions", "check_ids",
-    "least_to_split", "limit_threads",
-]  # fmt: skip
+__all__ = ["Deal", "Dealer"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
 SMALL_BLOCK = 50_000
-LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
-MOST_LABELS = 65536  # more distinct labels than this are real numbers, not classes
-PIECE_FACTOR = 5  # bytes held for each byte of text being parsed
 
 
 @dataclass
@@ -82,189 +73,6 @@ class _Batch:
     def clear(self) -> None:
         self.n = self.nnz = 0
         self.has_values = False
-
-
-@dataclass(frozen=True)
-class CodedText:
-    """The rows of a piece of text, with codes for the ids that were known.
-
-    Attributes
-    ----------
-    labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64
-    indices : ndarray, shape (nnz,), int32
-    values : ndarray, shape (nnz,), float32 or float64, or None
-        None when every value is 1.
-    unknown : ndarray, shape (n_unknown,), int32
-        Where `indices` lacks a code, in order.
-    unknown_ids : ndarray, shape (n_unknown,), int64
-    """
-
-    labels: npt.NDArray[np.float64]
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.floating] | None
-    unknown: npt.NDArray[np.int32]
-    unknown_ids: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, parsed: ParsedText, ids: IdTable, buffers: Buffers) -> "CodedText":
-        """Look ids up, in any thread; nothing of `parsed` is kept."""
-
-        def kept(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            copy = buffers.take(len(array), array.dtype)
-            copy[:] = array
-            return copy
-
-        indices = buffers.take(len(parsed.ids), np.int32)
-        unknown = ids.look_up(parsed.ids, indices)
-        values = None if parsed.values is None else kept(parsed.values)
-        return cls(
-            kept(parsed.labels), kept(parsed.indptr), indices, values, unknown, parsed.ids[unknown]
-        )
-
-    def give_back(self, buffers: Buffers) -> None:
-        """Let the arrays be used again."""
-        buffers.give_back(self.labels, self.indptr, self.indices, self.values)
-
-    def complete(self, ids: IdTable) -> None:
-        """Give codes to the ids that had none, piece after piece in the order of the text."""
-        if len(self.unknown):
-            self.indices[self.unknown] = ids.intern(self.unknown_ids)
-
-    def without_unknown(self, ids: IdTable, buffers: Buffers) -> "CodedText":
-        """Leave out what is not in `ids`, which nobody adds to any more; in any thread.
-
-        The arrays of this one are used up. Values are looked at anew: where those that were not 1
-        are all left out, a store of ones needs to keep none (1.00000001, which float32 rounds to
-        1, is no reason either, though it is one for the parser).
-        """
-        if len(self.unknown):  # large ids among them may be known
-            self.indices[self.unknown] = ids.find(self.unknown_ids)
-        nnz, ones = drop_unknown(self.indptr, self.indices, self.values)
-        if ones:
-            buffers.give_back(self.values)
-        values = None if ones or self.values is None else self.values[:nnz]
-        nothing = slice(0)
-        return replace(
-            self, indices=self.indices[:nnz], values=values, unknown=self.unknown[nothing],
-            unknown_ids=self.unknown_ids[nothing],
-        )  # fmt: skip
-
-
-class Labels:
-    """Class codes in order of first appearance, until there are too many to be classes."""
-
-    def __init__(self, values: Sequence[float] | None, counts: Sequence[int]) -> None:
-        self.real = values is None
-        known = np.array(values or [], np.float64)
-        self._table = IdTable(known.view(np.int64))
-        self._counts = np.zeros(MOST_LABELS + 1, np.int64)
-        self._counts[: len(counts)] = counts
-
-    def encode(self, labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-        """Codes, shape (n,), int32; the labels themselves once they are real-valued."""
-        if self.real:
-            return labels
-        plain = labels + 0.0  # -0.0 and 0.0 are one label
-        codes = self._table.intern(plain.view(np.int64))
-        if len(self._table) > MOST_LABELS:
-            self.real = True
-            return labels
-        self._counts[: len(self._table)] += np.bincount(codes, minlength=len(self._table))
-        return codes
-
-    @property
-    def values(self) -> list[float]:
-        """Label of each code."""
-        return list(self._table.keys[:MOST_LABELS].view(np.float64).tolist())
-
-    def describe(self) -> dict[str, Any] | None:
-        """What the manifest keeps; None for real-valued labels."""
-        if self.real:
-            return None
-        return {"values": self.values, "counts": self._counts[: len(self._table)].tolist()}
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """The arguments of `sbm.split` that decide what a store looks like, checked."""
-
-    blocks: int | None
-    block_size: int | None
-    dtype: str
-    seed: int
-    shuffle: bool
-    level: int
-    threads: int
-    mem: int
-    skip: bool
-    min_count: int
-    least_blocks: int = 1
-
-    @property
-    def total(self) -> int:
-        """Bytes that are used of `mem`; more would only be of use for ids."""
-        return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
-
-
-def batch_bytes(mem: int) -> int:
-    """Bytes of one of the two batches; of the memory alone, so that threads change no byte."""
-    return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
-
-
-def least_to_split() -> int:
-    """Bytes that a split needs at least."""
-    return INTERPRETER + 6 * PIECE * PIECE_FACTOR
-
-
-def limit_threads(mem: int, threads: int, reserved: int = 0) -> int:
-    """Return the threads, at most `threads`, whose pieces of text fit beside the batches.
-
-    Of `mem`, `reserved` bytes are taken by the library that reads the input.
-
-    Raises
-    ------
-    MemoryPlanError
-        Not even one does; says what would.
-    """
-    piece = PIECE * PIECE_FACTOR
-    room = mem - reserved
-    most = (room - INTERPRETER - 3 * batch_bytes(room)) // piece - 2
-    if most < 1:
-        least = least_to_split() + reserved
-        raise MemoryPlanError(
-            f"--mem {format_size(mem)} is too little to split; "
-            f"the least that works is --mem {-(-least // 1_000_000)}MB",
-            least,
-        )
-    return min(threads, most)
-
-
-def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:
-    """Refuse more ids than fit beside the batches, with `count_bytes` for their counts.
-
-    There are no batches yet while features are counted, but their room is not given to ids then:
-    a table that grows needs more than it holds in the end.
-
-    Raises
-    ------
-    MemoryPlanError
-        Says what there is room for.
-    """
-    pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
-    room = options.mem - INTERPRETER - pieces - 2 * batch_bytes(options.mem)
-    needed = ids.nbytes + count_bytes
-    if needed > room:
-        what = "ids and counts" if count_bytes else "ids"
-        twice = pieces + 2 * needed
-        enough = INTERPRETER + min(twice * 3 // 2, twice + 2 * LARGEST_BATCH)  # with the batches
-        raise MemoryPlanError(
-            f"{len(ids)} distinct features need {format_size(needed)} for their {what} alone, "
-            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem, "
-            f"as --mem {-(-enough // 1_000_000)}MB has room for twice as many",
-            enough,
-        )
 
 
 class Deal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sbm.errors import MemoryPlanError
-from sbm.jobs.dealing.deal import PIECE_FACTOR
+from sbm.jobs.dealing.options import PIECE_FACTOR
 from sbm.jobs.machine.memory import BUFFER_ROW, INTERPRETER, OVERHEAD, Shape, row_bytes
 from sbm.jobs.streaming.arrivals import Needs
 from sbm.settings import format_size

@@ -5,22 +5,35 @@ learns beside the first one, from the same blocks, but not from the rows of one 
 values of these rows are what the probabilities of the first one are fitted to (Platt 1999).
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError
 from sbm.jobs.judging.probability import calibrate
-from sbm.jobs.training.engine import Folds
-from sbm.jobs.training.problem import by_label, choose_task, make_problems
+from sbm.jobs.training.learners import Folds, Group, set_active
+from sbm.jobs.training.problem import (
+    by_label,
+    choose_task,
+    label_places,
+    make_problems,
+    model_labels,
+)  # fmt: skip
 from sbm.settings import Settings
+from sbm.solver.gap import GapWatch
 from sbm.solver.losses import find_loss
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 
-__all__ = ["FOLDS", "HELD_OUT_BYTES", "Collector", "held_out_problems"]
+if TYPE_CHECKING:
+    from sbm.jobs.training.state import Training
+
+__all__ = ["FOLDS", "HELD_OUT_BYTES", "Collector", "calibrate_beside", "held_out_problems"]
 
 FOLDS = Folds(5, seed=0)
 HELD_OUT_BYTES = 16_000_000  # of decision values; more rows than fit would change little
@@ -84,3 +97,46 @@ class Collector:
         self._scores.clear()
         codes = np.concatenate([*self._codes, np.empty(0, np.intp)])
         return calibrate(scores, codes, joint=joint)
+
+
+def calibrate_beside(training: Training) -> dict[str, Any]:
+    """Train the second model to its end, and fit probabilities to what it says of its own fold.
+
+    Parameters
+    ----------
+    training : Training
+        The first model of which is done.
+
+    Returns
+    -------
+    dict
+        What a model says of its probabilities.
+    """
+    set_active(training.learners, False)
+    _train_second(training)
+    problem, store = training.problems[0], training.job.store
+    room = HELD_OUT_BYTES // 24  # a copy is made of them
+    collector = Collector(model_labels(problem, store), label_places(problem, store), room)
+    group = Group(training.spare_learners, collector)
+    for visit in training.engine.visit_all("calibrate"):
+        group.be_judged(visit.rows, visit.folds)
+    return collector.calibrate(problem.loss.joint)
+
+
+def _train_second(training: Training) -> None:
+    """Go on with passes over the second model alone, until its gap is estimated to be small."""
+    ledger, engine, settings = training.ledger, training.engine, training.settings
+    for learner in training.spare_learners:  # after a warm start there may have been no pass yet
+        learner.solver.rounds = ledger.rounds[-1] if ledger.rounds else training.rounds()
+    if not ledger.calibrating:
+        ledger.watch = GapWatch(settings.tol)
+    engine.last_pass = ledger.passes + settings.max_passes
+    while not ledger.is_calibrated:
+        if engine.now is None:
+            ledger.calibrating += 1
+        totals, _ = engine.run_pass(ledger.passes + ledger.calibrating)
+        gap = sum(one.gap for one in totals.values())
+        dual = math.fsum(learner.solver.dual for learner in training.spare_learners)
+        is_late = training.is_late() or ledger.calibrating == settings.max_passes
+        ledger.is_calibrated = ledger.watch.is_due(gap, dual) or is_late
+        training.commit_if_due(0.0 if ledger.is_calibrated else None)

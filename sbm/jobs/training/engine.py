@@ -18,28 +18,29 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, no_alphas
-from sbm.compiled import load
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.prefetch import Loaded, loading_thread
 from sbm.jobs.machine.process import resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
 from sbm.jobs.training.combine import Combiner, agree_on_unit
+from sbm.jobs.training.learners import Folds, Group, Learner
 from sbm.jobs.training.pace import choose_cache_rows
+from sbm.jobs.training.passes import Coming, Own, Pass, Seconds, Visit
 from sbm.jobs.training.reader import BlockReader
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.problem import AnyProblem, OneClass, decide, squared_norm
-from sbm.solver.step import Screen, Solver, Step, Totals
+from sbm.solver.problem import AnyProblem, OneClass, squared_norm
+from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
@@ -47,261 +48,42 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.training.weights import RowWeights
 
-__all__ = ["FULL_PASS", "MOST_DRIFT", "Engine", "Folds", "Group", "Judge", "Learner", "Seconds"]
+__all__ = ["FULL_PASS", "Engine", "Pauses"]
 
 Result = TypeVar("Result")
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
-# Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
-MOST_DRIFT = 1e-9
 _TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
-JUDGED = 1 << 16  # decision values that are judged at a time
 
 
-@dataclass
-class Seconds:
-    """Where the time went. Loading overlaps with solving; waiting does not."""
+def _never() -> bool:
+    return False
 
-    disk: float = 0.0
-    load: float = 0.0
-    wait: float = 0.0
-    solve: float = 0.0
-    certify: float = 0.0
-    combine: float = 0.0
-    write: float = 0.0
 
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to one of the entries."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - begin)
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
-class Folds:
-    """A division of rows by their content, so that equal rows are in one fold.
+class Pauses:
+    """What is asked and called between two steps.
 
     Attributes
     ----------
-    n : int
-        From 2 to 255.
-    seed : int
+    is_late : callable
+        Tells after each stretch whether to stop.
+    after_stretch : callable
+        Is called after each stretch but the last of a pass; `Engine.place` and `Engine.state` then
+        hold what there is to go on from.
+    after_look : callable
+        Is called after each block that is looked at while weights and alphas stay as they are.
     """
 
-    n: int
-    seed: int
-
-    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
-        """Write the fold of each row, shape (n_rows,).
-
-        Parameters
-        ----------
-        block, first : int
-            Where the rows are; rows without a nonzero are divided by that.
-        rows : Rows
-        out : ndarray, shape (n_rows,), uint8
-        """
-        bits = None
-        if rows.values is not None:
-            bits = rows.values.view(f"uint{8 * rows.values.itemsize}")
-        load("sbm.solver.kernels.folds").assign(
-            rows.starts, rows.lengths, rows.indices, bits, self.n, self.seed, block, first, out
-        )
-
-
-class Judge(Protocol):
-    """Is shown decision values of rows that a model never learns from."""
-
-    def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
-        """Take class codes or targets, shape (n,), and each learner's decision values, (n, any)."""
-
-
-@dataclass
-class Learner:
-    """A model in training.
-
-    Attributes
-    ----------
-    number : int
-        Decides where the run keeps its alphas.
-    solver : Solver
-    held_out : int or None
-        The fold whose rows it never learns from.
-    is_active : bool
-        Whether it takes part in the passes to come.
-    seconds : float
-        Time of a thread that its steps, and being judged, took.
-    """
-
-    number: int
-    solver: Solver
-    held_out: int | None = None
-    is_active: bool = True
-    seconds: float = 0.0
-
-    def its_own(self, folds: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.bool_] | None:
-        """Return a mark for each row it may learn from; None where these are all."""
-        if folds is None or self.held_out is None:
-            return None
-        marks: npt.NDArray[np.bool_] = folds != self.held_out
-        return marks
-
-
-@dataclass(frozen=True)
-class Group:
-    """Learners of one model, which work on a block one behind the other.
-
-    Attributes
-    ----------
-    learners : sequence of Learner
-        Held out from all of them is the same fold.
-    judge : Judge or None
-        Is shown decision values of that fold.
-    """
-
-    learners: Sequence[Learner]
-    judge: Judge | None = None
-
-    def be_judged(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
-        """Show the judge decision values at the weights as they are, a few rows at a time.
-
-        Rows of weight 0 are not there for it either.
-        """
-        if self.judge is None or folds is None:
-            return
-        begin, first = time.perf_counter(), self.learners[0]
-        held_out = folds == first.held_out
-        if rows.weights is not None:
-            held_out &= rows.weights > 0
-        places = np.flatnonzero(held_out)
-        n = max(1, JUDGED // sum(learner.solver.problem.n_outputs for learner in self.learners))
-        for k in range(0, len(places), n):
-            theirs = rows.take(places[k : k + n])
-            scores = [decide(theirs, x.solver.W, x.solver.problem.bias) for x in self.learners]
-            self.judge.add(theirs.y, scores)
-        first.seconds += time.perf_counter() - begin
-
-
-def ray(dual_sum: float, W: Weights, factor: float) -> float:
-    """Return the best share of the way to alphas that are multiplied by a factor.
-
-    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
-
-    Parameters
-    ----------
-    dual_sum : float
-        Σ d_i at the alphas as they are.
-    W : ndarray
-        Weights that belong to them.
-    factor : float
-    """
-    size = factor * squared_norm(W)
-    return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0
-
-
-@dataclass(frozen=True)
-class _Own:
-    """What is known of the next block for one learner before the block is loaded.
-
-    `marks` are those of the rows to visit, where these were found before a commit.
-    """
-
-    alpha: Alphas
-    screen: Screen | None = None
-    marks: npt.NDArray[np.bool_] | None = None
-
-    def moving(self, block: int, evicted: Evicted | None) -> npt.NDArray[np.bool_] | None:
-        """Which rows to visit, None for all; rows evicted since are taken over and visited."""
-        late: npt.NDArray[np.int32] | slice = slice(0)
-        if evicted is not None:
-            mine = np.flatnonzero(evicted.home == block)
-            late = evicted.row[mine]
-            self.alpha.put(late, evicted.alpha.take(mine))
-        if self.screen is None:
-            return self.marks
-        self.screen.moving[late] = True
-        return self.screen.moving
-
-
-@dataclass(frozen=True)
-class Visit:
-    """A loaded block.
-
-    Attributes
-    ----------
-    block : int
-    rows : Rows
-    folds : ndarray, shape (n_rows,), uint8, or None
-    alpha : dict of int to Alphas
-        By number of the learner; those of its cached rows are in its cache.
-    """
-
-    block: int
-    rows: Rows
-    folds: npt.NDArray[np.uint8] | None
-    alpha: dict[int, Alphas]
-
-
-@dataclass(frozen=True)
-class _Coming:
-    """The next block before it is loaded: folds of its rows, and what each learner knows."""
-
-    block: int
-    folds: npt.NDArray[np.uint8] | None
-    own: dict[int, _Own]
-
-    def visit(self, rows: Rows) -> Visit:
-        """Return the block as it was loaded."""
-        return Visit(self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()})
-
-
-@dataclass
-class Pass:
-    """An outer iteration at work.
-
-    Attributes
-    ----------
-    number : int
-        From 1.
-    order : list of int
-        Its blocks; all of them but where it is a part of a pass.
-    is_part : bool
-    done : int
-        How many blocks are done.
-    stretches : int
-        How many stretches are done: alone each is a block; of several processes each ends with a
-        sync, when they add up what they did.
-    totals : dict of int to Totals
-        Of each learner.
-    free : Counter
-        Rows with a variable inside its bounds that are not cached, of each learner.
-    """
-
-    number: int
-    order: list[int]
-    is_part: bool
-    done: int = 0
-    stretches: int = 0
-    totals: dict[int, Totals] = field(default_factory=dict)
-    free: Counter[int] = field(default_factory=Counter)
-
-    def record(self) -> dict[str, Any]:
-        """All of it as JSON; `of` undoes it."""
-        totals = {k: asdict(one) for k, one in self.totals.items()}
-        return {**vars(self), "totals": totals, "free": dict(self.free)}
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Pass:
-        """Undo `record`."""
-        totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
-        free = Counter({int(k): int(n) for k, n in record["free"].items()})
-        stretches = record.get("stretches", record["done"])  # older versions knew none but blocks
-        return cls(**{**record, "totals": totals, "free": free, "stretches": stretches})
+    is_late: Callable[[], bool] = _never
+    after_stretch: Callable[[], None] = _nothing
+    after_look: Callable[[], None] = _nothing
 
 
 class Engine:
@@ -326,13 +108,7 @@ class Engine:
         Of several processes that train one model, each on blocks of its own. Default: alone.
     own : sequence of int, optional
         The blocks of this process. Default: all.
-    is_late : callable
-        Tells after each stretch whether to stop.
-    after_stretch : callable
-        Is called after each stretch but the last of a pass; `place` and `state` then hold what
-        there is to go on from.
-    after_look : callable
-        Is called after each block that is looked at while weights and alphas stay as they are.
+    pauses : Pauses, optional
 
     Attributes
     ----------
@@ -362,13 +138,11 @@ class Engine:
         read_rate: float | None = None,
         comm: Comm | None = None,
         own: Sequence[int] | None = None,
-        is_late: Callable[[], bool] = lambda: False,
-        after_stretch: Callable[[], None] = lambda: None,
-        after_look: Callable[[], None] = lambda: None,
+        pauses: Pauses | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
-        self._run, self._progress, self._folds, self.is_late = run, progress, folds, is_late
-        self._after_stretch, self._after_look = after_stretch, after_look
+        self.progress, self._run, self._folds = progress, run, folds
+        self._pauses = pauses or Pauses()
         self._comm = comm or SerialComm()
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
@@ -379,33 +153,26 @@ class Engine:
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
-        self._blocks_a_stretch = 1 if self._comm.size == 1 else settings.sync_every
-        own_stretches = -(-len(self.own) // self._blocks_a_stretch)
-        self._most_stretches = int(self._comm.gather([own_stretches]).max())
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         self.learners = [
             Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
             for k, problem in enumerate(problems)
         ]
-        self._combiners: dict[int, Combiner] = {}
-        if self._comm.size > 1:
-            self._combiners = {
-                k: Combiner(self._comm, learner.solver, settings, run, self._home(k, 0))
-                for k, learner in enumerate(self.learners)
-            }
+        self._blocks_a_stretch, self._most_stretches = self._stretches()
+        self._combiners = self._make_combiners()
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
         self.reader = BlockReader(
             store, plan, self._arena, caches, self._pool, decoders, read_rate, self._y_dtype,
             weights,
         )  # fmt: skip
-        self._blocks: Generator[Loaded[int, _Coming, Rows]] | None = None
+        self._blocks: Generator[Loaded[int, Coming, Rows]] | None = None
         self._evicted: dict[int, Evicted] = {}
         self._last_block = -1
         self.now: Pass | None = None
         self.disk_before = 0.0
         self._keeping: list[Future[dict[int, int]]] = []
-        self._coming: _Coming | None = None  # the block that is read last
+        self._coming: Coming | None = None  # the block that is read last
         self._marks: dict[int, npt.NDArray[np.bool_]] = {}  # of the first block to be read
         self._marked: int | None = None  # which one that is
         self.last_pass = settings.max_passes
@@ -414,6 +181,20 @@ class Engine:
         ]  # fmt: skip
         room = (2, plan.part_rows) if folds is not None else (2, 0)
         self._fold_room = np.empty(room, np.uint8)
+
+    def _stretches(self) -> tuple[int, int]:
+        """Return the blocks of a stretch, and the stretches of a pass in the process with most."""
+        size = 1 if self._comm.size == 1 else self.settings.sync_every
+        return size, int(self._comm.gather([-(-len(self.own) // size)]).max())
+
+    def _make_combiners(self) -> dict[int, Combiner]:
+        """Make what adds up the steps of several processes, a learner each; alone there is none."""
+        if self._comm.size == 1:
+            return {}
+        return {
+            k: Combiner(self._comm, learner.solver, self.settings, self._run, self._home(k, 0))
+            for k, learner in enumerate(self.learners)
+        }
 
     def _solver(self, k: int, n: int, problem: AnyProblem, threads: int) -> Solver:
         """Make the solver of the k-th of n problems."""
@@ -446,8 +227,7 @@ class Engine:
                 self._stop_reading()
                 # Who is asked here knows this engine, too: both would keep their arrays until
                 # garbage is looked for, and that takes long where a program holds much else.
-                self.is_late = lambda: False
-                self._after_stretch = self._after_look = lambda: None
+                self._pauses = Pauses()
 
     def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
         """Call ``work`` for each item, at the same time; no result depends on that."""
@@ -488,17 +268,17 @@ class Engine:
             self._stop_reading()
         now = self.now = self.now or self._begin(number, only)
         every_row = number % FULL_PASS == 0 or not self._screens
-        self._progress.start(f"{what} {number}", len(now.order), "blocks")
+        self.progress.start(f"{what} {number}", len(now.order), "blocks")
         n_stretches = len(now.order) if self._comm.size == 1 else self._most_stretches
         while now.stretches < n_stretches:
             with self._stretch(now):
                 for _ in range(min(self._blocks_a_stretch, len(now.order) - now.done)):
                     self._visit_next(now, groups, every_row)
-            if self.is_late():
+            if self._pauses.is_late():
                 break
             if now.stretches < n_stretches:
-                self._after_stretch()
-        self._progress.finish()
+                self._pauses.after_stretch()
+        self.progress.finish()
         if len(self.own) <= 1 or now.is_part:
             self._stop_reading()
         self._settle()
@@ -556,7 +336,7 @@ class Engine:
         now.done += 1
         self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
         rows = sum(self.plan.parts[block].rows for block in now.order[: now.done])
-        self._progress.advance(now.done, rows=rows, memory=resident_bytes())
+        self.progress.advance(now.done, rows=rows, memory=resident_bytes())
 
     @contextmanager
     def _stretch(self, now: Pass) -> Iterator[None]:
@@ -629,7 +409,7 @@ class Engine:
         self,
         visit: Visit,
         groups: Sequence[Group],
-        coming: _Coming,
+        coming: Coming,
         every_row: bool,
     ) -> dict[int, Step]:
         """Inner iteration of Algorithm 1, of every learner."""
@@ -640,7 +420,7 @@ class Engine:
 
         return dict(itertools.chain(*self.for_each(groups, work)))
 
-    def _step_of(self, learner: Learner, visit: Visit, coming: _Coming, every_row: bool) -> Step:
+    def _step_of(self, learner: Learner, visit: Visit, coming: Coming, every_row: bool) -> Step:
         begin = time.perf_counter()
         k, solver = learner.number, learner.solver
         moving = coming.own[k].moving(visit.block, self._evicted.get(k))
@@ -686,7 +466,7 @@ class Engine:
     def _screens(self) -> bool:
         return self.settings.screen and self.learners[0].solver.problem.loss.rests
 
-    def _prepare(self, block: int, slot: int) -> _Coming:
+    def _prepare(self, block: int, slot: int) -> Coming:
         """Note weights and cache as they are now, for the screening of the next block."""
         self._coming = coming = self._prepare_alpha(block, slot)
         if not self._screens:
@@ -694,26 +474,26 @@ class Engine:
         marks, self._marks, self._marked = self._marks, {}, None
         for k, own in coming.own.items():
             if k in marks:
-                coming.own[k] = _Own(own.alpha, marks=marks[k])
+                coming.own[k] = Own(own.alpha, marks=marks[k])
                 continue
             screen = self.learners[k].solver.look_ahead(block, len(own.alpha))
-            coming.own[k] = _Own(own.alpha, screen)
+            coming.own[k] = Own(own.alpha, screen)
         return coming
 
-    def _prepare_alpha(self, block: int, slot: int) -> _Coming:
+    def _prepare_alpha(self, block: int, slot: int) -> Coming:
         rows = self.plan.parts[block].rows
         folds = self._fold_room[slot, :rows] if self._folds is not None else None
         own = {
-            learner.number: _Own(self._alphas[slot][learner.number].part(0, rows))
+            learner.number: Own(self._alphas[slot][learner.number].part(0, rows))
             for learner in self._active
         }
-        return _Coming(block, folds, own)
+        return Coming(block, folds, own)
 
-    def _load_alpha(self, block: int, coming: _Coming) -> None:
+    def _load_alpha(self, block: int, coming: Coming) -> None:
         for k, own in coming.own.items():
             self._run.load(self._home(k, block), own.alpha)
 
-    def _look(self, coming: _Coming, first: int, rows: Rows) -> None:
+    def _look(self, coming: Coming, first: int, rows: Rows) -> None:
         """Divide and screen a chunk of the next block, as soon as it is decoded."""
         if self._folds is not None and coming.folds is not None:
             theirs = coming.folds[first : first + len(rows)]
@@ -811,16 +591,16 @@ class Engine:
     def visit_all(self, what: str) -> Iterator[Visit]:
         """Yield every block with the alphas of the active learners, cached ones included."""
         self._stop_reading()
-        self._progress.start(what, len(self.own), "blocks")
+        self.progress.start(what, len(self.own), "blocks")
         blocks = self.reader.read(self.own, self._prepare_alpha, self._load_alpha, self._look)
         for done, loaded in enumerate(blocks, 1):
             visit = loaded.coming.visit(loaded.result)
             for k, mine in visit.alpha.items():
                 self.learners[k].solver.working.alphas_of(visit.block, mine)
             yield visit
-            self._progress.advance(done)
-            self._after_look()
-        self._progress.finish()
+            self.progress.advance(done)
+            self._pauses.after_look()
+        self.progress.finish()
 
     def certify(
         self,
@@ -927,3 +707,20 @@ def _bare(name: str) -> str:
 def _number(name: str) -> int:
     """Return the number of the learner that an array of a state is of."""
     return int(name.partition("-")[2] or 0)
+
+
+def ray(dual_sum: float, W: Weights, factor: float) -> float:
+    """Return the best share of the way to alphas that are multiplied by a factor.
+
+    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
+
+    Parameters
+    ----------
+    dual_sum : float
+        Σ d_i at the alphas as they are.
+    W : ndarray
+        Weights that belong to them.
+    factor : float
+    """
+    size = factor * squared_norm(W)
+    return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0

@@ -18,10 +18,12 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.machine.memory import MemoryPlan, Piece, cut_block
-from sbm.jobs.training.engine import MOST_DRIFT, Engine, Learner, Visit, ray
+from sbm.jobs.training.engine import Engine, ray
+from sbm.jobs.training.learners import Learner
+from sbm.jobs.training.passes import Visit
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.run import RECORD, Run, runs_here
@@ -75,7 +77,7 @@ def find_run(path: str | Path) -> list[Path]:
             f"{path} is a store, but a warm start takes a model or a run; name the store in front "
             "of --warm-start"
         )
-    what, where = "is not there", beside.name
+    what, where = "does not exist", beside.name
     if path.is_dir():
         what, where = "is no run", "MODEL.run"
     elif path.exists():
