@@ -104,7 +104,7 @@ def writer(fd: int, parts: Sequence[bytes]) -> Iterator[threading.Thread]:
             for part in parts:
                 file.write(part)
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield thread

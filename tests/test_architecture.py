@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 from sbm.settings import Settings
 
@@ -223,9 +224,7 @@ def test_the_command_line_starts_without_numpy_numba_and_scipy():
         "except SystemExit as end:\n    code = end.code\n"
         "print(json.dumps([before, heavy(), code]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [[], [], 0]
 
 
@@ -242,9 +241,7 @@ def test_the_top_level_holds_what_the_design_lists():
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        listed = finished(["git", "ls-files", "-z"], cwd=ROOT, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"git does not list the files: {error}")
     assert {name.split("/")[0] for name in listed.stdout.split("\0") if name} == TOP_LEVEL

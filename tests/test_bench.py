@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
 from launching import environment, needs_mpi
+from processes import finished
 
 RATIOS = {
     "parse": {"MB_per_second", "times_scikit-learn", "times_liblinear_python_reader"},
@@ -186,7 +186,7 @@ def classes_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_text(out: Path, rows: int, *more: str) -> Path:
     script = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", str(out)]
     size = ["--rows", str(rows), "--features", "5000", "--nnz", "10", "--power", "0.8"]
-    subprocess.run([*script, *size, "--noise", "0.02", *more], check=True, capture_output=True)
+    finished([*script, *size, "--noise", "0.02", *more], check=True)
     return out
 
 
@@ -228,9 +228,10 @@ def test_benchmark_runs_at_toy_size(
         pytest.skip("looks at /proc")
     prefix = tmp_path / "folder" / "report"
     command = [sys.executable, str(SCRIPTS / "bench.py"), name, "--quick", "-o", str(prefix)]
+    command += ["--runs", "1"]  # of more it would be the median
     text = classes_data if name in MULTICLASS else data
     command += [] if name in WITHOUT_DATA else ["--data", str(text)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "folder" / "report.md").read_text()
     report = read_report(prefix)
@@ -339,7 +340,7 @@ def test_regression_alone_of_targets(tmp_path: Path) -> None:
     (tmp_path / "targets.svm").write_text("1 1:1\n2 1:2\n3 1:3\n")
     command = [sys.executable, str(SCRIPTS / "bench.py"), "family", "--losses", "log_loss"]
     command += ["--quick", "--data", "targets.svm"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 1
     assert "targets.svm has not two labels, so only regression can be measured" in done.stderr
 
@@ -549,7 +550,7 @@ def test_wrong_use_is_one_line(
     arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, str(SCRIPTS / "bench.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -559,7 +560,7 @@ def test_wrong_use_is_one_line(
 def test_processes_add_up_at_toy_size(tmp_path: Path) -> None:
     prefix = tmp_path / "folder" / "report"
     command = [sys.executable, str(SCRIPTS / "bench_ranks.py"), "--quick", "-o", str(prefix)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment())
+    done = finished(command, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout == prefix.with_name("report.md").read_text()
     report = read_report(prefix)
@@ -575,7 +576,7 @@ def test_processes_add_up_at_toy_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--quick", "--data", "."]])
 def test_ranks_are_of_one_text(arguments: list[str]) -> None:
     command = [sys.executable, str(SCRIPTS / "bench_ranks.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command)
     assert done.returncode == 2
     assert "either --data FOLDER or --quick is needed" in done.stderr
 
@@ -605,7 +606,7 @@ def test_what_was_not_reached_is_above_the_limit() -> None:
 def test_peak_memory_stays_below_mem(tmp_path: Path) -> None:
     prefix = tmp_path / "report"
     command = [sys.executable, str(SCRIPTS / "bench_memory.py"), "--quick", "-o", str(prefix)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command)
     assert done.returncode == 0, done.stderr
     report = read_report(prefix)
     trained = [(r["blocks"], r["cache_frac"]) for r in report["rows"] if r["command"] == "train"]

@@ -1,11 +1,11 @@
 """scripts/torture_bounds.py: kernels of the store with their bounds checked; others on request."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers import SCRIPTS, load_script
+from processes import finished
 
 from sbm import compiled
 
@@ -69,10 +69,10 @@ def test_a_checked_kernel_that_leaves_its_array_ends_the_process(
     environment = checked(tmp_path / "code")
     if kind == "unchecked":
         del environment["NUMBA_BOUNDSCHECK"]
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", PROBE, str(tmp_path), str(SCRIPTS.parent), str(place)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment,
+    )
     assert (done.returncode, done.stdout) == (code, said), done.stderr
 
 

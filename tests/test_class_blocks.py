@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import fit, full_weights, write_rows
+from processes import finished
 from threads import in_threads
 
 import sbm
@@ -475,10 +475,7 @@ def mpiexec(n_ranks, folder, store, model, killed=-1, at=0, **settings):
     chosen = {"loss": LOSS, "C": COST, "mem": "400MB", "threads": 1, "max_passes": 300, **settings}
     command = [launcher, "-n", n_ranks, sys.executable, "-m", "mpi4py", folder / "worker.py", store,
                model, json.dumps(chosen), killed, at]  # fmt: skip
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=300, check=False,
-        cwd=Path(sbm.__file__).parent.parent,
-    )  # fmt: skip
+    return finished(list(map(str, command)), cwd=Path(sbm.__file__).parent.parent)
 
 
 def test_processes_write_the_same_bytes_also_after_one_was_killed(stores, tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from processes import finished, started, wait_until
 
 from sbm import __version__
 from sbm.cli import cli, main
@@ -38,17 +39,17 @@ NONE = "none.model does not exist; see that the name is right, or restore it"
 STOPPED = "sbm: stopped; what was committed is kept, and the same command goes on from there"
 
 
-def _process(line: str, folder: Path, **options) -> subprocess.Popen:
+def _process(line: str, folder: Path, **options):
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line.removeprefix("sbm "))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    return subprocess.Popen(arguments, cwd=folder, env=environment, **streams)
+    return started(arguments, cwd=folder, env=environment, **streams)
 
 
 def _shell(line: str, folder: Path) -> tuple[int, str, str]:
     """Run a line in a process of its own; exit code, stdout, stderr."""
     with _process(line, folder) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
     return process.returncode, out, err
 
 
@@ -164,7 +165,7 @@ def test_a_reader_of_predictions_may_go(here):
     os.close(reading)
     try:
         with _process("predict big.model test.svm -o -", here, stdout=writing) as process:
-            _, err = process.communicate(timeout=120)
+            _, err = process.communicate()
     finally:
         os.close(writing)
     assert (process.returncode, err) == (1, "")
@@ -950,7 +951,7 @@ def test_a_reader_that_has_gone_is_no_traceback(here):
     os.close(reading)  # as if `| head` had ended
     try:
         with _process("info big.model", here, stdout=writing) as process:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate()
     finally:
         os.close(writing)
     assert err == ""
@@ -958,11 +959,10 @@ def test_a_reader_that_has_gone_is_no_traceback(here):
 
 
 def test_head_gets_its_lines(here):
-    line = f"{shlex.quote(sys.executable)} -m sbm info big.sbm | head -n 1"
-    done = subprocess.run(
-        line, shell=True, cwd=here, capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
-    )  # fmt: skip
+    script = f"{shlex.quote(sys.executable)} -m sbm info big.sbm | head -n 1"
+    done = finished(
+        ["sh", "-c", script], cwd=here, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+    )
     assert done.stdout.split() == ["kind:", "store"]
     assert done.stderr == ""
 
@@ -1001,7 +1001,7 @@ def _stop(line: str, folder: Path, number: signal.Signals) -> tuple[int, list[st
             assert seen[-1], f"ended by itself: {seen}"
         begin = time.monotonic()
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
         seconds = time.monotonic() - begin
     assert out == ""
     return process.returncode, (seen[-1] + err).splitlines(), seconds
@@ -1023,15 +1023,8 @@ def test_ctrl_c_and_sigterm_stop_at_once_and_leave_nothing_half_written(long):
 
 def test_a_second_training_of_the_same_model_is_refused(run, long):
     with _process(FOR_EVER, long, stderr=subprocess.DEVNULL) as first:
-        log = long / "big.model.run" / "log.jsonl"
-        deadline = time.monotonic() + 60
-        while not log.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        try:
-            code, out, err = run("sbm train -q")
-        finally:
-            first.terminate()
-            first.wait(60)
+        wait_until((long / "big.model.run" / "log.jsonl").exists, first)
+        code, out, err = run("sbm train -q")
     assert (code, out) == (1, "")
     assert err == (
         "sbm: the run big.model.run is in use by another sbm process; "

@@ -3,11 +3,11 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 from sbm.cli.training import train
 from sbm.jobs.split import split
@@ -19,7 +19,7 @@ KUBERNETES = ROOT / "configs" / "kubernetes.yaml"
 
 
 def test_the_script_is_of_plain_shell() -> None:
-    done = subprocess.run(["sh", "-n", str(SCRIPT)], capture_output=True, text=True, check=False)
+    done = finished(["sh", "-n", str(SCRIPT)])
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -64,11 +64,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(launch: str, *options: str, tries: int = 0) -> tuple[int, str, list[str]]:
     """Run the script; exit code, status, and what was put into the queue."""
-    done = subprocess.run(
+    done = finished(
         ["sh", str(SCRIPT), "a model", "s.sbm", "-q", "--mem", "400MB", *options],
         env={**os.environ, "LAUNCH": launch, "SLURM_RESTART_COUNT": str(tries)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    )
     status, queue = Path("a model.status"), Path("queue")
     told = status.read_text().rpartition(", ")[0] if status.exists() else done.stderr
     return done.returncode, told, queue.read_text().splitlines() if queue.exists() else []
@@ -98,7 +97,7 @@ def test_a_budget_that_is_used_up_is_gone_on_with(here: Path) -> None:
 
 def test_wrong_use_is_not_tried_again(here: Path) -> None:
     assert run("alone", "--rouns", "3") == (2, "wrong use, exit code 2, try 0", [])
-    done = subprocess.run(["sh", str(SCRIPT)], capture_output=True, text=True, check=False)
+    done = finished(["sh", str(SCRIPT)])
     assert (done.returncode, done.stderr[:14]) == (2, "usage: sbatch ")
 
 

@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import ranks
 from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
+from processes import finished
 
 from sbm.distributed import comm
 from sbm.distributed.comm import EXIT_TIMEOUT, SerialComm, launched_size, world
@@ -18,10 +18,7 @@ from sbm.errors import SettingsError
 def launch(size, folder, name, *arguments):
     """Run a function of ranks.py in so many processes."""
     line = [MPIEXEC, "-n", size, *MPI4PY, RANKS, name, folder, *arguments]
-    return subprocess.run(
-        [str(word) for word in line],
-        capture_output=True, text=True, timeout=LIMIT, env=environment(),
-    )  # fmt: skip
+    return finished([str(word) for word in line], env=environment())
 
 
 def run(size, folder, name, *arguments):
@@ -143,10 +140,7 @@ def test_arrays_change_places_in_order(tmp_path, size):
 
 def python(*arguments, **variables):
     """Run Python by itself."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True, text=True, timeout=LIMIT, env=environment(**variables),
-    )  # fmt: skip
+    return finished([sys.executable, *map(str, arguments)], env=environment(**variables))
 
 
 def test_who_trains_alone_does_not_import_mpi4py(tmp_path):
@@ -163,10 +157,7 @@ for line in (["split", "-q", "a.svm"], ["train", "-q", "a.sbm"]):
 assert type(world()).__name__ == "SerialComm"
 print([name for name in sys.modules if name.startswith("mpi4py")])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=LIMIT, env=environment(), cwd=tmp_path,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", script], env=environment(), cwd=tmp_path)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from processes import finished, started, wait_until
 
 import sbm
 from sbm import compiled
@@ -212,7 +212,7 @@ def test_what_is_no_array_or_number_is_refused(probe):
 
 def run(code: str, **environment: str) -> str:
     env = {k: v for k, v in os.environ.items() if k != compiled.COMPILE_HERE} | environment
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    done = finished([sys.executable, "-c", code], env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -301,7 +301,7 @@ def test_kernels_of_predict_are_compiled_ahead(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     code = f"from sbm.jobs.precompile import run; run('predict', 'float64', {str(folder)!r})"
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
+    finished([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -529,9 +529,10 @@ MARK = (
 def test_two_processes_may_compile_the_same_kernel_at_once(tmp_path):
     environment = {**os.environ, compiled.FOLDER: str(tmp_path)}
     command = [sys.executable, "-c", MARK]
-    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
-    assert [process.communicate()[0] for process in both] == [b"2\n"] * 2
-    assert [process.returncode for process in both] == [0, 0]
+    options = {"env": environment, "stdout": subprocess.PIPE}
+    with started(command, **options) as one, started(command, **options) as other:
+        assert [process.communicate()[0] for process in (one, other)] == [b"2\n"] * 2
+    assert [one.returncode, other.returncode] == [0, 0]
     (path,) = tmp_path.iterdir()
     assert compiled._unpack(path.name, path.read_bytes()) is not None
 
@@ -568,17 +569,14 @@ def test_a_child_answers_to_no_ctrl_c_and_ends_with_us(tmp_path):
     )
     code = f"from sbm import compiled; compiled.run_compiler({order!r})"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, start_new_session=True,
-        stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        while not (pid.exists() and pid.read_text().endswith(".")):
-            assert process.poll() is None
-            time.sleep(0.02)
+    with started(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: pid.exists() and pid.read_text().endswith("."), process)
         child = int(pid.read_text()[:-1])
         assert os.getpgid(child) != os.getpgid(process.pid) == process.pid
         os.killpg(process.pid, signal.SIGINT)
-        assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
+        assert b"KeyboardInterrupt" in process.communicate()[1]
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import Passes
+from processes import started
 
 import sbm
 from sbm.errors import StoreError
@@ -157,7 +158,7 @@ print(n, *sorted(errors), sep="\\n")
 def test_readers_in_a_loop_disturb_no_writer_and_see_whole_states(here):
     sbm.stream("a.svm", "s.model")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", READ], stdout=subprocess.PIPE, text=True, env=environment
     ) as reader:
         assert reader.stdout.readline() == "ready\n"
@@ -166,7 +167,7 @@ def test_readers_in_a_loop_disturb_no_writer_and_see_whole_states(here):
             sbm.train("a.sbm", "a.model", {"C": 0.1 + k}, resume=False)
             sbm.stream("a.svm", "s.model")
         Path("stop").touch()
-        n, *errors = reader.communicate(timeout=60)[0].splitlines()
+        n, *errors = reader.communicate()[0].splitlines()
     assert int(n) > 0
     # A run that begins anew has no commit yet.
     assert all("is not a run" in e or "neither a store" in e for e in errors), errors
@@ -177,11 +178,11 @@ def test_a_lock_goes_with_the_process_that_is_killed(here):
     code = (
         "import sbm.jobs.progress, time\n"
         "class Stay(sbm.jobs.progress.Progress):\n"
-        "    def row(self, record):\n        print('here', flush=True)\n        time.sleep(60)\n"
+        "    def row(self, record):\n        print('here', flush=True)\n        time.sleep(600)\n"
         "sbm.train('a.sbm', 'x.model', {'C': 3.0}, progress=Stay())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout.readline() == "here\n"

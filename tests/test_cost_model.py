@@ -1,13 +1,13 @@
 """scripts/cost_model.py: its bytes are those that are sent, its numbers those of the notes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
+from processes import finished
 
 from sbm.distributed.launch import launch_line
 
@@ -39,10 +39,9 @@ def send(tmp_path: Path, machines: int, n: int, share: float, sparse: bool | Non
     """Sum an array over processes; bytes sent by the first, and shares of what is not 0."""
     (tmp_path / "sum.py").write_text(SUM)
     launcher = launch_line(machines, "train", [])[0]
-    done = subprocess.run(
-        [launcher, "-n", str(machines), sys.executable, "-m", "mpi4py", str(tmp_path / "sum.py"),
-         str(n), str(share), json.dumps(sparse)],
-        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+    done = finished(
+        [launcher, "-n", machines, sys.executable, "-m", "mpi4py", tmp_path / "sum.py",
+         n, share, json.dumps(sparse)], cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     sent, right, shares = json.loads(done.stdout)

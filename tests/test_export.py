@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from helpers import fit, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from processes import finished
 
 import sbm
 from sbm.cli import cli, main
@@ -302,9 +302,7 @@ def test_liblinear_and_its_predictions_are_not_imported_for_our_own_models(here)
         "print([m for m in sys.modules if m.startswith('sbm.interop.liblinear')])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    done = finished([sys.executable, "-c", code], check=True, env=environment)
     assert done.stdout == "[]\n"
 
 

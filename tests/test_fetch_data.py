@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from processes import started, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "fetch_data.py"
@@ -149,7 +150,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     handler = type("SiteHandler", (Handler,), {"site": site})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         site.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         yield site
         site.release.set()
@@ -494,15 +497,12 @@ def test_ctrl_c_keeps_the_part_and_the_same_command_resumes(
     where = ["--folder", str(tmp_path), "--base-url", site.url]
     command = [sys.executable, str(SCRIPT), "real-sim", *where]
     part = tmp_path / "real-sim.bz2.part"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 20
+    with started(command, stderr=subprocess.PIPE, text=True) as process:
         # The last few bytes may still be in the program's buffer.
-        while not (part.exists() and part.stat().st_size > half - 70_000):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() and part.stat().st_size > half - 70_000, process)
         time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate()
     assert process.returncode == 1
     assert err == "\nstopped: what is downloaded is kept, the same command resumes\n"
     have = part.stat().st_size

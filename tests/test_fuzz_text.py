@@ -2,7 +2,6 @@
 
 import random
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
+from processes import finished
 from slow_parser import read_line
 
 from sbm.store import text as text_module
@@ -215,10 +215,7 @@ print(ctypes.string_at(address, 1) == b"\\x07")
 def test_to_touch_what_is_beside_the_guarded_bytes_ends_the_process(
     place: int, is_allowed: bool
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TOUCH, str(SCRIPTS.parent), str(place)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", TOUCH, str(SCRIPTS.parent), str(place)])
     expected = (0, "True\n") if is_allowed else (-signal.SIGSEGV, "")
     assert (done.returncode, done.stdout) == expected, done.stderr
 
@@ -241,9 +238,6 @@ print(parse_text(buffer, len(text)).ids.tolist())
 def test_a_parser_that_reads_past_its_buffer_would_be_noticed(
     missing: int, is_enough: bool
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(SCRIPTS.parent), str(missing)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", PARSE, str(SCRIPTS.parent), str(missing)])
     expected = (0, "[1, 2]\n") if is_enough else (-signal.SIGSEGV, "")
     assert (done.returncode, done.stdout) == expected, done.stderr

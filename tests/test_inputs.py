@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import fit, store_rows
+from processes import finished
 
 import sbm
 from sbm.cli import cli
@@ -187,10 +187,10 @@ def test_a_stream_takes_libsvm_text_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_line_splits_a_table_from_a_pipe(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "sbm", "split", "-", "-o", "a.sbm", "--format", "csv", "--label",
          "c", "--text", "zip", "--text", "w", "--hash-bits", "12", "--json"],
-        input="c,zip,w\n1,5,x\n0,5,7\n", cwd=tmp_path, capture_output=True, text=True, check=True,
+        feed="c,zip,w\n1,5,x\n0,5,7\n", cwd=tmp_path, check=True,
         env={"PYTHONPATH": str(ROOT), "PATH": "", "SBM_COMPILE_HERE": "1", "HOME": str(tmp_path)},
     )  # fmt: skip
     report = json.loads(done.stdout)

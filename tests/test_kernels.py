@@ -2,11 +2,11 @@
 
 import math
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from processes import finished
 from scipy.optimize import LinearConstraint, minimize, minimize_scalar
 from scipy.special import expit, xlogy
 from simulation import Simulation
@@ -692,7 +692,7 @@ def test_kernels_that_call_mathematical_functions_link_in_a_process_without_numb
         "print(*sums.tolist(), 'numba' in sys.modules)\n"
     )
     env = {k: v for k, v in os.environ.items() if k != compiled.COMPILE_HERE}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    done = finished([sys.executable, "-c", code], env=env)
     assert done.returncode == 0, done.stderr
     *sums, numba = done.stdout.split()
     assert [float(s) for s in sums] == pytest.approx([0, math.log(2), math.log(2), 1, 1])

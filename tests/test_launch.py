@@ -3,11 +3,11 @@
 import shlex
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 from sbm.cli import main
 from sbm.distributed import launch
@@ -112,10 +112,7 @@ def test_the_process_becomes_the_launcher(
         "import sys; from sbm import cli; from sbm.distributed import launch; "
         f"launch._find_launcher = lambda: {mpiexec!r}; cli.main(sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "train", *typed, "--launch", "3"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", code, "train", *typed, "--launch", "3"])
     line = ["-n", "3", *PYTHON, *typed]
     assert done.returncode == 7
     assert done.stdout.splitlines() == line
@@ -126,10 +123,7 @@ def test_the_process_becomes_the_launcher(
 def test_the_launcher_ignores_no_signal_for_being_started_by_python() -> None:
     line = ["/bin/sh", "-c", "grep SigIgn /proc/self/status"]
     code = f"from sbm.distributed.launch import become; become({line!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
-        restore_signals=True,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", code], check=True, restore_signals=True)
     ignored = int(done.stdout.split()[1], 16)
     assert not ignored & 1 << signal.SIGPIPE - 1
     assert not ignored & 1 << signal.SIGXFSZ - 1

@@ -1,7 +1,6 @@
 """Models of LIBLINEAR, both ways: the same labels on the same file, and refusals."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from helpers import fit, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from processes import finished
 
 import sbm
 from sbm.errors import StoreError
@@ -374,7 +374,7 @@ def test_the_program_of_liblinear_reads_what_is_written(here):
         _write_random_text("t.svm", labels)
         command = ["liblinear-predict", "t.svm", "m.txt", "theirs.txt"]
         try:
-            subprocess.run(command, check=True, capture_output=True)
+            finished(command, check=True)
         except FileNotFoundError:
             pytest.skip("liblinear-predict is not installed")
         assert _numbers("theirs.txt") == _our_numbers(model, "t.svm")

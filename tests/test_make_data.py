@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import zstandard
 from helpers import SCRIPTS, load_script
+from processes import finished, started
 from sklearn.datasets import load_svmlight_file
 from sklearn.svm import LinearSVC
 
@@ -708,7 +709,7 @@ def test_trigrams_usage_errors(
 def test_trigrams_run_as_a_script(tmp_path: Path, documents: Path) -> None:
     expected = run_trigrams(tmp_path, documents, *SHORT)
     command = [sys.executable, str(SCRIPTS / "make_trigrams.py"), str(documents), "-o", "x.svm"]
-    subprocess.run([*command, *map(str, SHORT)], cwd=tmp_path, check=True)
+    finished([*command, *map(str, SHORT)], cwd=tmp_path, check=True)
     assert parse((tmp_path / "x.svm").read_bytes()) == expected
 
 
@@ -1018,18 +1019,18 @@ def test_synthetic_sizes(text: str, size: int) -> None:
 
 def test_synthetic_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "make_synthetic.py"), "-o", "-", "--features", "50"]
-    done = subprocess.run([*command, "--nnz", "5", "--rows", "300"], capture_output=True)
+    done = finished([*command, "--nnz", "5", "--rows", "300"], text=False)
     assert done.returncode == 0
     assert parse(done.stdout) == make(synthetic.Problem(50, 5), 300)
     assert done.stderr.startswith(b"rows 300, ")
-    with subprocess.Popen(
+    with started(
         [*command, "--nnz", "5", "--bytes", "10TB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as endless:
         assert endless.stdout is not None
         assert endless.stderr is not None
         assert endless.stdout.read(1000)
         endless.stdout.close()
-        assert endless.wait(timeout=10) == 1
+        assert endless.wait() == 1
         assert endless.stderr.read() == b""
 
 

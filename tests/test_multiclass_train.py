@@ -3,13 +3,13 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import fit, full_weights, write_rows
+from processes import finished
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
@@ -260,10 +260,11 @@ def test_300_classes_train_in_the_memory_they_were_given(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "SBM_COMPILE_HERE"}
     for loss in ("hinge", "weston_watkins"):
         line = f"train {path} -o m.model --mem 150MB --loss {loss} -C 0.1 --tol 1e-2 --json"
-        done = subprocess.run(
-            [sys.executable, "-m", "sbm", *shlex.split(line)], cwd=tmp_path, timeout=300,
-            env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
+        done = finished(
+            [sys.executable, "-m", "sbm", *shlex.split(line)],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+        )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
         assert report["converged"]

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from families import Case, assert_same_optimum
 from helpers import fit, write_rows
+from processes import finished
 
 import sbm
 from sbm.settings import Settings
@@ -43,7 +43,7 @@ def text(folder, name, seed, n=40):
 def night(*arguments):
     """Run the script; exit code, stdout, stderr."""
     command = ["sh", str(SCRIPT), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = finished(command)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
 
@@ -90,7 +90,7 @@ def test_night_after_night(folder):
 
 def test_files_may_be_named_one_by_one_and_be_compressed(folder):
     one, two = text(folder, "1.svm", 1), text(folder, "2.svm", 2)
-    subprocess.run(["gzip", str(two)], check=True)
+    finished(["gzip", str(two)], check=True)
     assert night("a store.sbm", "a.model", one)[0] == 0
     assert night("a store.sbm", "a.model", one, f"{two}.gz")[0] == 0
     assert sources() == ["1.svm", "2.svm.gz"]

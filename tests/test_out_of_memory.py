@@ -5,7 +5,6 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import finished
 from streams import learn, make_lines, same, small_plans
 
 import sbm
@@ -264,10 +264,7 @@ def test_a_pipe_is_not_read_twice(source: Path, tmp_path: Path) -> None:
         "main(['split', '-', '-o', 'd.sbm', '-q'])\n"
     )
     with open(source, "rb") as file:
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdin=file, capture_output=True, text=True, check=False,
-            cwd=tmp_path,
-        )  # fmt: skip
+        done = finished([sys.executable, "-c", code], stdin=file, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == (
         "sbm: memory ran out while reading -, with --mem 1 GB, and it cannot be read again; give "
@@ -484,7 +481,7 @@ def test_a_limit_below_the_bound_is_noticed_and_kept(
 ) -> None:
     words = [command, source, "-o", tmp_path / "out", "--mem", "2GB", "-v"]
     line = [sys.executable, "-c", LIMITER, str(size), *map(str, words)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = finished(line)
     assert done.returncode == 0, done.stderr
     told = f"--mem is 2 GB, but ulimit -d gives this process {size / 1e6:.0f} MB; the plan keeps"
     assert (told in done.stderr) == (command == "stream" or size < 476_000_000)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 import sbm
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def build(source: Path, target: Path, kind: str) -> Path:
     """Make a wheel or a source archive."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(target)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    finished(command, cwd=source, check=True)
     (made,) = target.iterdir()
     return made
 
@@ -72,7 +72,7 @@ def fresh(wheel, tmp_path_factory):
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index"]
-    subprocess.run([*command, "--no-deps", "-q", str(wheel)], check=True, capture_output=True)
+    finished([*command, "--no-deps", "-q", str(wheel)], check=True)
     scheme = {"base": str(folder), "platbase": str(folder)}
     own = Path(sysconfig.get_path("purelib", vars=scheme))
     (own / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
@@ -85,9 +85,7 @@ def test_installed_it_does_all_that_it_does_in_the_checkout(fresh, tmp_path):
     environment |= {"SBM_CACHE_DIR": str(ROOT / "sbm/__pycache__")}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-        )
+        done = finished(command, cwd=tmp_path, env=environment, check=True)
         return done.stdout
 
     python, program = str(fresh / "bin/python"), str(fresh / "bin/sbm")
@@ -104,7 +102,7 @@ def test_installed_it_does_all_that_it_does_in_the_checkout(fresh, tmp_path):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_are_told_how_to_complete(shell):
     environment = {**os.environ, "_SBM_COMPLETE": f"{shell}_source"}
-    done = subprocess.run(["sbm"], env=environment, capture_output=True, text=True, check=True)
+    done = finished(["sbm"], env=environment, check=True)
     assert f"_SBM_COMPLETE={shell}_complete" in done.stdout
 
 
@@ -125,5 +123,5 @@ def test_words_are_completed(words, found):
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(typed) - 1),
     }
-    done = subprocess.run(["sbm"], env=environment, capture_output=True, text=True, check=True)
+    done = finished(["sbm"], env=environment, check=True)
     assert {line.split(",")[1] for line in done.stdout.splitlines()} == found

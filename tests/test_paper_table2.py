@@ -3,12 +3,12 @@
 import importlib.util
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers import SCRIPTS, load_script
+from processes import finished
 
 SCRIPT = str(SCRIPTS / "paper_table2.py")
 STREAMS = ["Perceptron", "MIRA", "CW", "BM-Pegasos", "BMD", "SBM-in-3", "SBM"]
@@ -18,7 +18,7 @@ def test_the_table_has_every_learner_of_both_texts(tmp_path: Path) -> None:
     if importlib.util.find_spec("vowpalwabbit") is None:
         pytest.skip("vowpalwabbit is not installed")
     command = [sys.executable, SCRIPT, "--runs", "1", "--learner-C", "0.1", "-o", "out/table"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "out" / "table.md").read_text()
     report = json.loads((tmp_path / "out" / "table.json").read_text())
@@ -63,7 +63,7 @@ def test_wrong_use_is_one_line(
     arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, SCRIPT, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr

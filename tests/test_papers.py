@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
+from processes import finished
 
 SETS = {"webspam-like", "kddcup10-like", "prep-like"}
 METHODS = {"SBM-1/2", "SBM-1/3", "SBM-1/2-rand", "BMD"}
@@ -60,7 +60,7 @@ def test_every_experiment_runs_at_toy_size(name: str, tmp_path: Path) -> None:
     if name == "dcd":
         pytest.importorskip("liblinear", reason="liblinear-official is not installed")
     command = [sys.executable, str(SCRIPTS / f"paper_{name}.py"), "--quick", "-o", "out/result"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "out" / "result.md").read_text()
     report = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -101,7 +101,7 @@ def test_wrong_use_is_one_line(tmp_path: Path) -> None:
         ([dcd, "--data", "one.svm"], 1, "one.svm has 1 different labels, two are needed"),
     ):
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = finished(command, cwd=tmp_path)
         assert done.returncode == code
         assert message in done.stderr
         assert "Traceback" not in done.stderr

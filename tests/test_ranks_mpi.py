@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import ranks
 from families import Case, make_store
-from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, ROOT, all_gone, environment, needs_mpi, pids_of
+from launching import MPI4PY, MPIEXEC, RANKS, ROOT, all_gone, environment, needs_mpi, pids_of
+from processes import finished, started, wait_until
 from threads import in_threads
 
 import sbm
@@ -36,10 +37,7 @@ def line_of(size, *words):
 
 def launch(size, *words, **options):
     """Run a command of sbm in so many processes."""
-    return subprocess.run(
-        line_of(size, "-m", "sbm", *words),
-        capture_output=True, text=True, timeout=LIMIT, env=environment(), **options,
-    )  # fmt: skip
+    return finished(line_of(size, "-m", "sbm", *words), env=environment(), **options)
 
 
 def said(done):
@@ -82,7 +80,7 @@ def test_processes_write_what_threads_write_however_sums_are_sent(tmp_path, size
             del settings["C"]
         store.with_suffix(".json").write_text(json.dumps(settings))
     line = line_of(size, RANKS, "train_all", tmp_path)
-    done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, env=environment())
+    done = finished(line, env=environment())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     in_threads(size, lambda comm: ranks.train_each(comm, tmp_path, "threads"))
     for store in tmp_path.glob("*.sbm"):
@@ -102,10 +100,7 @@ def test_one_process_of_a_launcher_writes_what_a_program_alone_writes(store, mod
 @needs_mpi
 def test_launch_does_the_same_and_one_process_speaks(store, model):
     words = ["train", str(store), "-o", str(model), *WORDS]
-    done = subprocess.run(
-        [sys.executable, "-m", "sbm", *words, "--launch", "2"],
-        capture_output=True, text=True, timeout=LIMIT, env=environment(),
-    )  # fmt: skip
+    done = finished([sys.executable, "-m", "sbm", *words, "--launch", "2"], env=environment())
     assert done.returncode == 0
     assert model.read_bytes() == played(2, store)
     lines = done.stderr.splitlines()
@@ -194,7 +189,7 @@ def dealt_to(comm, store):
 @needs_mpi
 def test_processes_that_mpi4py_did_not_start_are_refused(store, model):
     line = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "sbm", "train", str(store)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, env=environment())
+    done = finished(line, env=environment())
     assert done.returncode == 2
     sentence = (
         "sbm: 2 processes were started, but not through mpi4py, so that none knows the others; "
@@ -245,19 +240,19 @@ def test_that_is_told_once(store):
 
 
 def begin(size, store, model, trouble=None, *words):
-    """Start a training that meets trouble, see `faulty_ranks`; do not wait for it."""
+    """Start a training that meets trouble, see `faulty_ranks`."""
     for path in (*store.parent.glob("*.pid"), *store.parent.glob("*.there")):
         path.unlink()
     words = ["train", "-q", store, "-o", model, *WORDS, *OFTEN, *words]
-    return subprocess.Popen(
+    return started(
         line_of(size, FAULTY, store.parent, json.dumps(trouble), *words),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
     )  # fmt: skip
 
 
-def end(process, store, model):
+def end(process, store):
     """Wait until all is over; return the exit code and what was said."""
-    out, err = process.communicate(timeout=LIMIT)
+    out, err = process.communicate()
     assert len(pids_of(store.parent)) > 0
     assert all_gone(pids_of(store.parent))
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -265,7 +260,8 @@ def end(process, store, model):
 
 def fall(size, store, model, trouble, *words):
     """Have a training come to its trouble; whether there is a model is the trouble's affair."""
-    done = end(begin(size, store, model, trouble, *words), store, model)
+    with begin(size, store, model, trouble, *words) as process:
+        done = end(process, store)
     assert (store.parent / f"{trouble[0]}.there").exists(), f"{trouble} has not come: {done}"
     assert done.returncode != 0
     return done
@@ -273,7 +269,8 @@ def fall(size, store, model, trouble, *words):
 
 def goes_on(size, store, model):
     """Let the same command come to its end; return the bytes."""
-    done = end(begin(size, store, model), store, model)
+    with begin(size, store, model) as process:
+        done = end(process, store)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(status_of(model).read_text())["state"] == "finished"
     return model.read_bytes()
@@ -350,13 +347,14 @@ def test_told_to_stop_all_commit_together_and_end(store, model):
         (1, signal.SIGINT),
     ):  # fmt: skip
         # One waits for the signal, and the others for it.
-        process = begin(2, store, model, [0, "Engine._visit_next", "before", 2, "SIGSTOP"])
-        wait_for(store.parent / "0.there")
-        pids = [int((store.parent / f"{rank}.pid").read_text()) for rank in range(2)]
-        os.kill(process.pid if whom == "launcher" else pids[whom], number)
-        time.sleep(0.2)
-        os.kill(pids[0], signal.SIGCONT)
-        done = end(process, store, model)
+        trouble = [0, "Engine._visit_next", "before", 2, "SIGSTOP"]
+        with begin(2, store, model, trouble) as process:
+            wait_until((store.parent / "0.there").exists, process)
+            pids = [int((store.parent / f"{rank}.pid").read_text()) for rank in range(2)]
+            os.kill(process.pid if whom == "launcher" else pids[whom], number)
+            time.sleep(0.2)
+            os.kill(pids[0], signal.SIGCONT)
+            done = end(process, store)
         assert done.returncode == 130
         assert said(done) == [
             "sbm: stopped; what was committed is kept, and the same command goes on from there"
@@ -366,13 +364,6 @@ def test_told_to_stop_all_commit_together_and_end(store, model):
         told.append(commits(model, 2)[0])
     assert told == sorted(set(told))  # each has done something
     assert goes_on(2, store, model) == played(2, store)
-
-
-def wait_for(path):
-    end = time.monotonic() + LIMIT
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @needs_mpi
@@ -404,9 +395,9 @@ def test_each_process_keeps_to_its_bound(tmp_path, model, monkeypatch):
     sbm.split([tmp_path / "big.svm"], tmp_path / "big.sbm", block_size="10MB", dtype="float64")
     mem = 150_000_000
     assert sbm.info(tmp_path / "big.sbm")["memory_bytes"] > mem
-    process = begin(2, tmp_path / "big.sbm", model, None, "--mem", str(mem), "--max-passes", "2",
-                    "--checkpoint-every", "0")  # fmt: skip
-    done = end(process, tmp_path / "big.sbm", model)
+    words = ("--mem", mem, "--max-passes", 2, "--checkpoint-every", 0)
+    with begin(2, tmp_path / "big.sbm", model, None, *words) as process:
+        done = end(process, tmp_path / "big.sbm")
     assert done.returncode == 3, done.stderr
     peaks = [int((tmp_path / f"{rank}.peak").read_text()) for rank in range(2)]
     assert max(peaks) <= mem

@@ -4,7 +4,6 @@ import gzip
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import scipy.sparse
 from helpers import write_rows
 from launching import environment, needs_mpi
+from processes import finished
 from test_engine import made
 
 import sbm
@@ -156,10 +156,7 @@ def test_every_command_block_does_its_work(block, here):
     if "mpiexec" in block:
         sbm.split("big.svm", "big.sbm", shards=4)
     variables = environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", as_run(block)],
-        capture_output=True, text=True, timeout=300, env=variables,
-    )  # fmt: skip
+    done = finished(["bash", "-e", "-o", "pipefail", "-c", as_run(block)], env=variables)
     assert done.returncode == 0, done.stderr
 
 

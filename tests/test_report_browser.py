@@ -6,10 +6,10 @@ Pictures of it are left in ``.artefacts``, which git ignores.
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 import sbm
 from sbm.jobs.reporting.page import to_html
@@ -67,10 +67,9 @@ def page(tmp_path_factory) -> Path:
 
 
 def _browse(page: Path, tmp_path: Path, *options: str) -> str:
-    done = subprocess.run(
-        [CHROMIUM, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", *options, page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = finished(
+        [CHROMIUM, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", *options, page.as_uri()]
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from families import CASES, Case, make_store
 from helpers import Passes, write_rows
+from processes import finished, started
 
 import sbm
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
@@ -420,9 +421,7 @@ def test_a_signal_commits_and_the_same_command_goes_on(tmp_path, number):
     case = Case("log_loss", 2)
     store = make(tmp_path, case, n=400)
     line = command(tmp_path, "--loss", "log_loss", "--max-passes", "40", "-q")
-    expected = subprocess.run(
-        [*line, "-o", "whole.model"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    expected = finished([*line, "-o", "whole.model"], cwd=tmp_path)
     assert expected.returncode in (0, 3), expected.stderr
     hold = (
         "import signal, sys, os, sbm.jobs.training.state as t\n"
@@ -433,18 +432,14 @@ def test_a_signal_commits_and_the_same_command_goes_on(tmp_path, number):
         "t.Training._after_stretch = after\n"
         f"import sbm.cli; sbm.cli.main({line[3:]!r})\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", hold], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = finished([sys.executable, "-c", hold], cwd=tmp_path)
     assert done.returncode == 130
     assert done.stderr.lstrip() == (
         "sbm: stopped; what was committed is kept, and the same command goes on from there\n"
     )
     assert not (tmp_path / "d.model").exists()
     assert Run.read(tmp_path / "d.model.run")["passes"] == 3
-    again = subprocess.run(
-        [x for x in line if x != "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    again = finished([x for x in line if x != "-q"], cwd=tmp_path)
     assert again.returncode == expected.returncode
     assert again.stderr.startswith(
         "going on with d.model.run, after 3 passes; --fresh starts over\n"
@@ -457,15 +452,13 @@ def test_killed_at_any_time_the_same_command_goes_on(tmp_path):
     make(tmp_path, Case("hinge", 2), n=600)
     line = command(tmp_path, "--max-passes", "30", "--checkpoint-every", "0.001s", "-q")
     begin = time.monotonic()
-    subprocess.run([*line, "-o", "whole.model"], cwd=tmp_path, check=False, capture_output=True)
+    finished([*line, "-o", "whole.model"], cwd=tmp_path)
     usual = time.monotonic() - begin
     random = np.random.default_rng(0)
     for _ in range(4):
-        one = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL)
-        time.sleep(usual * (0.5 + 0.5 * random.random()))
-        one.kill()
-        one.wait()
-    subprocess.run(line, cwd=tmp_path, check=False, capture_output=True)
+        with started(line, cwd=tmp_path, stdout=subprocess.DEVNULL):
+            time.sleep(usual * (0.5 + 0.5 * random.random()))
+    finished(line, cwd=tmp_path)
     assert (tmp_path / "d.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
     named = Run.read(tmp_path / "d.model.run")
     files = {"lock", "log.jsonl", "run.json", named["state"], *named["alphas"].values()}
@@ -475,18 +468,16 @@ def test_killed_at_any_time_the_same_command_goes_on(tmp_path):
 def test_a_finished_training_says_so(tmp_path):
     make(tmp_path, Case("hinge", 2))
     line = [*command(tmp_path)[:-2], "--tol", "1e-2"]
-    first = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
-    again = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first = finished(line, cwd=tmp_path, check=True)
+    again = finished(line, cwd=tmp_path, check=True)
     assert again.stderr == (
         "d.model is trained already, with these settings on this store; --fresh trains it again\n"
     )
     assert again.stdout == first.stdout
     line.append("--json")
-    told = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = finished(line, cwd=tmp_path, check=True)
     assert json.loads(told.stdout)["was_finished"] is True
-    fresh = subprocess.run(
-        [*line, "--fresh"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    fresh = finished([*line, "--fresh"], cwd=tmp_path, check=True)
     assert json.loads(fresh.stdout)["was_finished"] is False
 
 

@@ -16,6 +16,7 @@ from helpers import lists_of, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from processes import started
 
 from sbm.alphas import Dense, Lists
 from sbm.errors import StoreError
@@ -645,19 +646,15 @@ def test_the_lock_holds_against_another_process_and_goes_with_it(tmp_path):
         "    sys.stdin.read()\n"
     )
     path = tmp_path / "lock"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], cwd=ROOT, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    ) as other:  # fmt: skip
-        try:
-            assert other.stdout.readline() == "held\n"
-            with (
-                pytest.raises(StoreError, match=r"^the run is in use by another sbm process; "),
-                files.lock(path, "the run"),
-            ):
-                pytest.fail("two processes hold one lock")
-        finally:
-            other.kill()  # no chance to tidy up
+    line, pipe = [sys.executable, "-c", code, path], subprocess.PIPE
+    with started(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with (
+            pytest.raises(StoreError, match=r"^the run is in use by another sbm process; "),
+            files.lock(path, "the run"),
+        ):
+            pytest.fail("two processes hold one lock")
+        # It is killed here: no chance to tidy up.
     with files.lock(path, "the run"):
         pass
 

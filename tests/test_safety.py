@@ -1,11 +1,11 @@
 """What a command must never do to files that are not its own."""
 
 import gzip
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import finished
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
@@ -140,7 +140,7 @@ def test_a_pass_that_was_cut_short_gives_no_estimate(here):
 def test_an_error_of_the_system_is_a_sentence(here):
     name = "x" * 300
     line = [sys.executable, "-m", "sbm", "info", name]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = finished(line)
     assert done.returncode == 1
     advice = "see that it is there, that you may use it and that the disk is sound"
     assert done.stderr == f"sbm: {name}: File name too long; {advice}\n"

@@ -4,12 +4,12 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import finished
 
 import sbm
 from sbm.cli import main
@@ -351,9 +351,7 @@ def test_processes_train_the_same_model_on_shards_as_on_one_store(
     split(text, blocks=6)
     for store, model in (("big.{rank}.sbm", "of shards.model"), ("big.sbm", "whole.model")):
         line = [sys.executable, "-m", "sbm", "train", store, "-o", model, "-C", "0.1", "-q"]
-        done = subprocess.run(
-            [*line, "--launch", "2"], capture_output=True, text=True, timeout=300, check=False
-        )
+        done = finished([*line, "--launch", "2"])
         assert done.returncode == 0, done.stderr
         assert json.loads(Path(f"{model}.run/status.json").read_text())["processes"] == 2
     of_shards, whole = (sbm.Model.load(name) for name in ("of shards.model", "whole.model"))

@@ -20,6 +20,7 @@ import zstandard
 from helpers import Row, slow_parse, store_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import started
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.dealing import options as dealing
@@ -865,17 +866,12 @@ def test_a_store_that_another_process_writes_is_refused(tmp_path: Path, option: 
         folder.mkdir()
         (folder / "block-000000.sbb").write_bytes(b"being written")
     before = {p.name: p.read_bytes() for p in folder.iterdir()} | {"lock": b""}
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder / "lock")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    line = [sys.executable, "-c", HOLD, folder / "lock"]
+    with started(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(StoreError) as caught:
             split([written(tmp_path, "b.svm", b"1 1:1\n")], store, **options)
-    finally:
-        other.communicate()
     assert str(caught.value) == (
         f"the store {store} is in use by another sbm process; wait for it to end or stop it"
     )

@@ -1,6 +1,5 @@
 """`sbm stream` end to end: the same bytes however often it stops, and what it keeps and refuses."""
 
-import contextlib
 import gzip
 import itertools
 import json
@@ -12,15 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import numpy as np
 import pytest
 import zstandard
 from helpers import full_weights
+from processes import started, wait_until
 from streams import (
     chunks,
     kept,
@@ -248,37 +249,28 @@ def test_nobody_writes_to_a_pipe_and_the_stream_can_still_be_stopped(small, tmp_
 # -------------------------------------------------------------------------------- real processes
 
 
-@contextlib.contextmanager
-def start(line: str, folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a line in a process that does not outlive the test."""
+def start(line: str, folder: Path, **options: Any) -> AbstractContextManager[Popen[str]]:
+    """Run a line in a process of its own."""
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    with subprocess.Popen(arguments, cwd=folder, env=environment, **streams) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return started(arguments, cwd=folder, env=environment, **streams)
 
 
 def shell(line: str, folder: Path, **options: Any) -> tuple[int, str, str]:
-    """Run a line in a process of its own; exit code, stdout, stderr."""
+    """Run a line to its end; exit code, stdout, stderr."""
     with start(line, folder, **options) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
     assert "Traceback" not in err
     return process.returncode, out, err
 
 
-def wait_for_rows(model: Path, rows: int, process: subprocess.Popen[str]) -> None:
+def wait_for_rows(model: Path, rows: int, process: Popen[str]) -> None:
     """Wait until a process has committed so many rows."""
-    deadline = time.monotonic() + 100
     run = model.with_name(model.name + ".run")
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[1]
-        if (run / "run.json").exists() and Run.read(run)["seen"]["rows"] >= rows:
-            return
-        time.sleep(0.01)
-    raise AssertionError("nothing was committed")
+    wait_until(
+        lambda: (run / "run.json").exists() and Run.read(run)["seen"]["rows"] >= rows, process
+    )
 
 
 STOPPED = "sbm: stopped; all is kept, go on with sbm stream --resume other.model\n"
@@ -299,7 +291,7 @@ def test_a_process_that_is_terminated_goes_on_where_it_was(long_run):
     with start(f"stream d.svm {options} --follow", long_run) as process:
         wait_for_rows(long_run / "other.model", 1000, process)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate()
     assert process.returncode == 130
     assert err.endswith(STOPPED)
     code, _, err = shell(
@@ -314,7 +306,7 @@ def test_a_process_that_is_killed_goes_on_from_its_last_commit(long_run):
     with start(f"stream d.svm {options} --follow", long_run) as process:
         wait_for_rows(long_run / "killed.model", 1000, process)
         process.kill()
-        process.communicate(timeout=100)
+        process.communicate()
     assert Model.load(long_run / "killed.model").info["rows"] >= 500
     code, _, err = shell("stream --resume killed.model --checkpoint-every 500rows", long_run)
     assert code == 0, err
@@ -330,7 +322,7 @@ def test_a_process_goes_on_with_what_is_left_in_a_pipe(long_run):
         with writer(os.dup(write), [data[:cut]]):
             wait_for_rows(long_run / "piped.model", 2000, process)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate()
     assert process.returncode == 130
     assert err.endswith(STOPPED.replace("other", "piped"))
     with writer(write, [data[cut:]]):
@@ -359,7 +351,7 @@ def test_a_stream_keeps_others_from_its_model_while_it_runs(long_run):
                 "or stop it\n"
             )
         other.send_signal(signal.SIGINT)
-        other.communicate(timeout=100)
+        other.communicate()
     assert other.returncode == 130
 
 
@@ -854,7 +846,7 @@ def test_a_growing_file_is_followed_until_it_is_idle(small, here):
             thread.start()
         return False
 
-    thread = threading.Thread(target=append)
+    thread = threading.Thread(target=append, daemon=True)
     report = learn(
         "d.svm", Path("m.model"), stop=is_whole, **settings_of("one_vs_rest"),
         options={"follow": True, "idle_timeout": 1},

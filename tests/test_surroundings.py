@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import finished, started, wait_until
 
 import sbm
 from sbm.cli import main
@@ -72,10 +73,7 @@ def shell(script: str, **environment: str) -> tuple[int, bytes, bytes]:
     """Run a script of bash, where `sbm` is ours, in a session of its own."""
     program = f'sbm() {{ {shlex.quote(sys.executable)} -m sbm "$@"; }}\n'
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run(
-        ["bash", "-c", program + script], env=env, capture_output=True, timeout=120,
-        start_new_session=True, check=False,
-    )  # fmt: skip
+    done = finished(["bash", "-c", program + script], env=env, text=False)
     assert b"Traceback" not in done.stdout + done.stderr, done.stderr.decode()
     assert b"ignored" not in done.stderr, done.stderr.decode()
     return done.returncode, done.stdout, done.stderr
@@ -219,27 +217,21 @@ def test_a_signal_that_python_swallows_is_not_lost(here, run, monkeypatch):
 STOPPED = "sbm: stopped; nothing half-written was left, and the same command starts again\n"
 
 
-def start(line: str, folder: Path, **options) -> subprocess.Popen:
+def start(line: str, folder: Path, **options):
     usual = {
-        "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "start_new_session": True,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
         "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
     }  # fmt: skip
     command = [sys.executable, "-m", "sbm", *shlex.split(line)]
-    return subprocess.Popen(command, cwd=folder, **usual | options)
-
-
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
+    return started(command, cwd=folder, **usual | options)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_command_that_waits_for_its_input_stops_at_a_signal_to_its_group(here, number):
     with start("split - -o x.sbm", here) as process:
-        wait_for(here / "x.sbm.partial" / "lock", process)
+        wait_until((here / "x.sbm.partial" / "lock").exists, process)
         os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     assert (process.returncode, out, err.decode().lstrip()) == (130, b"", STOPPED)
     assert not list(here.glob("x.*"))
 
@@ -254,21 +246,21 @@ def test_signals_that_are_ignored_stay_so_as_nohup_and_shells_want_it(here):
         ("stream - -o x.model", "x.model.run"),
     ):
         with start(line, here, preexec_fn=ignore) as process:
-            wait_for(here / begun / "lock", process)
+            wait_until((here / begun / "lock").exists, process)
             for number in (signal.SIGHUP, signal.SIGINT):
                 os.killpg(process.pid, number)
-            out, err = process.communicate(TEXT.encode(), timeout=60)
+            out, err = process.communicate(TEXT.encode())
         assert process.returncode == 0, err
         assert out.startswith(line.split()[-1].encode() + b": 48 rows")
 
 
 def test_a_command_that_is_put_to_sleep_goes_on_when_it_is_woken(here):
     with start("split - -o x.sbm -q", here) as process:
-        wait_for(here / "x.sbm.partial" / "lock", process)
+        wait_until((here / "x.sbm.partial" / "lock").exists, process)
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         process.send_signal(signal.SIGCONT)
-        out, _ = process.communicate(TEXT.encode(), timeout=60)
+        out, _ = process.communicate(TEXT.encode())
     assert process.returncode == 0
     assert out.startswith(b"x.sbm: 48 rows")
 
@@ -279,11 +271,9 @@ def test_a_signal_while_kernels_are_compiled_leaves_no_child_and_no_file(here, t
     scratch.mkdir()
     environment |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch), "SBM_CACHE_DIR": str(code)}
     with start("predict a.model a.svm", here, env=environment) as process:
-        while not list(scratch.glob("*/t.svm")):  # the child is at work
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: list(scratch.glob("*/t.svm")), process)  # the child is at work
         os.killpg(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert err.decode().endswith(STOPPED)
     assert list(scratch.iterdir()) == []
@@ -359,7 +349,7 @@ def test_terminals_of_any_size_show_a_bar_and_do_no_harm(here, size, terminal):
     environment = {k: v for k, v in os.environ.items() if k != "TERM"} | terminal
     environment["PYTHONPATH"] = str(ROOT)
     with start("split a.svm -o x.sbm", here, env=environment, stderr=theirs) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate()
     os.close(theirs)
     assert process.returncode == 0
     assert out.startswith(b"x.sbm: 48 rows")

@@ -7,7 +7,6 @@ import json
 import lzma
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import zstandard
 from helpers import as_rows, store_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from processes import finished
 from slow_parser import Row, slow_parse
 
 from sbm.errors import DataError
@@ -173,7 +173,7 @@ def test_a_missing_file_a_pattern_without_files_and_a_folder_are_refused(tmp_pat
 
 def test_standard_input_is_read_to_its_end(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sbm", "split", "-", "-o", str(tmp_path / "x.sbm"), "-q"]
-    done = subprocess.run(command, input=TEXT, cwd=ROOT, capture_output=True, check=False)
+    done = finished(command, feed=TEXT, cwd=ROOT, text=False)
     assert done.returncode == 0, done.stderr
     blocks = store_rows(tmp_path / "x.sbm")
     assert sorted(row for block in blocks for row in block) == sorted(slow_parse(TEXT)[0])
@@ -188,7 +188,7 @@ def test_a_refused_line_of_standard_input_is_named_and_no_traceback_is_shown(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "sbm", "split", "-", "-o", str(tmp_path / "x.sbm"), "-q"]
-    done = subprocess.run(command, input=b"1\n1 x\n", cwd=ROOT, capture_output=True, check=False)
+    done = finished(command, feed=b"1\n1 x\n", cwd=ROOT, text=False)
     assert done.returncode == 1
     assert done.stderr.decode() == (
         "sbm: standard input, line 2: found 'x' where a feature written as id:value is expected\n"

@@ -42,14 +42,16 @@ def store(tmp_path):
 SMALL_SETS = [("a9a", 12), ("w8a", 3), ("phishing", 12), ("farm_ads", 3), ("phishing", 1)]
 
 
-@pytest.mark.parametrize(("name", "n_blocks"), SMALL_SETS)
+@pytest.mark.parametrize(("first", "name", "n_blocks"), [(k, *s) for k, s in enumerate(SMALL_SETS)])
 def test_reference_optimum_is_certified_for_any_cache_and_rounds(
-    name, n_blocks, text_of, reference, tmp_path
+    first, name, n_blocks, text_of, reference, tmp_path
 ):
     sbm.split([text_of(name)], tmp_path / "d.sbm", blocks=n_blocks)
-    sweeps, step = ((3,), 3) if name == "farm_ads" else ((1, 3, 10), 2)  # its rows are long
-    grid = itertools.product(("hinge", "squared_hinge"), (0.1, 1.0), (0.33, 0.5), sweeps)
-    for loss, C, cache_frac, rounds in itertools.islice(grid, 0, None, step):  # some of them
+    sweeps = (3,) if name == "farm_ads" else (1, 3, 10)  # its rows are long
+    grid = [*itertools.product(("hinge", "squared_hinge"), (0.1, 1.0), (0.33, 0.5), sweeps)]
+    # A fifth for each set, which has every value; another one for the next set.
+    step = 3 if name == "farm_ads" else 5
+    for loss, C, cache_frac, rounds in grid[first % step :: step]:
         optimum = next(r["primal"] for r in reference[name][loss] if r["C"] == C)
         _, report, passes = fit(
             tmp_path / "d.sbm", loss=loss, C=C, cache_frac=cache_frac, rounds=rounds, tol=1e-4,
@@ -241,7 +243,7 @@ def test_many_chunks_are_decoded_and_screened_at_a_time_with_the_same_result(tmp
     assert all(len(chunks) > 10 for chunks in BlockStore(tmp_path / "d.sbm").chunks)
     models = []
     for threads in (1, 2, 6):
-        fit(tmp_path / "d.sbm", threads=threads, tol=1e-6, max_passes=500)
+        fit(tmp_path / "d.sbm", threads=threads, tol=1e-4, max_passes=500)
         models.append((tmp_path / "m.model").read_bytes())
     assert models[0] == models[1] == models[2]
 
@@ -329,7 +331,7 @@ def test_blocks_order_cache_and_policy_do_not_move_the_optimum(tmp_path):
         text = write_rows(tmp_path / f"{name}.svm", X[rows], y[rows])
         sbm.split([text], tmp_path / f"{name}.sbm", blocks=n_blocks, seed=n_blocks)
         policies = [("gradient", 0.5), ("random", 0.7), ("none", 0.5)]
-        for policy, frac in policies if name == "b" else policies[:1]:
+        for policy, frac in policies if name == "c" else policies[:1]:
             model, report, _ = fit(
                 tmp_path / f"{name}.sbm", policy=policy, cache_frac=frac, tol=1e-6,
                 max_passes=100_000,
@@ -358,17 +360,17 @@ def test_blocks_too_large_for_the_memory_are_cut_and_the_optimum_stays(tmp_path,
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 200)
     X, y = random_rows(9)
     sbm.split([write_rows(tmp_path / "d.svm", X, y)], tmp_path / "d.sbm", blocks=2)
-    whole, _, _ = fit(tmp_path / "d.sbm", tol=1e-8, max_passes=20000)
+    whole, _, _ = fit(tmp_path / "d.sbm", tol=1e-6, max_passes=20000)
     with pytest.raises(MemoryPlanError) as error:
         fit(tmp_path / "d.sbm", mem="1MB")
     plans = []
     real = setup.plan_training
     monkeypatch.setattr(setup, "plan_training", lambda *a: plans.append(real(*a)) or plans[-1])
     least = error.value.least_bytes
-    cut, report, _ = fit(tmp_path / "d.sbm", mem=least, tol=1e-8, max_passes=20000)
+    cut, report, _ = fit(tmp_path / "d.sbm", mem=least, tol=1e-6, max_passes=20000)
     assert len(plans[-1].parts) > 2
     assert report["converged"]
-    np.testing.assert_allclose(whole.W, cut.W, atol=2 * np.sqrt(2e-8 * report["primal"]))
+    np.testing.assert_allclose(whole.W, cut.W, atol=2 * np.sqrt(2e-6 * report["primal"]))
 
 
 def test_too_little_memory_is_refused_with_the_plan_and_the_least_that_works(store):

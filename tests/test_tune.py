@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from helpers import write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import started, wait_until
 from test_engine import made
 from test_folds import slow_fold
 
@@ -550,16 +551,13 @@ def test_what_there_is_to_go_on_from_is_all_that_is_left_after_ctrl_c(data, tmp_
     arguments = ["tune", data / "2.sbm", "--C", "1,1e4,1e5", "--tol", "1e-12", "--max-passes"]
     command = [sys.executable, "-m", "sbm", *map(str, arguments), "100000", "-o", "m.model"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with started(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        begin = time.monotonic()
-        while not (tmp_path / "m.model.tune.run").exists():
-            assert time.monotonic() - begin < 60
-            time.sleep(0.02)
+        wait_until((tmp_path / "m.model.tune.run").exists, process)
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     assert process.returncode == 130
     assert b"sbm: stopped" in err
     assert os.listdir(tmp_path) == ["m.model.tune.run"]

@@ -3,14 +3,13 @@
 import contextlib
 import json
 import re
-import subprocess
-import time
 
 import numpy as np
 import pytest
 from families import Case
 from helpers import write_rows
 from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
+from processes import finished, wait_until
 from two_hosts import two_hosts, why_not
 
 import sbm
@@ -24,13 +23,6 @@ DEADLINE = 3  # seconds
 def both(tmp_path):
     with two_hosts(tmp_path) as hosts:
         yield hosts
-
-
-def wait_until(condition):
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("per_host", [1, 2])
@@ -54,7 +46,7 @@ def test_a_model_of_two_hosts_is_that_of_one(both, tmp_path, per_host):
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=4)
     program = ("-m", "sbm", "train", "-q", "--tol", "0.05", tmp_path / "a.sbm", "-o")
     line = [MPIEXEC, "-n", 2 * per_host, *MPI4PY, *program, tmp_path / "one.model"]
-    subprocess.run([str(w) for w in line], check=True, timeout=LIMIT, env=environment())
+    finished([str(w) for w in line], check=True, env=environment())
     both.run(per_host, *program, tmp_path / "two.model")
     assert (tmp_path / "two.model").read_bytes() == (tmp_path / "one.model").read_bytes()
 
@@ -77,11 +69,8 @@ def test_a_training_sends_over_the_cable_what_it_reports(both, tmp_path):
 def going(both, tmp_path):
     """Two processes on each host that add up for ever, and their launcher."""
     with both.start(2, RANKS, "for_ever", tmp_path, DEADLINE) as launcher:
-        try:
-            wait_until(lambda: len(list(tmp_path.glob("*.going"))) == 4)
-            yield launcher
-        finally:
-            launcher.kill()
+        wait_until(lambda: len(list(tmp_path.glob("*.going"))) == 4, launcher)
+        yield launcher
 
 
 def test_without_the_cable_all_end_at_their_deadline(both, going, tmp_path):
@@ -90,23 +79,24 @@ def test_without_the_cable_all_end_at_their_deadline(both, going, tmp_path):
     assert all_gone(pids_of(tmp_path), within=LIMIT)
     # The launcher itself waits for the other host, longer than we would: who starts it ends it.
     going.kill()
-    _, said = going.communicate(timeout=LIMIT)
+    _, said = going.communicate()
     assert re.search(rf"sbm: process [01] of 4 heard nothing of the others for {DEADLINE} s", said)
 
 
 def test_when_a_host_dies_all_end(both, going, tmp_path):
     both.hosts[1].kill_all()
-    going.communicate(timeout=LIMIT)
+    going.communicate()
     assert going.returncode != 0
     assert all_gone(pids_of(tmp_path))
     wait_until(lambda: not any(host.processes() for host in both.hosts))
 
 
 def test_nothing_is_left_of_two_hosts(tmp_path):
-    with contextlib.suppress(RuntimeError), two_hosts(tmp_path) as both:
-        launcher = both.start(1, RANKS, "for_ever", tmp_path, DEADLINE)
-        wait_until(lambda: len(list(tmp_path.glob("*.going"))) == 2)
-        raise RuntimeError("of the test")
-    with launcher:
-        assert launcher.wait(timeout=LIMIT) != 0
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(RuntimeError), two_hosts(tmp_path) as both:
+            launcher = stack.enter_context(both.start(1, RANKS, "for_ever", tmp_path, DEADLINE))
+            wait_until(lambda: len(list(tmp_path.glob("*.going"))) == 2, launcher)
+            raise RuntimeError("of the test")
+        launcher.communicate()
+        assert launcher.returncode != 0
     assert all_gone([*pids_of(tmp_path), *(host.holder.pid for host in both.hosts)])

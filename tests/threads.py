@@ -86,7 +86,7 @@ def in_threads(size: int, work: Callable[[ThreadComm], Result]) -> list[Result]:
             errors.append(error)
             comm.abort(1)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,14 +11,16 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 from launching import LIMIT, MPI4PY, MPIEXEC, environment
+from processes import finished, started
 
 CABLE = "veth0"  # the name of its end in both hosts
 
@@ -54,10 +56,9 @@ def why_not() -> str:
         return f"two hosts need {', '.join(missing)}"
     if os.geteuid() != 0:
         return "two hosts need root"
-    tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "type", "veth"],
-        capture_output=True, text=True, timeout=LIMIT,
-    )  # fmt: skip
+    tried = finished(
+        ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "type", "veth"]
+    )
     return f"two hosts cannot be made here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
@@ -66,7 +67,7 @@ class Host:
     """A name, and the process that holds what belongs to it."""
 
     name: str
-    holder: subprocess.Popen[str]
+    holder: Popen[str]
 
     def processes(self) -> list[int]:
         """Processes of this host, but for the one that holds it."""
@@ -100,10 +101,7 @@ class Host:
 
     def run(self, *command: Any) -> str:
         """Run a short command there; its output."""
-        done = subprocess.run(
-            [*self.enter(), *map(str, command)],
-            capture_output=True, text=True, timeout=LIMIT, check=True,
-        )  # fmt: skip
+        done = finished([*self.enter(), *map(str, command)], check=True)
         return done.stdout
 
     def enter(self) -> list[str]:
@@ -118,7 +116,7 @@ class TwoHosts:
     hosts: tuple[Host, Host]
     agent: Path
 
-    def start(self, per_host: int, *program: Any) -> subprocess.Popen[str]:
+    def start(self, per_host: int, *program: Any) -> AbstractContextManager[Popen[str]]:
         """Start on the first host what is to run so often on each: ``FILE ...``, ``-m ...``."""
         names = ",".join(host.name for host in self.hosts)
         line = [
@@ -126,19 +124,13 @@ class TwoHosts:
             "-launcher", "ssh", "-launcher-exec", self.agent,
             "-hosts", names, "-ppn", per_host, "-n", 2 * per_host, *MPI4PY, *program,
         ]  # fmt: skip
-        return subprocess.Popen(
-            [str(word) for word in line],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-        )  # fmt: skip
+        return started(line, stdout=PIPE, stderr=PIPE, text=True, env=environment())
 
     def run(self, per_host: int, *program: Any) -> tuple[int, int]:
         """Run it to its end, which is a good one; bytes that each host has sent to the other."""
         before = [host.sent() for host in self.hosts]
         with self.start(per_host, *program) as running:
-            try:
-                _, said = running.communicate(timeout=LIMIT)
-            finally:
-                running.kill()
+            _, said = running.communicate()
         assert running.returncode == 0, said
         one, two = (host.sent() - b for host, b in zip(self.hosts, before, strict=True))
         return one, two
@@ -169,22 +161,16 @@ def two_hosts(folder: Path) -> Iterator[TwoHosts]:
 
 @contextlib.contextmanager
 def _host(name: str, folder: Path) -> Iterator[Host]:
-    holder = subprocess.Popen(
-        ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD, "sh", name, folder],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with holder:
+    line = ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD, "sh", name, folder]
+    with started(line, stdin=PIPE, stdout=PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        host = Host(name, holder)
         try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            host = Host(name, holder)
-            try:
-                yield host
-            finally:
-                host.kill_all()
+            yield host
         finally:
-            holder.kill()
+            host.kill_all()
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=LIMIT)
+    finished(["ip", *words], check=True)
