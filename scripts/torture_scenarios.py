@@ -2,8 +2,8 @@
 
 A `Stage` runs one scenario: it makes the folder to start from and, without trouble, the states that
 the folder goes through. A case starts from a copy of that folder. Commands run in children that are
-forked, not started: the interpreter and all modules are there already. Only a process with a single
-thread may do so.
+forked, not started: the interpreter and all modules are there already. A lock that another thread
+holds is never given back in the child; so a server that has a single thread does it.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -55,6 +56,9 @@ ALL = -1  # cases: each point of each scenario
 Line = tuple[str, ...]
 AnyCase = TypeVar("AnyCase")
 PATIENCE = 120  # seconds until a command hangs
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload([__name__])
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ SCENARIOS: dict[str, Scenario] = {
         "split", _words("split -q a.svm.gz b.svm.zst c.svm -o s.sbm --blocks 4"), done=_EXISTS
     ),
     "split: real labels, in turn": Scenario(
-        "split", _words("split -q real.svm -o deep/er/s.sbm --no-shuffle --dtype float64"),
+        "split", _words("split -q real.svm -o s.sbm --no-shuffle --dtype float64"),
         done=_EXISTS,
     ),
     "split: replace": Scenario(
@@ -302,34 +306,28 @@ def run_command(
     for name in ("out", "err"):
         (beside / name).touch()  # it may be killed before it gets there
     begin = time.perf_counter()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        _be_sbm(line, folder, trouble, beside, slow_swap)
+    child = _server.Process(target=_be_sbm, args=(line, folder, trouble, beside, slow_swap))
+    child.start()
     limit = PATIENCE if kill_after is None else kill_after
-    status = _wait(child, limit, signal.SIGABRT if kill_after is None else signal.SIGKILL)
+    code = _wait(child, limit, signal.SIGABRT if kill_after is None else signal.SIGKILL)
     seconds = time.perf_counter() - begin
     said = {name: (beside / name).read_text("utf-8", "replace") for name in ("out", "err")}
     points = []
     if (beside / "points").exists():
         points = [Point(*p) for p in json.loads((beside / "points").read_text())]
-    return Ended(os.waitstatus_to_exitcode(status), said["err"], said["out"], seconds, points)
+    return Ended(code, said["err"], said["out"], seconds, points)
 
 
-def _wait(child: int, limit: float, last: int) -> int:
-    """Wait for a child's end, and see to it after some time."""
-    end = time.perf_counter() + limit
-    while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return status
-        left = end - time.perf_counter()
-        if left <= 0:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, last)
-            return os.waitpid(child, 0)[1]
-        time.sleep(min(left, 0.001))
+def _wait(child: Any, limit: float, last: int) -> int:
+    """Wait for a child's end, and see to it after some time; return its exit code."""
+    child.join(limit)
+    if child.exitcode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, last)
+        child.join()
+    code = int(child.exitcode)
+    child.close()
+    return code
 
 
 def _forget_swap() -> None:
