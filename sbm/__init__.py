@@ -1,10 +1,12 @@
-"""sbm: exact linear models on LIBSVM files bigger than memory.
+"""Exact linear models on LIBSVM files bigger than memory.
 
 The functions and classes here do all that the commands do::
 
     sbm.split(["big.svm"], blocks=12)
     model, report = sbm.train(settings=sbm.Settings(C=0.1, mem="2GB"))
     sbm.predict(model, "test.svm")
+
+What can go wrong is an `SbmError`: its message says what was found, where, and what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ TYPE_CHECKING = False  # as that of typing, which takes its time; checkers know 
 if TYPE_CHECKING:
     from typing import Any
 
-    from sbm.errors import SbmError
+    from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.jobs.expire import expire
     from sbm.jobs.export import export
     from sbm.jobs.info import check, info
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DataError",
+    "MemoryPlanError",
     "Model",
     "SbmError",
     "Settings",
+    "SettingsError",
+    "StoreError",
     "check",
     "expire",
     "export",
@@ -46,9 +52,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DataError": "sbm.errors",
+    "MemoryPlanError": "sbm.errors",
     "Model": "sbm.store.model",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
+    "SettingsError": "sbm.errors",
+    "StoreError": "sbm.errors",
     "check": "sbm.jobs.info",
     "expire": "sbm.jobs.expire",
     "export": "sbm.jobs.export",

@@ -14,10 +14,17 @@ from typing import Any, cast
 from sbm.errors import SettingsError
 
 __all__ = [
-    "Settings", "format_number", "format_size", "nearest", "parse_duration", "parse_grid",
-    "parse_moment", "parse_size",
+    "Settings", "format_number", "format_size", "nearest", "option_name", "parse_duration",
+    "parse_grid", "parse_moment", "parse_size",
 ]  # fmt: skip
 
+# The keys of `sbm.solver.losses.LOSSES` and `sbm.solver.cache.POLICIES`: known here, so that a
+# mistyped one is refused at once, and help need not load the tables.
+LOSS_NAMES = (
+    "hinge", "squared_hinge", "log_loss", "crammer_singer", "weston_watkins",
+    "epsilon_insensitive", "squared_epsilon_insensitive", "squared_error", "one_class",
+)  # fmt: skip
+POLICY_NAMES = ("gradient", "mixed", "active", "random", "none")
 SCHEDULES = ("sample", "pairs")
 SIGMAS = ("adaptive", "safe")
 MOST_CLASS_BLOCKS = 1024
@@ -159,8 +166,14 @@ def parse_grid(text: str) -> list[float]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to a mistyped one, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def option_name(name: str) -> str:
+    """Return the option of a setting, as it is typed: ``-C``, ``--cache-frac``."""
+    return "-C" if name == "C" else "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -172,7 +185,7 @@ class Settings:
     Parameters
     ----------
     loss : str
-        A key of ``sbm.solver.losses.LOSSES``.
+        What a row costs: ``"hinge"``, ``"log_loss"``, ... ; the README has the formulas.
     C : float
         Cost of a row's loss against ½|w|².
     task : {"auto", "classification", "regression"}
@@ -188,7 +201,7 @@ class Settings:
     mem : int or str
         Bound of the process's peak resident memory; bytes, or text such as ``"2GB"``.
     rounds : int or str
-        Most sweeps over the working set before the next block is loaded; ``"2,2,5"`` gives a number
+        Most rounds over the working set before the next block is loaded; ``"2,2,5"`` gives a number
         for each pass, the last one for all that follow; ``"auto"`` chooses it by the number of
         blocks, and more where they load slowly.
     tol : float
@@ -198,7 +211,8 @@ class Settings:
     time_limit : float, str or None
         Most seconds, looked at after each block.
     policy : str
-        How the cache is chosen, a key of ``sbm.solver.cache.POLICIES``.
+        How the cache is chosen: ``"gradient"``, ``"mixed"``, ``"active"``, ``"random"``,
+        ``"none"``.
     screen : bool
         Leave out rows that were at rest at the weights of one step ago (but every 8th pass).
     bias : float
@@ -327,6 +341,8 @@ class Settings:
         """
         try:
             return tomllib.loads(Path(path).read_text("utf-8"))
+        except FileNotFoundError:
+            raise SettingsError(f"{path} does not exist; give a TOML file of settings") from None
         except OSError as error:
             raise SettingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
@@ -410,7 +426,7 @@ _FRACTION = _Rule(
 )  # fmt: skip
 
 _RULES = {
-    "loss": _NAME,
+    "loss": _Rule(str, names=LOSS_NAMES),
     "C": _POSITIVE,
     "task": _Rule(str, names=TASKS),
     "epsilon": _NOT_NEGATIVE,
@@ -418,7 +434,7 @@ _RULES = {
     "cache_frac": _FRACTION,
     "tol": _POSITIVE,
     "max_passes": _COUNT,
-    "policy": _NAME,
+    "policy": _Rule(str, names=POLICY_NAMES),
     "screen": _FLAG,
     "bias": _NOT_NEGATIVE,
     "weights": replace(_NAME, besides=(None,)),

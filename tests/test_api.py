@@ -1,5 +1,8 @@
 """The functions of the package, called from Python."""
 
+import inspect
+import re
+
 import pytest
 
 import sbm
@@ -16,8 +19,57 @@ def source(tmp_path, monkeypatch):
 
 
 def test_everything_can_be_seen_and_imported():
+    assert sorted(sbm.__all__) == sbm.__all__
     assert set(sbm.__all__) <= set(dir(sbm))
     assert all(getattr(sbm, name).__doc__ for name in sbm.__all__)
+
+
+FUNCTIONS = [n for n in sbm.__all__ if inspect.isfunction(getattr(sbm, n))]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Settings"])
+def test_every_parameter_is_described_and_none_that_there_is_not(name):
+    told = inspect.getdoc(getattr(sbm, name))
+    section = re.search(
+        r"^Parameters\n-+\n(.*?)\n(?=\n\w+\n---|\Z)", told, re.DOTALL | re.MULTILINE
+    )
+    names = re.findall(r"^(\w+(?:, \w+)*) :|^(\w+)$", section[1], re.MULTILINE)
+    described = [n for several, one in names for n in (several or one).split(", ")]
+    assert sorted(described) == sorted(inspect.signature(getattr(sbm, name)).parameters)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_returned_and_raised_is_told(name):
+    told = inspect.getdoc(getattr(sbm, name))
+    assert re.search(r"^Returns\n-------$", told, re.MULTILINE)
+    assert re.search(r"^Raises\n------$", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(sbm.train, ["a.sbm"]), (sbm.tune, ["a.sbm"]), (sbm.stream, ["a9a.svm"])],
+)
+def test_settings_in_the_place_of_the_model_are_noticed(source, function, arguments):
+    sbm.split(source, "a.sbm")
+    more = {"Cs": [1.0]} if function is sbm.tune else {}
+    for settings in (sbm.Settings(), {"C": 1}):
+        with pytest.raises(sbm.SettingsError) as caught:
+            function(*arguments, settings, **more)
+        assert str(caught.value) == (
+            f"the model is {type(settings).__name__}, and a path is expected; name settings, as in "
+            "settings=sbm.Settings(C=0.1)"
+        )
+
+
+def test_a_mistyped_name_is_refused_at_once_with_the_nearest_one():
+    with pytest.raises(
+        sbm.SettingsError, match=r"^unknown loss 'hing', .*; did you mean 'hinge'\?$"
+    ):
+        sbm.Settings(loss="hing")
+    with pytest.raises(sbm.SettingsError, match=r"^unknown policy 'gradent', .* 'gradient'\?$"):
+        sbm.Settings(policy="gradent")
+    with pytest.raises(sbm.SettingsError, match=r"^settings: unknown key 'c'; did you mean 'C'\?$"):
+        sbm.Settings.from_dict({"c": 1})
 
 
 def test_split_takes_one_path_or_several(source):

@@ -108,8 +108,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         container.read(tmp_path / "a.sba", "thing")
     assert str(caught.value) == (
-        f"cannot read {tmp_path / 'a.sba'}: No such file or directory; see that it is there, that "
-        "you may read it and that the disk is sound"
+        f"{tmp_path / 'a.sba'} does not exist; see that the name is right, or restore it"
     )
 
 

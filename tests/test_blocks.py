@@ -246,7 +246,7 @@ def test_a_folder_without_a_manifest_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         BlockStore(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} is not a store (it has no manifest.json); make one with sbm split"
+        f"{tmp_path} is not a store (it has no manifest.json); make a store with sbm split"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbm.cli import train
+from sbm.cli.training import train
 from sbm.jobs.split import split
 from sbm.settings import Settings
 

@@ -17,7 +17,7 @@ import pytest
 
 import sbm
 from sbm import compiled
-from sbm.cli import _Terminal
+from sbm.cli.command import Terminal
 from sbm.jobs.machine import kernels
 
 PACKAGE = Path(sbm.__file__).parent
@@ -291,7 +291,7 @@ def test_the_command_line_says_that_kernels_are_compiled(
     monkeypatch.setattr(compiled, "places", lambda: [tmp_path])
     monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     for _ in range(2):  # the second time they are there
-        kernels.prepare("split", "float32", _Terminal(quiet))
+        kernels.prepare("split", "float32", Terminal(quiet))
     assert capsys.readouterr().err.split(";")[0] == shown
     assert [path.suffix for path in tmp_path.iterdir()] == [".ready"]
 
@@ -488,7 +488,7 @@ def test_a_command_says_that_its_kernels_cannot_be_kept(nowhere, monkeypatch, ca
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
     monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
     monkeypatch.setattr(compiled, "fingerprint", lambda *sources: "0123456789abcdef")
-    kernels.prepare("split", "float32", _Terminal())
+    kernels.prepare("split", "float32", Terminal())
     second = capsys.readouterr().err.splitlines()[1]
     assert second == (
         f"they cannot be kept for the next command in {nowhere}/file/__pycache__, which we cannot "

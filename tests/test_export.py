@@ -299,7 +299,7 @@ def test_liblinear_and_its_predictions_are_not_imported_for_our_own_models(here)
     Path("t.svm").write_text(TEXT)
     code = (
         "import sys, sbm; sbm.predict('big.model', 't.svm'); sbm.info('big.model')\n"
-        "print([m for m in sys.modules if m.startswith('sbm.interop')])"
+        "print([m for m in sys.modules if m.startswith('sbm.interop.liblinear')])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

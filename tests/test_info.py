@@ -290,8 +290,12 @@ def test_features_that_no_row_names_any_more_are_counted(store):
 def test_check_of_anything_else_is_refused(made, tmp_path):
     with pytest.raises(StoreError, match=rf"^{tmp_path} is not a store \(it has no manifest\.json"):
         sbm.check(tmp_path)
-    for path in (made / "a.model", made / "a.model.run", tmp_path / "none"):
-        with pytest.raises(SbmError, match=rf"^{path} is not a store"):
+    for path, what in (
+        (made / "a.model", "is a file, and a store is a folder"),
+        (made / "a.model.run", "is not a store"),
+        (tmp_path / "none", "does not exist"),
+    ):
+        with pytest.raises(SbmError, match=rf"^{path} {what}"):
             sbm.check(path)
 
 

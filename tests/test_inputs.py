@@ -96,7 +96,9 @@ def test_a_pipe_says_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for kind in ("npz", "parquet"):
         with pytest.raises(DataError) as caught:
             split("-", tmp_path / "b.sbm", format=kind)
-        assert str(caught.value) == f"-: {kind} is read from files only, not from a pipe"
+        assert str(caught.value) == (
+            f"standard input: {kind} is read from files only, not from a pipe"
+        )
 
 
 def test_rare_words_are_counted_in_a_first_reading(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_launcher_ignores_no_signal_for_being_started_by_python() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "sentence"),
-    [("--rouns 3", "No such option"), ("--tol -1", "sbm: tol is -1")],
+    [("--rouns 3", "No such option"), ("--tol -1", "sbm: --tol is -1")],
 )
 def test_wrong_use_is_told_once_and_launches_nothing(
     mpiexec: str, capsys: pytest.CaptureFixture[str], typed: str, sentence: str

@@ -202,7 +202,7 @@ def test_wrong_use_is_exit_code_2(folder, arguments):
 def test_nothing_to_begin_with_is_an_error(folder):
     code, _, err = night(*ARGUMENTS)
     assert code == 1
-    assert "a store.sbm is not a store (it has no manifest.json); make one with sbm split" in err
+    assert "a store.sbm does not exist; make a store with sbm split" in err
     code, _, err = night("a store.sbm", "a.model", "nowhere")
     assert (code, err) == (1, "nightly.sh: nowhere is neither a file nor a folder\n")
 

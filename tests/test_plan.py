@@ -172,7 +172,7 @@ def test_the_command_prints_a_line_a_figure(stores):
 
 
 def test_long_times_are_shown_in_minutes_and_hours():
-    from sbm.cli import _in_time
+    from sbm.cli.show import _in_time
 
     assert _in_time([100.0, 180.0, 200.0]) == "about 180 (100 to 200) s"
     assert _in_time([60.0, 240.0, 600.0]) == "about 4 (1 to 10) min"

@@ -1,4 +1,4 @@
-"""README and docs: every command block is run, as it stands, on small data; every link leads."""
+"""README, docs and help: every command block is run as it stands, on small data; links lead."""
 
 import gzip
 import os
@@ -17,6 +17,7 @@ from launching import environment, needs_mpi
 from test_engine import made
 
 import sbm
+from sbm.cli import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {p: p.read_text("utf-8") for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]}
@@ -25,6 +26,7 @@ BLOCKS = [
     for path, text in PAGES.items()
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 ]
+BLOCKS += [(f"help of sbm {name}", "sh", f"{c.example}\n") for name, c in cli.commands.items()]
 # A block that says the same as another one is run once.
 UNIQUE = {block: (place, language) for place, language, block in reversed(BLOCKS)}
 EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

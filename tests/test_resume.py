@@ -438,7 +438,7 @@ def test_a_signal_commits_and_the_same_command_goes_on(tmp_path, number):
     )
     assert done.returncode == 130
     assert done.stderr.lstrip() == (
-        "sbm: stopped; nothing half-written was left, the same command goes on, or starts again\n"
+        "sbm: stopped; what was committed is kept, and the same command goes on from there\n"
     )
     assert not (tmp_path / "d.model").exists()
     assert Run.read(tmp_path / "d.model.run")["passes"] == 3

@@ -148,7 +148,7 @@ def test_damaged_and_missing_alphas_are_refused(folder):
     with pytest.raises(StoreError, match=f"^{re.escape(str(path))} is damaged"):
         run.load(0)
     path.unlink()
-    with pytest.raises(StoreError, match=f"^cannot read {re.escape(str(path))}: No such file"):
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))} does not exist; see"):
         run.load(0)
 
 
@@ -764,6 +764,6 @@ def test_files_are_written_whole(tmp_path):
     path = tmp_path / "a"
     assert files.write_atomically(path, [b"ab", memoryview(b"c")]) == 3
     assert path.read_bytes() == b"abc"
-    expected = f"cannot write {tmp_path / 'no' / 'a'}: No such file or directory; choose another"
+    expected = f"{tmp_path / 'no'} is no folder; make it, or choose another place with -o"
     with pytest.raises(StoreError, match=f"^{re.escape(expected)}"):
         files.write_atomically(tmp_path / "no" / "a", [b""])

@@ -267,7 +267,7 @@ def test_data_that_cannot_be_is_refused(tmp_path):
         classifier().fit(X, y, [1, 1, 1])
     with pytest.raises(DataError, match=r"^sample_weight of row 1 is -1\.0; a finite number of at"):
         classifier().fit(X, y, [1, *[-1] * 79])
-    with pytest.raises(DataError, match=r"missing\.svm: no such file; give LIBSVM text files"):
+    with pytest.raises(DataError, match=r"missing\.svm does not exist; give LIBSVM text files"):
         classifier().fit(tmp_path / "missing.svm")
     with pytest.raises(MemoryPlanError, match=r"--mem 1 MB is too little"):
         classifier(mem="1MB").fit(X, y)

@@ -435,11 +435,11 @@ def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     source = written(tmp_path, "a.svm", b"1 1:1\n")
-    for name in ("-", str(pipe)):
+    for name, shown in (("-", "standard input"), (str(pipe), str(pipe))):
         with pytest.raises(SettingsError) as caught:
             split([source, name], tmp_path / "a.sbm", min_count=2)
         assert str(caught.value) == (
-            f"{name} can be read only once, and --min-count reads twice; "
+            f"{shown} can be read only once, and --min-count reads twice; "
             "write the text to a file first"
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svm", "pipe"]
@@ -608,7 +608,7 @@ def test_appending_to_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         split([source], tmp_path / "none.sbm", append=True)
     assert str(caught.value) == (
-        f"{tmp_path / 'none.sbm'} is not a store (it has no manifest.json); make one with sbm split"
+        f"{tmp_path / 'none.sbm'} does not exist; make a store with sbm split"
     )
     assert not (tmp_path / "none.sbm").exists()
 
@@ -845,9 +845,7 @@ def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     source = written(tmp_path, "a.svm", b"1 1:1\n")
     with pytest.raises(StoreError) as caught:
         split([source], source / "a.sbm")
-    assert str(caught.value) == (
-        f"cannot write {source / 'a.sbm.partial'}: Not a directory; choose another place with -o"
-    )
+    assert str(caught.value) == (f"{source} is no folder; make it, or choose another place with -o")
 
 
 HOLD = "import fcntl, sys\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"

@@ -997,7 +997,7 @@ def test_words_on_the_terminal(said):
         ),
         (
             "stream nix.svm -o n.model", 1,
-            "nix.svm: no such file; give LIBSVM text files, globs, or - for a pipe",
+            "nix.svm does not exist; give LIBSVM text files, globs, or - for a pipe",
         ),
         (
             "stream --resume m.model -o n.model", 2,
@@ -1118,7 +1118,7 @@ def test_one_row_in_front_of_a_refused_line_is_one(here):
 def test_closed_standard_input_is_refused(here, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert refusal("-", Path("m.model")) == (
-        "-: standard input is closed; give files, or text through a pipe"
+        "standard input is closed; give files, or text through a pipe"
     )
 
 

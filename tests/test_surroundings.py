@@ -216,7 +216,7 @@ def test_a_signal_that_python_swallows_is_not_lost(here, run, monkeypatch):
     assert run("info a.sbm")[::2] == (130, STOPPED)
 
 
-STOPPED = "sbm: stopped; nothing half-written was left, the same command goes on, or starts again\n"
+STOPPED = "sbm: stopped; nothing half-written was left, and the same command starts again\n"
 
 
 def start(line: str, folder: Path, **options) -> subprocess.Popen:
@@ -320,7 +320,7 @@ CLOSED = "standard output is closed, so the result cannot be printed"
          "standard output is closed; give -o a file name"),
         ("info a.sbm >&- 2>&- <&-", 1, "", ""),
         ("split - -o x.model <&-", 1, "",
-         "-: standard input is closed; give files, or text through a pipe"),
+         "standard input is closed; give files, or text through a pipe"),
         # Whoever read it has gone.
         ("train a.sbm -o x.model -C 2 2>&1 | true", 1, "", ""),
         ("predict a.model a.svm -o - 2>/dev/null | true", 1, "", ""),

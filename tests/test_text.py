@@ -121,7 +121,9 @@ def test_text_that_is_not_compressed_as_its_name_says_is_refused(
     tmp_path: Path, ending: str
 ) -> None:
     (tmp_path / f"a.svm{ending}").write_bytes(TEXT)
-    assert "the file is damaged or not what its name says" in refusal(tmp_path / f"a.svm{ending}")
+    assert "it is not compressed, whatever its name says; rename it without" in refusal(
+        tmp_path / f"a.svm{ending}"
+    )
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
@@ -163,9 +165,9 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> 
 
 
 def test_a_missing_file_a_pattern_without_files_and_a_folder_are_refused(tmp_path: Path) -> None:
-    hint = "no such file; give LIBSVM text files, globs, or - for a pipe"
+    hint = "does not exist; give LIBSVM text files, globs, or - for a pipe"
     for name in (tmp_path / "none.svm", tmp_path / "*.svm"):
-        assert refusal(name) == f"{name}: {hint}"
+        assert refusal(name) == f"{name} {hint}"
     assert refusal(tmp_path) == f"{tmp_path} is a folder; give the LIBSVM text files in it"
 
 
@@ -189,7 +191,7 @@ def test_a_refused_line_of_standard_input_is_named_and_no_traceback_is_shown(
     done = subprocess.run(command, input=b"1\n1 x\n", cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 1
     assert done.stderr.decode() == (
-        "sbm: -:2: found 'x' where a feature written as id:value is expected\n"
+        "sbm: standard input, line 2: found 'x' where a feature written as id:value is expected\n"
     )
     assert list(tmp_path.iterdir()) == []
 

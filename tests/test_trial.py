@@ -170,7 +170,7 @@ def test_ages_stop_at_the_oldest():
                 "or leave out --test-every"
             ),
         ),
-        ({"test": "nothing.svm"}, DataError, "nothing.svm: no such file; give"),
+        ({"test": "nothing.svm"}, DataError, "nothing.svm does not exist; give"),
         (
             {"settings": {"loss": "weston_watkins", "class_blocks": 2}}, SettingsError,
             (

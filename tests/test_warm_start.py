@@ -529,7 +529,7 @@ def test_nothing_there_is_refused(tmp_path):
     case = Case("hinge", 2)
     store, _ = trained(tmp_path, case)
     ends = "; leave out --warm-start to start from nothing"
-    for name, words in (("no.model", "is not there"), ("d.svm", "has no run beside it")):
+    for name, words in (("no.model", "does not exist"), ("d.svm", "has no run beside it")):
         with pytest.raises(StoreError) as error:
             fit(store, "b.model", warm_start=str(tmp_path / name), **case.options)
         assert str(error.value) == (

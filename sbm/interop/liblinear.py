@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.settings import format_number
-from sbm.store.files import write_atomically
+from sbm.store.files import read_error, write_atomically
 from sbm.store.model import Model, parts
 
 __all__ = ["read_model", "write_model"]
@@ -136,7 +136,7 @@ def read_model(path: str | Path) -> Model:
     except StoreError:
         raise
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+        raise read_error(path, error) from error
 
 
 def _read(lines: _Lines) -> Model:

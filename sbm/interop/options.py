@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from sbm.errors import SettingsError
-from sbm.settings import Settings
+from sbm.settings import Settings, option_name
 from sbm.solver.losses import LOSSES
 
 __all__ = [
@@ -110,8 +110,9 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
             continue
         for name, setting in option.settings(value, given.get("-s")).items():
             if name in ours:
-                long = "-C" if name == "C" else "--" + name.replace("_", "-")
-                raise SettingsError(f"{option.flag} and {long} are the same; give one of them")
+                raise SettingsError(
+                    f"{option.flag} and {option_name(name)} are the same; give one of them"
+                )
             settings[name] = setting
     return settings
 

@@ -218,6 +218,11 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     StoreError
         The first damage found, with its place.
     """
+    if Path(path).is_file():
+        raise StoreError(
+            f"{path} is a file, and a store is a folder; models are verified whenever they are "
+            f"read, as by sbm info {path}"
+        )
     store = BlockStore(path)
     progress = progress or Progress()
     ids = store.read_feature_ids()

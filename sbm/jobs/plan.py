@@ -22,7 +22,7 @@ from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan, Part
 from sbm.jobs.machine.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import Engine
+from sbm.jobs.training.engine import Engine, Pauses
 from sbm.jobs.training.pace import choose_rounds, passes_left
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.setup import find_store, open_run, plan_of, shape_of
@@ -234,7 +234,7 @@ def _try(
         tempfile.TemporaryDirectory(prefix="sbm-") as folder,
         open_run(Path(folder, "trial.run"), problems, memory) as run,
     ):
-        engine = Engine(store, settings, problems, memory, run, Progress(), is_late=is_late)
+        engine = Engine(store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late))
         with engine.at_work():
             gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left)
     nnz = sum(part.nnz for part in memory.parts)

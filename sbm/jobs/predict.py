@@ -74,12 +74,12 @@ def predict(
     -------
     dict
         ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
-        support), ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
+        support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
         ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
         is a list of ``[true, predicted, rows]``; see `sbm.jobs.judging.metrics.MultiMetrics`. With
         `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
         ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
-        two.
+        three.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def predict(
             prepare("names", "float64", progress)
     answers = answers_of(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
-    unknown = 0
+    nnz = unknown = 0
     table = IdTable(model.ids)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress
@@ -125,13 +125,14 @@ def predict(
         _write(answers.title(), file)
         for y, indptr, indices, values in batches:
             scores, missed = _decide(model, weights, indptr, indices, values)
-            unknown += missed
+            nnz, unknown = nnz + int(indptr[-1] - indptr[0]), unknown + missed
             _write(answers.add(y, scores), file)
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
         write_confusion(answers.metrics.confusion(), path)
     return {
         **answers.result(),
+        "nnz": nnz,
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),
     }

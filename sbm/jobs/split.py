@@ -137,7 +137,8 @@ def split(
     -------
     dict
         ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
-        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``value_type``, ``labels``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last
+        line had no line end), ``value_type``, ``labels``,
         ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
 
     Raises
@@ -341,6 +342,7 @@ def _report(
         "text_bytes": sum(s.text for s in sources),
         "skipped": sum(s.skipped for s in sources),
         "problems": [p for s in sources for p in s.problems],
+        "open": [s.shown for s in sources if s.is_open],
         "value_type": manifest["value_type"],
         "labels": manifest["labels"],
     }

@@ -22,7 +22,7 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.streaming.opening import open_stream, refuse_other_formats, refuse_packed
 from sbm.jobs.streaming.options import StreamOptions
 from sbm.jobs.streaming.state import Stream, rows_in_front
-from sbm.jobs.training.setup import run_folder
+from sbm.jobs.training.setup import as_path, run_folder
 from sbm.settings import Settings
 from sbm.store.model import Model, check_output
 from sbm.store.text import expand_inputs
@@ -96,7 +96,7 @@ def stream(
         raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
     if model is None:
         raise SettingsError("name the model with -o")
-    path = Path(model)
+    path = as_path(model)
     check_output(path)
     sources = None if names is None else expand_inputs(names)
     refuse_other_formats(sources or [])

@@ -27,7 +27,7 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.training.calibration import calibrate_beside
 from sbm.jobs.training.figures import final_report
 from sbm.jobs.training.job import Job, Start
-from sbm.jobs.training.problem import make_model
+from sbm.jobs.training.problem import make_model, odd_labels
 from sbm.jobs.training.ranks import (
     common_name,
     finished_model,
@@ -165,6 +165,8 @@ def train(
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
+    if progress is not None and (odd := odd_labels(settings, blocks)):
+        progress.stage(odd)
     trial = None if test is None else Trial(test, test_every)
     if trial is not None:
         trial.refuse_in_many(settings, comm.size)

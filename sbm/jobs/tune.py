@@ -26,7 +26,7 @@ from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
-from sbm.jobs.training.engine import Engine
+from sbm.jobs.training.engine import Engine, Pauses
 from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.resume import identity, is_finished, refuse_unfinished, same_run
@@ -211,13 +211,16 @@ class _Job:
             run.note(report=report)
         return report
 
+    def _is_late(self) -> bool:
+        return time_left(self.settings, self.begin) < 0
+
     def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Pass after pass over the models that are still in it; then judge what is left."""
         settings, grid = self.settings, self.grid
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
             folds=Folds(grid.n_folds, settings.seed), held_out=grid.held_out,
-            weights=self.weights, is_late=lambda: time_left(settings, self.begin) < 0,
+            weights=self.weights, pauses=Pauses(self._is_late),
         )  # fmt: skip
         tuning = Tuning(engine, grid, run, self.itself)
         with engine.at_work():
@@ -231,7 +234,7 @@ class _Job:
                 if tuning.passes > 1 or not tuning.active:
                     tuning.go_up()
                 tuning.tell(n_active)
-                if engine.is_late():
+                if self._is_late():
                     break
                 tuning.commit()
             tuning.judge()

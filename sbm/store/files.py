@@ -34,6 +34,8 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # a call th
 
 def write_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be written."""
+    if error.errno == errno.ENOENT:
+        return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
     full = error.errno in _FULL
     advice = "free space or choose another place" if full else "choose another place"
     return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} with -o")
@@ -41,9 +43,11 @@ def write_error(path: Path, error: OSError) -> StoreError:
 
 def read_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be read."""
+    if error.errno == errno.ENOENT:
+        return StoreError(f"{path} does not exist; see that the name is right, or restore it")
     return StoreError(
-        f"cannot read {path}: {error.strerror or error}; see that it is there, that you may read "
-        "it and that the disk is sound"
+        f"cannot read {path}: {error.strerror or error}; see that you may read it and that "
+        "the disk is sound"
     )
 
 

@@ -121,7 +121,9 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
         if found.is_stream:
             continue
         if not source.comes_again:
-            raise DataError(f"{source.name}: {found.name} is read from files only, not from a pipe")
+            raise DataError(
+                f"{source.shown}: {found.name} is read from files only, not from a pipe"
+            )
         if is_packed(source.name):
             raise DataError(
                 f"{source.name} is compressed, and {found.name} files are so inside; unpack it"

@@ -72,9 +72,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except StoreError:
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(
-            f"{folder} is not a store (it has no {MANIFEST}); make one with sbm split"
-        ) from None
+        what = f"is not a store (it has no {MANIFEST})" if folder.exists() else "does not exist"
+        raise StoreError(f"{folder} {what}; make a store with sbm split") from None
     except OSError as error:
         raise read_error(path, error) from error
     try:

@@ -332,8 +332,8 @@ class Model:
     def predict_proba(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
         """Probabilities of the labels of rows given by original feature ids.
 
-        They exist of ``log_loss`` and of models that were trained with ``calibrate``; see the
-        chapter on probabilities in the README.
+        They exist of ``log_loss`` and of models that were trained with ``calibrate``; how they
+        are made is told in ``docs/predict.md``.
 
         Parameters
         ----------

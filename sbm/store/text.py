@@ -129,6 +129,15 @@ class Source:
         )
 
     @property
+    def shown(self) -> str:
+        """What it is called in messages."""
+        return "standard input" if self.name == "-" else self.name
+
+    def at(self, line: int) -> str:
+        """A line of it, as messages name it."""
+        return f"{self.shown}, line {line}" if self.name == "-" else f"{self.name}:{line}"
+
+    @property
     def path(self) -> str:
         """By which it is known again, wherever we are: its real path, ``-`` of standard input."""
         return "-" if self.name == "-" else os.path.realpath(self.name)
@@ -159,7 +168,9 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
             continue
         names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if not names:
-            raise DataError(f"{name}: no such file; give LIBSVM text files, globs, or - for a pipe")
+            raise DataError(
+                f"{name} does not exist; give LIBSVM text files, globs, or - for a pipe"
+            )
         for path in names:
             if os.path.isdir(path):
                 raise DataError(f"{path} is a folder; give the LIBSVM text files in it")
@@ -301,7 +312,7 @@ def _read_pieces(
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.place.text == 0:
-                _refuse_compressed(source.name, piece.text[: min(6, piece.size)].tobytes())
+                _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
             is_first = is_first and not piece.size
             yield piece
         if patience is None:
@@ -345,7 +356,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         n = _fill(self._source, self._stream, memoryview(buffer)) or 0
         if not self._is_known:
-            _refuse_compressed(self._source.name, bytes(memoryview(buffer)[: min(n, 6)]))
+            _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
             self._is_known = True
         return n
 
@@ -354,7 +365,7 @@ def _open(name: str, patience: Patience | None) -> Any:
     """Open an input; with patience, without waiting for somebody to write to a named pipe."""
     if name == "-":
         if sys.stdin is None:
-            raise DataError("-: standard input is closed; give files, or text through a pipe")
+            raise DataError("standard input is closed; give files, or text through a pipe")
         return sys.stdin.buffer
     if patience is None:
         return open(name, "rb", buffering=0)
@@ -404,12 +415,12 @@ def _go_on(
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def _refuse_compressed(name: str, begin: bytes) -> None:
+def _refuse_compressed(shown: str, begin: bytes) -> None:
     """Notice compressed data under a name, or in a pipe, that does not say so."""
     for magic, kind in _MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
-                f"{name}: found {kind} data; decompress it on its way (zcat, zstdcat) "
+                f"{shown}: found {kind} data; decompress it on its way (zcat, zstdcat) "
                 "or give a file name that ends in .gz, .bz2, .xz or .zst"
             )
 
@@ -441,7 +452,8 @@ def _cut(
         if n == 0 and (patience is None or not patience.gave_up):
             if size:
                 last = piece(size)
-                if patience is not None and text[size - 1] != ord("\n"):
+                is_whole = patience is None and source.comes_again  # many editors leave files so
+                if not is_whole and text[size - 1] != ord("\n"):
                     last.open_line = 1 + int(np.count_nonzero(text[:size] == ord("\n")))
                 yield last
             return
@@ -452,7 +464,7 @@ def _cut(
             capacity *= 2
             if capacity > largest_line:
                 raise DataError(
-                    f"{source.name}:{source.lines + 1} or later: found a line longer than "
+                    f"{source.at(source.lines + 1)} or later: found a line longer than "
                     f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
                 )
             longer = buffers.take(capacity + SPARE, np.uint8)
@@ -477,9 +489,19 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
         return stream.readinto(room)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
         raise DataError(
-            f"{source.name}: cannot be read behind byte {source.read} ({error}); "
-            "the file is damaged or not what its name says"
+            f"{source.shown}: cannot be read behind byte {source.read} ({error}); {_advice(source)}"
         ) from error
+
+
+def _advice(source: Source) -> str:
+    """Say what may be wrong with an input that cannot be read."""
+    ending = Path(source.name).suffix
+    if is_packed(source.name) and os.path.isfile(source.name):
+        with open(source.name, "rb") as file:
+            begin = file.read(6)
+        if not begin.startswith(tuple(_MAGIC)):
+            return f"it is not compressed, whatever its name says; rename it without {ending}"
+    return "the file is damaged or not what its name says"
 
 
 def _last_newline(text: Bytes, size: int) -> int:
@@ -611,7 +633,7 @@ def _take(
     """Yield what became of a piece. Rows in front of a refused line come before the refusal."""
     source, (parsed, converted) = piece.source, task.result()
     refused = [
-        f"{source.name}:{source.lines + error.line}: {explain(error)}"
+        f"{source.at(source.lines + error.line)}: {explain(error)}"
         + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]

@@ -163,6 +163,8 @@ def _partial(target: Path) -> Path:
 
 def _make_partial(target: Path, locks: contextlib.ExitStack) -> Path:
     """Make and lock the folder that becomes the store; that of a killed split is taken over."""
+    if not target.parent.is_dir():
+        raise StoreError(f"{target.parent} is no folder; make it, or choose another place with -o")
     partial = _partial(target)
     if partial.exists() and not store_files.holds_only_ours(partial):
         raise StoreError(f"{partial} is in the way and holds other files; move it elsewhere")

@@ -87,7 +87,7 @@ def refuse_once_only(sources: list[Source]) -> None:
             )
         if not source.comes_again:
             raise SettingsError(
-                f"{source.name} can be read only once, and --min-count reads twice; "
+                f"{source.shown} can be read only once, and --min-count reads twice; "
                 "write the text to a file first"
             )
 

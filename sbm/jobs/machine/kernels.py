@@ -54,9 +54,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         return
     if command not in WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    what = command if command in WITHOUT_STORE else "training"
-    what = "the stream" if command.startswith(STREAM) else what
-    progress.wait(f"compiling the kernels of {what}, once; this takes up to half a minute")
+    progress.wait(f"compiling the kernels of {_in_words(command)}, once; this may take a minute")
     if unusable := compiled.unusable():
         progress.wait(
             f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
@@ -74,6 +72,14 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
     else:
         compiled.keep(marker, b"")
+
+
+def _in_words(command: str) -> str:
+    """Say what kernels are for, and which ones: a training may need several kinds, one by one."""
+    if command in WITHOUT_STORE:
+        return command
+    what = "streaming" if command.startswith(STREAM) else "training"
+    return f"{what} ({command.removeprefix(STREAM)})"
 
 
 def _is_there(marker: str) -> bool:

@@ -318,13 +318,13 @@ class Arrivals:
         codes = self.labels.encode(text.labels)
         if self.labels.real:
             return codes[:0], DataError(
-                f"{source.name} has more than 65,536 different labels, which are no classes; "
+                f"{source.shown} has more than 65,536 different labels, which are no classes; "
                 "use --loss epsilon_insensitive or another loss for regression"
             )
         if self._n_fixed is not None and len(self.labels.values) > self._n_fixed:
             row = int(np.argmax(codes >= self._n_fixed))
             return codes[:row], DataError(
-                f"{source.name}: row {source.before.rows + row + 1} has the label "
+                f"{source.shown}: row {source.before.rows + row + 1} has the label "
                 f"{format_number(text.labels[row])}, which --classes does not name"
             )
         return codes, None

@@ -479,7 +479,7 @@ class Stream:
             "text_bytes": sum(max(0, source.text) for source in sources),
             "skipped": sum(source.skipped for source in sources),
             "problems": [problem for source in sources for problem in source.problems],
-            "open": [source.name for source in sources if source.is_open],
+            "open": [source.shown for source in sources if source.is_open],
             "learner": self.options.learner,
             "stopped": self.is_cut_short,
             "pending": sum(len(rows["y"]) for rows in self.pending),

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -48,7 +48,7 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.jobs.training.weights import RowWeights
 
-__all__ = ["FULL_PASS", "Engine"]
+__all__ = ["FULL_PASS", "Engine", "Pauses"]
 
 Result = TypeVar("Result")
 Weights: TypeAlias = npt.NDArray[np.float64]
@@ -56,6 +56,34 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
 _TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """What is asked and called between two steps.
+
+    Attributes
+    ----------
+    is_late : callable
+        Tells after each stretch whether to stop.
+    after_stretch : callable
+        Is called after each stretch but the last of a pass; `Engine.place` and `Engine.state` then
+        hold what there is to go on from.
+    after_look : callable
+        Is called after each block that is looked at while weights and alphas stay as they are.
+    """
+
+    is_late: Callable[[], bool] = _never
+    after_stretch: Callable[[], None] = _nothing
+    after_look: Callable[[], None] = _nothing
 
 
 class Engine:
@@ -80,13 +108,7 @@ class Engine:
         Of several processes that train one model, each on blocks of its own. Default: alone.
     own : sequence of int, optional
         The blocks of this process. Default: all.
-    is_late : callable
-        Tells after each stretch whether to stop.
-    after_stretch : callable
-        Is called after each stretch but the last of a pass; `place` and `state` then hold what
-        there is to go on from.
-    after_look : callable
-        Is called after each block that is looked at while weights and alphas stay as they are.
+    pauses : Pauses, optional
 
     Attributes
     ----------
@@ -116,13 +138,11 @@ class Engine:
         read_rate: float | None = None,
         comm: Comm | None = None,
         own: Sequence[int] | None = None,
-        is_late: Callable[[], bool] = lambda: False,
-        after_stretch: Callable[[], None] = lambda: None,
-        after_look: Callable[[], None] = lambda: None,
+        pauses: Pauses | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
-        self._run, self.progress, self._folds, self.is_late = run, progress, folds, is_late
-        self._after_stretch, self._after_look = after_stretch, after_look
+        self.progress, self._run, self._folds = progress, run, folds
+        self._pauses = pauses or Pauses()
         self._comm = comm or SerialComm()
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
@@ -133,20 +153,13 @@ class Engine:
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
-        self._blocks_a_stretch = 1 if self._comm.size == 1 else settings.sync_every
-        own_stretches = -(-len(self.own) // self._blocks_a_stretch)
-        self._most_stretches = int(self._comm.gather([own_stretches]).max())
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         self.learners = [
             Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
             for k, problem in enumerate(problems)
         ]
-        self._combiners: dict[int, Combiner] = {}
-        if self._comm.size > 1:
-            self._combiners = {
-                k: Combiner(self._comm, learner.solver, settings, run, self._home(k, 0))
-                for k, learner in enumerate(self.learners)
-            }
+        self._blocks_a_stretch, self._most_stretches = self._stretches()
+        self._combiners = self._make_combiners()
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
         self.reader = BlockReader(
@@ -168,6 +181,20 @@ class Engine:
         ]  # fmt: skip
         room = (2, plan.part_rows) if folds is not None else (2, 0)
         self._fold_room = np.empty(room, np.uint8)
+
+    def _stretches(self) -> tuple[int, int]:
+        """Return the blocks of a stretch, and the stretches of a pass in the process with most."""
+        size = 1 if self._comm.size == 1 else self.settings.sync_every
+        return size, int(self._comm.gather([-(-len(self.own) // size)]).max())
+
+    def _make_combiners(self) -> dict[int, Combiner]:
+        """Make what adds up the steps of several processes, a learner each; alone there is none."""
+        if self._comm.size == 1:
+            return {}
+        return {
+            k: Combiner(self._comm, learner.solver, self.settings, self._run, self._home(k, 0))
+            for k, learner in enumerate(self.learners)
+        }
 
     def _solver(self, k: int, n: int, problem: AnyProblem, threads: int) -> Solver:
         """Make the solver of the k-th of n problems."""
@@ -200,8 +227,7 @@ class Engine:
                 self._stop_reading()
                 # Who is asked here knows this engine, too: both would keep their arrays until
                 # garbage is looked for, and that takes long where a program holds much else.
-                self.is_late = lambda: False
-                self._after_stretch = self._after_look = lambda: None
+                self._pauses = Pauses()
 
     def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
         """Call ``work`` for each item, at the same time; no result depends on that."""
@@ -248,10 +274,10 @@ class Engine:
             with self._stretch(now):
                 for _ in range(min(self._blocks_a_stretch, len(now.order) - now.done)):
                     self._visit_next(now, groups, every_row)
-            if self.is_late():
+            if self._pauses.is_late():
                 break
             if now.stretches < n_stretches:
-                self._after_stretch()
+                self._pauses.after_stretch()
         self.progress.finish()
         if len(self.own) <= 1 or now.is_part:
             self._stop_reading()
@@ -573,7 +599,7 @@ class Engine:
                 self.learners[k].solver.working.alphas_of(visit.block, mine)
             yield visit
             self.progress.advance(done)
-            self._after_look()
+            self._pauses.after_look()
         self.progress.finish()
 
     def certify(

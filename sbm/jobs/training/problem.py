@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
-from sbm.settings import Settings, format_number, nearest
-from sbm.solver.cache import POLICIES
+from sbm.settings import Settings, format_number
 from sbm.solver.losses import Loss, find_loss
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
@@ -16,7 +15,7 @@ from sbm.store.model import Model
 
 __all__ = [
     "Labelled", "assemble_model", "by_label", "choose_task", "label_places", "make_model",
-    "make_problems", "model_labels",
+    "make_problems", "model_labels", "odd_labels",
 ]  # fmt: skip
 
 
@@ -64,15 +63,10 @@ def make_problems(
     DataError
         There are no rows, or their labels do not fit the loss.
     SettingsError
-        An unknown loss or policy, a class weight for a label that does not exist, an option that
+        A class weight for a label that does not exist, an option that
         belongs to another loss, or a cost that is too small or too large to calculate with.
     """
     loss = find_loss(settings.loss)
-    if settings.policy not in POLICIES:
-        raise SettingsError(
-            f"unknown policy {settings.policy!r}, known are {', '.join(POLICIES)}"
-            f"{nearest(settings.policy, POLICIES)}"
-        )
     if rows.n_rows == 0:
         raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
     task = choose_task(settings, loss)
@@ -102,6 +96,26 @@ def choose_task(settings: Settings, loss: Loss) -> str:
         known = " or ".join(loss.tasks) or "no labels at all"
         raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
     return settings.task
+
+
+def odd_labels(settings: Settings, rows: Labelled) -> str | None:
+    """Say what makes labels look as if they were not meant to be classes; None: nothing does."""
+    labels = rows.labels
+    task = choose_task(settings, find_loss(settings.loss))
+    if task != "classification" or not labels:
+        return None
+    if len(labels) == 1:
+        return (
+            f"all rows of {rows.name} have the label {format_number(labels[0])}, so there is "
+            "nothing to tell apart"
+        )
+    fractions = [label for label in labels if not float(label).is_integer()]
+    if fractions and len(labels) > 2:
+        return (
+            f"labels of {rows.name} such as {format_number(fractions[0])} are taken for "
+            f"{len(labels):,} classes; to predict numbers, give --loss epsilon_insensitive"
+        )
+    return None
 
 
 def _classify(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import SettingsError, StoreError
-from sbm.settings import Settings
+from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
@@ -245,7 +245,7 @@ def _difference(
     free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
     before = record.get("settings", {})
     others = [
-        f"{'-' * min(2, len(name))}{name.replace('_', '-')} {before.get(name)} (now {value})"
+        f"{option_name(name)} {before.get(name)} (now {value})"
         for name, value in mine["settings"].items()
         if name not in free and before.get(name, getattr(Settings(), name)) != value
     ]

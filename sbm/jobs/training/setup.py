@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import SLICE
-from sbm.errors import DataError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.machine.limits import system_limit, within_limit
 from sbm.jobs.machine.memory import (
     STRAY_BYTES,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from sbm.jobs.training.weights import RowWeights
 
 __all__ = [
-    "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights", "run_at",
-    "run_folder", "shape_of", "smaller_plan", "time_left",
+    "as_path", "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights",
+    "run_at", "run_folder", "shape_of", "smaller_plan", "time_left",
 ]  # fmt: skip
 
 
@@ -62,6 +63,22 @@ def find_store(store: str | Path | None) -> Path:
     return found[0]
 
 
+def as_path(model: str | Path) -> Path:
+    """Return where a model goes as a path.
+
+    Raises
+    ------
+    SettingsError
+        It is none; settings, which come behind it, may have been meant.
+    """
+    if not isinstance(model, str | os.PathLike):
+        raise SettingsError(
+            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            "settings=sbm.Settings(C=0.1)"
+        )
+    return Path(model)
+
+
 def place_of(model: str | Path | None, store: BlockStore) -> Path:
     """Return where a model goes: as named, or the store's name, in the current folder.
 
@@ -69,8 +86,10 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     ------
     StoreError
         It cannot be written there, or something else is there.
+    SettingsError
+        It is no path.
     """
-    path = Path(model) if model is not None else Path(f"{store.folder.resolve().stem}.model")
+    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
     check_output(path)
     return path
 
@@ -266,8 +285,9 @@ def read_weights(
     if settings.weights is None:
         return None
     if settings.weights != "-" and not Path(settings.weights).is_file():
+        what = "is no file" if Path(settings.weights).exists() else "does not exist"
         raise DataError(
-            f"{settings.weights} is no file; give one with a weight a line, for each row"
+            f"{settings.weights} {what}; give a file with a weight a line, for each row"
         )
     from sbm.jobs.training.weights import RowWeights  # most trainings have none
 

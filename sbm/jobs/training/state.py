@@ -10,7 +10,7 @@ from typing import Any
 
 from sbm.errors import StoreError
 from sbm.jobs.training.calibration import FOLDS
-from sbm.jobs.training.engine import FULL_PASS, Engine
+from sbm.jobs.training.engine import FULL_PASS, Engine, Pauses
 from sbm.jobs.training.figures import pass_record
 from sbm.jobs.training.job import Job, Start
 from sbm.jobs.training.learners import set_active
@@ -65,8 +65,8 @@ class Training:
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
             job.progress, folds=FOLDS if job.spare else None,
             held_out=[None] * n + [0] * len(job.spare), weights=job.weights,
-            read_rate=job.read_rate, comm=job.share.adding, own=job.own, is_late=self.is_late,
-            after_stretch=self._after_stretch, after_look=self._stop_if_asked,
+            read_rate=job.read_rate, comm=job.share.adding, own=job.own,
+            pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]

@@ -77,7 +77,7 @@ def find_run(path: str | Path) -> list[Path]:
             f"{path} is a store, but a warm start takes a model or a run; name the store in front "
             "of --warm-start"
         )
-    what, where = "is not there", beside.name
+    what, where = "does not exist", beside.name
     if path.is_dir():
         what, where = "is no run", "MODEL.run"
     elif path.exists():

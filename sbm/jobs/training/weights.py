@@ -161,9 +161,9 @@ class _Stream:
                 bad = np.flatnonzero((weights < 0) | (features > 0))
                 if len(bad):
                     k = int(bad[0])
-                    place = f"{source.name}: weight {self._read + k + 1}"
+                    place = f"{source.shown}: weight {self._read + k + 1}"
                     if source.lines == source.rows:  # no remarks and empty lines so far
-                        place = f"{source.name}:{source.rows - len(weights) + k + 1}"
+                        place = source.at(source.rows - len(weights) + k + 1)
                     reason = _FEATURES if features[k] else _NO_WEIGHT
                     token = format_number(float(weights[k]))
                     raise DataError(f"{place}: {reason.format(token=token)}")

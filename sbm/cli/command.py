@@ -1,0 +1,140 @@
+"""What all commands have in common: their class, their last words, `-q`, `-v` and `--json`."""
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from sbm.cli.bars import Bars
+from sbm.cli.output import echo
+from sbm.cli.processes import refuse_several
+from sbm.errors import SettingsError
+from sbm.interop.options import OPTIONS, expand_weights, refuse_cross_validation
+
+__all__ = ["GOES_ON", "STARTS_AGAIN", "Command", "Group", "LiblinearCommand", "Terminal", "shared"]
+
+# What is said when a command was stopped.
+STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
+GOES_ON = "what was committed is kept, and the same command goes on from there"
+
+
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+class Group(click.Group):
+    """Commands, shown in the order in which most people need them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names in the order in which they were added."""
+        return list(self.commands)
+
+
+class Command(click.Command):
+    """A command with an example at the end of its help.
+
+    Parameters
+    ----------
+    example : str
+        A line that works as it stands.
+    stopped : str
+        What is said when it was stopped.
+    """
+
+    def __init__(
+        self, *arguments: Any, example: str, stopped: str = STARTS_AGAIN, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.example, self.stopped = example, stopped
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it, unless it was started as several processes by mistake."""
+        refuse_several(self.name)  # not before, as that is not needed for its help
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            raise SettingsError(self._as_typed(ctx, str(error))) from error
+        except KeyboardInterrupt as stop:
+            stop.add_note(self.stopped)
+            raise
+
+    def _as_typed(self, ctx: click.Context, sentence: str) -> str:
+        """Name the option that an error begins with as it was typed."""
+        name, _, rest = sentence.partition(" ")
+        for option in self.params:
+            if option.name == name and ctx.get_parameter_source(name) is _TYPED:
+                return f"{max(option.opts, key=len)} {rest}"
+        return sentence
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the example, which is not to be wrapped."""
+        with formatter.section("Example"):
+            formatter.write(f"{'':{formatter.current_indent}}{self.example}\n")
+
+
+class LiblinearCommand(Command):
+    """A command that understands LIBLINEAR's options, too."""
+
+    WORDS = "sbm.words"  # where a context keeps the arguments as they were typed
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn -w1 2.5 into an option that can be declared; explain -v 5."""
+        refuse_cross_validation(args)
+        ctx.meta[self.WORDS] = list(args)
+        return super().parse_args(ctx, expand_weights(args))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the table of LIBLINEAR's options in front of the example."""
+        with formatter.section("The same in LIBLINEAR's words"):
+            rows = [(f"{o.flag} {o.metavar}", o.meaning) for o in OPTIONS]
+            formatter.write_dl([*rows, ("-wL W", "--class-weight L=W")])
+        super().format_epilog(ctx, formatter)
+
+
+class Terminal(Bars):
+    """Shows progress, and the result in words or as JSON.
+
+    Parameters
+    ----------
+    quiet, verbose, as_json : bool
+        As they were typed; there is no progress beside JSON.
+    """
+
+    def __init__(self, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
+        super().__init__(quiet or as_json, verbose)
+        self.as_json = as_json
+
+    def mute(self) -> None:
+        """Show no progress any more: another process shows it."""
+        self.quiet, self.verbose = True, False
+
+    def answer(
+        self,
+        report: dict[str, Any],
+        in_words: Callable[[dict[str, Any]], Iterable[str]],
+        tell: Callable[[str], None] = echo,
+    ) -> None:
+        """Print a result: one JSON object, or lines; `tell` is where the lines go."""
+        if self.as_json:
+            echo(json.dumps(report))
+            return
+        for line in in_words(report):
+            tell(line)
+
+
+def shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every command has; the command is given a `Terminal`."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, quiet: bool, verbose: bool, as_json: bool, **options: Any) -> Any:
+        terminal = Terminal(quiet, verbose, as_json)
+        return command(*arguments, terminal=terminal, **options)
+
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Tell more, on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="The result alone, no progress."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+    ):
+        run = option(run)
+    return run

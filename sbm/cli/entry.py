@@ -1,0 +1,110 @@
+"""From arguments to an exit code: all that goes wrong on the way becomes one sentence."""
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from sbm import __version__
+from sbm.cli.command import STARTS_AGAIN, Group
+from sbm.cli.models import export, predict, report
+from sbm.cli.output import complain, is_flushed, streams
+from sbm.cli.processes import abort, wait_for_first
+from sbm.cli.stopping import INTERRUPTED, stoppable
+from sbm.cli.stores import check, expire, info, split
+from sbm.cli.streams import stream
+from sbm.cli.training import plan, train, tune
+from sbm.errors import SbmError, SettingsError
+
+__all__ = ["cli", "main"]
+
+_ERROR, _USAGE = 1, 2  # exit codes
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Group, context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="sbm")
+def cli() -> None:
+    """Exact linear models on LIBSVM files bigger than memory.
+
+    \b
+    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
+    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
+    sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
+    zcat day*.gz | sbm stream - -o day.model   a model of text that comes once
+    """  # noqa: D301  \b is click's mark for lines that stay as they are
+
+
+for _command in (
+    split, train, predict, stream, tune, plan, info, check, report, export, expire,
+):  # fmt: skip
+    cli.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 ok, 1 error, 2 usage, 3 budget reached, 130 stopped."""
+    # numpy's library of dense algebra is hardly used, and would start by spinning its threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with streams():
+        try:
+            with stoppable():
+                code = _run(arguments)
+        except KeyboardInterrupt as stop:  # it came while we told of something else
+            code = _stopped(stop)
+        if not is_flushed(sys.stdout):
+            code = code or _ERROR
+    is_flushed(sys.stderr)
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run a command, and end the other processes of it if it fails; return the exit code."""
+    code = _attempt(arguments)
+    if code:
+        abort(code)
+    return code
+
+
+def _attempt(arguments: list[str] | None) -> int:
+    try:
+        code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
+    except SystemExit as end:
+        code = end.code
+    except KeyboardInterrupt as stop:
+        code = _stopped(stop)
+    except click.exceptions.Abort as end:  # what click makes of it
+        code = _stopped(end.__cause__)
+    except click.ClickException as error:
+        wait_for_first()
+        error.show(sys.stderr)
+        code = _USAGE
+    except SettingsError as error:
+        code = _fail(str(error), _USAGE)
+    except SbmError as error:
+        code = _fail(str(error))
+    except MemoryError:
+        code = _fail("the machine ran out of memory; lower --mem")
+    except BrokenPipeError:  # whoever read our output has gone
+        code = _ERROR
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        advice = "see that it is there, that you may use it and that the disk is sound"
+        code = _fail(f"{where}{error.strerror or error}; {advice}")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str, code: int = _ERROR) -> int:
+    rank = wait_for_first()
+    if rank > 0:
+        sentence = f"process {rank}: {sentence}"
+    complain("sbm: " + sentence.replace("\n", "\\n"))  # of a name
+    return code
+
+
+def _stopped(stop: BaseException | None) -> int:
+    """Say what the command that was stopped has left."""
+    if wait_for_first() == 0:
+        (what, *_) = getattr(stop, "__notes__", [STARTS_AGAIN])
+        complain(f"sbm: stopped; {what}")
+    return INTERRUPTED

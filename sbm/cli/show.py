@@ -1,0 +1,432 @@
+"""What programs report, in words: each function turns a report into lines."""
+
+import heapq
+from collections.abc import Iterator
+from typing import Any
+
+from sbm.settings import Settings, format_number, format_size
+
+__all__ = [
+    "check", "count", "expire", "export", "info", "not_converged", "open_lines", "plan",
+    "quality", "report", "split", "stream", "train", "tune",
+]  # fmt: skip
+
+Report = dict[str, Any]
+Lines = Iterator[str]
+
+
+def count(n: int, noun: str) -> str:
+    """Write how many there are: ``1 row``, ``2,000 rows``, ``3 passes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}" + ("" if n == 1 else plural)
+
+
+def _speed(size: int, seconds: float) -> str:
+    """Write bytes a second: ``224 kB/s``."""
+    return f"{format_size(size / max(seconds, 1e-9))}/s"
+
+
+# -------------------------------------------------------------------------------------- stores
+
+
+def split(report: Report, min_count: int) -> Lines:
+    """What a split made of text, and which features it left out."""
+    bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
+    every = report["rows_in_all"]
+    appended = "" if every == report["rows"] else f" appended ({every:,} in all)"
+    yield (
+        f"{report['store']}: {count(report['rows'], 'row')}{appended}, "
+        f"{count(report['features'], 'feature')}, "
+        f"{count(report['nnz'], 'nonzero')} in {count(report['blocks'], 'block')}, "
+        f"{format_size(report['bytes'])} "
+        f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
+        f"({_speed(report['text_bytes'], report['seconds'])})"
+    )
+    if report["skipped"]:
+        yield f"{count(report['skipped'], 'line')} skipped"
+    if min_count > 1:
+        yield _left_out({"min_count": min_count, **report["left_out"]})
+
+
+def _left_out(rare: Report) -> str:
+    return (
+        f"{count(rare['features'], 'feature')} in fewer than {count(rare['min_count'], 'row')} "
+        f"left out ({count(rare['nnz'], 'nonzero')})"
+    )
+
+
+def expire(report: Report) -> Lines:
+    """What was dropped from a store, or would be."""
+    what = "would be dropped" if report["dry_run"] else "dropped"
+    for source in report["sources"]:
+        yield f"{source['name']}, added {source['added']}: {count(source['rows'], 'row')}"
+    yield (
+        f"{report['store']}: {count(len(report['sources']), 'source')} {what}, "
+        f"{count(report['rows'], 'row')} in {count(report['blocks'], 'block')}, "
+        f"{format_size(report['bytes'])}; {count(report['rows_left'], 'row')} left"
+    )
+    for label in report["labels_without_rows"]:
+        yield f"label {format_number(label)} has no row left; it stays a class of the store"
+
+
+def check(report: Report) -> Lines:
+    """What was verified."""
+    yield (
+        f"{report['store']} is sound: {count(report['rows'], 'row')} in "
+        f"{count(report['chunks'], 'chunk')}, {format_size(report['bytes'])}, "
+        f"{count(report['features'], 'feature')}"
+    )
+    if report["elsewhere"]:
+        yield f"it is a part of a store; {count(report['elsewhere'], 'block')} elsewhere"
+
+
+def open_lines(report: Report) -> Lines:
+    """Which inputs end in the middle of a line, as what broke off does."""
+    for name in report["open"]:
+        yield f"sbm: the last line of {name} has no line end; it was taken as it stands"
+
+
+# ---------------------------------------------------------------------------------------- info
+
+_ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired")
+_ONLY_IF_VERBOSE = ("block_rows", "options")
+
+
+def info(facts: Report, every: bool = False) -> Lines:
+    """What a store, a run or a model is; of `every`, also what is long or as usual."""
+    for name, value in facts.items():
+        if name == "log" or (name in _ONLY_IF_VERBOSE and not every):
+            continue
+        if name in _ONLY_IF_ANY and not value:
+            continue
+        if name == "settings" and not every:
+            usual = Settings().to_dict()
+            value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
+            value = value or "as by default"
+        yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name in ("bytes", "memory_bytes"):
+        return format_size(value)
+    if name == "labels" and isinstance(value, dict):
+        return _label_counts(value)
+    if name == "left_out":
+        return "; ".join(_left_out(rare).replace(" left out", "") for rare in value)
+    if name == "expired" and isinstance(value, list):
+        rows = sum(source["rows"] for source in value)
+        last = max(source["expired"] for source in value)
+        return f"{count(len(value), 'source')} of {count(rows, 'row')}, the last {last}"
+    if name == "sources":
+        return "\n".join(_source(s) for s in value).lstrip()
+    if name == "shard":
+        here = ", ".join(map(str, value["here"]))
+        return (
+            f"{value['number']} (of 0 to {value['of'] - 1}), "
+            f"blocks {here} of {value['blocks']} are here"
+        )
+    return _plainly(value)
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_in_words("", v) for v in value)
+    if isinstance(value, float):
+        return format_number(value) if value.is_integer() else f"{value:.10g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _label_counts(labels: Report) -> str:
+    pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
+    shown = ", ".join(f"{format_number(label)} ({n:,})" for label, n in pairs[:20])
+    return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
+
+
+def _source(source: Report) -> str:
+    size = f"{format_size(source['bytes'])}, " if "bytes" in source else ""
+    added = f", added {source['added']}" if "added" in source else ""
+    digest = f", sha256 {source['sha256'][:16]}" if "sha256" in source else ""
+    return (
+        f"{'':20}{source['name']}: {size}{count(source['rows'], 'row')}, "
+        f"{source['skipped']:,} skipped{added}{digest}"
+    )
+
+
+# ---------------------------------------------------------------------------------- trainings
+
+
+def train(report: Report) -> Lines:
+    """What a training came to."""
+    s = report["seconds"]
+    yield (
+        f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
+        f"certified relative gap {report['relative_gap']:.2e} "
+        f"after {count(report['passes'], 'pass')}"
+    )
+    yield (
+        f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
+        f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
+        f"peak memory {format_size(report['peak_rss_bytes'])}"
+    )
+    yield (
+        f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
+        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
+    )
+
+
+def not_converged(report: Report, settings: Settings) -> Lines:
+    """Which budget was used up before the tolerance was reached."""
+    used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
+    yield (
+        f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
+        f"{settings.tol:g}; raise {used_up}"
+    )
+    if report["visits_cut_short"]:
+        yield (
+            f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
+            "there is no room for more variables; raise --mem"
+        )
+
+
+def tune(report: Report) -> Lines:
+    """What each C came to, and the training with the best one."""
+    s = report["seconds"]
+    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
+    for row in report["settings"]:
+        yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
+    if any(row["status"] == _NOT_CONVERGED for row in report["settings"]):
+        yield (
+            f"{_NOT_CONVERGED}: some model of this C used up the passes or the time before ten "
+            "times the tolerance; its figures are those of the weights it had"
+        )
+    yield (
+        f"{report['folds']} folds, {count(report['passes'], 'pass')}, "
+        f"{format_size(report['bytes_read'])} read, {s['tune']:.2f} s; best C is "
+        f"{format_number(report['best'])}, trained on all rows:"
+    )
+    yield from train(report["train"])
+
+
+_NOT_CONVERGED = "not converged"
+
+
+def _tuned(row: Report) -> str:
+    note = "" if row["status"] == "converged" else "  " + row["status"]
+    if row["mean"] is None:
+        return f"{format_number(row['C']):>10}  {'-':>12}{note}"
+    std = "-" if row["std"] is None else f"{row['std']:.6f}"
+    gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
+    return (
+        f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
+        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}{note}"
+    )
+
+
+def plan(report: Report) -> Lines:
+    """What a training would take, a line each."""
+    memory = dict(report["memory"])
+    total, n_blocks, size = memory.pop("total"), report["blocks"], report["bytes_a_pass"]
+    items = ", ".join(f"{name} {format_size(n)}" for name, n in memory.items())
+    yield (
+        f"{report['store']}: {count(report['rows'], 'row')}, "
+        f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')}"
+    )
+    passes = _with_range(report["passes"], "{:,}")
+    if report["passes"][2] >= report["max_passes"]:
+        passes += f", --max-passes is {report['max_passes']:,}"
+    if not report["trials"][-1]["is_done"]:
+        passes += "; no trial came to its end, so more --seconds will tell better"
+    for name, text in {
+        "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
+        "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
+        f"{count(report['block_nnz'], 'nonzero')}",
+        "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
+        "reading": f"{format_size(size)} a pass, {format_size(report['disk_bytes_per_second'])}/s "
+        f"where it is new, {report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
+        "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
+        "a pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "passes": passes,
+        "in all": _in_time(report["seconds"]),
+    }.items():
+        yield f"{name:>8}  {text}"
+
+
+def _with_range(figures: list[float], form: str) -> str:
+    """Show a figure, and from where to where it may be."""
+    least, likely, most = (form.format(figure) for figure in figures)
+    return f"about {likely} ({least} to {most})"
+
+
+def _in_time(seconds: list[float]) -> str:
+    """Show durations in the unit that suits the likely one."""
+    unit, size = next(
+        ((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds[1] > 3 * size),
+        ("s", 1),
+    )
+    return f"{_with_range([s / size for s in seconds], '{:.3g}')} {unit}"
+
+
+def stream(report: Report) -> Lines:
+    """What a stream has learned."""
+    s, seconds = report["seconds"], report["seconds"]["total"]
+    loss = "" if report["loss"] is None else f", progressive loss {report['loss']:.6f}"
+    accuracy = report["accuracy"]
+    loss += "" if accuracy is None else f", accuracy {100 * accuracy:.4f} %"
+    yield (
+        f"{report['model']}: {count(report['rows'], 'row')} in {count(report['blocks'], 'block')}"
+        f", {count(report['features'], 'feature')}{loss}"
+    )
+    bound = "" if report["dual"] is None else f"optimum of all rows at least {report['dual']:.8g}, "
+    peak = format_size(report["peak_rss_bytes"])
+    yield f"{bound}{report['updates']:,} updates, peak memory {peak}"
+    yield (
+        f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
+        f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
+    )
+    if report["skipped"]:
+        yield f"{count(report['skipped'], 'line')} skipped"
+
+
+# --------------------------------------------------------------------------------- predictions
+
+
+def quality(report: Report, prefix: str = "", every_class: bool = False) -> Lines:
+    """How good predictions are; of many classes only some are shown, unless `every_class`."""
+    if not report["rows"]:
+        yield "no rows"
+        return
+    if "mse" in report:
+        yield from _regression(report, prefix)
+    elif "macro_f1" in report:
+        yield from _multi(report, prefix, every_class)
+    else:
+        yield from _binary(report, prefix)
+    if report.get("log_loss") is not None:
+        brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
+        yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
+    if report.get("unknown_labels"):
+        yield f"labels that the model does not know: {count(report['unknown_labels'], 'row')}"
+    if report["unknown_nonzeros"]:
+        share = 100 * report["unknown_nonzeros"] / report["nnz"]
+        shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
+        yield (
+            f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
+            "ignored: the model has no weight for their ids"
+        )
+
+
+def _regression(report: Report, prefix: str) -> Lines:
+    names = {"mse": "MSE", "mae": "MAE", "r2": "R2", "squared_correlation": "squared correlation"}
+    figures = ", ".join(
+        f"{name} {'-' if report[key] is None else format(report[key], '.6g')}"
+        for key, name in names.items()
+    )
+    yield f"{prefix}{figures} ({count(report['rows'], 'row')})"
+
+
+def _binary(report: Report, prefix: str) -> Lines:
+    auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
+    yield (
+        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
+        f"({report['correct']:,} of {report['rows']:,}){auc}"
+    )
+    yield from _classes(report["classes"], 8)
+    (tn, fp), (fn, tp) = report["confusion"]
+    yield f"confusion: {tp:,} true +, {fp:,} false +, {tn:,} true -, {fn:,} false -"
+
+
+def _classes(classes: list[Report], width: int) -> Lines:
+    """A line for each class; labels take `width` letters."""
+    yield f"{'label':>{width}}  precision     recall         F1      rows  predicted"
+    for row in classes:
+        figures = "".join(
+            f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
+            for k in ("precision", "recall", "f1")
+        )
+        yield (
+            f"{format_number(row['label']):>{width}}{figures} {row['support']:9,} "
+            f"{row['predicted']:10,}"
+        )
+
+
+_ALL_CLASSES, _SOME_CLASSES = 30, 10
+
+
+def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
+    yield (
+        f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
+        f"({report['correct']:,} of {report['rows']:,}), "
+        f"macro F1 {report['macro_f1']:.6f}, micro F1 {report['micro_f1']:.6f}"
+    )
+    if report["top_n"] > 1:
+        yield f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %"
+    classes = report["classes"]
+    width = max(8, *(len(format_number(label)) for label in report["labels"]))
+    if every_class or len(classes) <= _ALL_CLASSES:
+        yield from _classes(classes, width)
+    else:
+        yield from _some_classes(classes, width)
+    yield from _confusions(report["confusion"], width)
+
+
+def _some_classes(classes: list[Report], width: int) -> Lines:
+    """The most frequent classes, and the worst of those that have rows."""
+    seen = sorted((row for row in classes if row["support"]), key=lambda row: -row["support"])
+    worst = sorted(seen, key=lambda row: row["f1"])[:_SOME_CLASSES]
+    for what, some in (("with most rows", seen[:_SOME_CLASSES]), ("with the lowest F1", worst)):
+        if some:
+            yield f"the {count(len(some), 'class')} {what}:"
+            yield from _classes(some, width)
+    shown = {row["label"] for row in seen[:_SOME_CLASSES] + worst}
+    yield f"{len(classes) - len(shown):,} of {len(classes):,} classes left out; -v shows all"
+
+
+def _confusions(triples: list[list[Any]], width: int) -> Lines:
+    """The pairs of known labels that are mistaken most often."""
+    wrong = [triple for triple in triples if triple[0] is not None and triple[0] != triple[1]]
+    if not wrong:
+        return
+    yield "most frequent confusions (true -> predicted: rows)"
+    for true, predicted, n in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
+        yield f"{format_number(true):>{width}} -> {format_number(predicted)}: {n:,}"
+
+
+# ------------------------------------------------------------------------- models and reports
+
+
+def export(report: Report) -> Lines:
+    """What was written of a model, and what pruning did."""
+    yield (
+        f"{report['output']}: {count(report['weights'], 'weight')} of "
+        f"{count(report['features'], 'feature')}, {format_size(report['bytes'])}"
+    )
+    if "dropped" in report:
+        yield from _pruning(report)
+
+
+def _pruning(report: Report) -> Lines:
+    yield (
+        f"{count(report['dropped'], 'weight')} between -{report['pruned']:g} and "
+        f"{report['pruned']:g} dropped"
+    )
+    if "test" not in report:
+        yield "what that does to predictions was not looked at; --test FILE shows it"
+    elif report["change"] is None:
+        yield f"{report['test']} holds no rows to show what that does"
+    elif report["measure"] == "accuracy":
+        yield (
+            f"accuracy {100 * report['before']:.4f} % before, {100 * report['after']:.4f} % after: "
+            f"{100 * report['change']:+.4f} points"
+        )
+    else:
+        yield (
+            f"mean squared error {report['before']:.6g} before, {report['after']:.6g} after: "
+            f"{report['change']:+.6g}"
+        )
+
+
+def report(told: Report) -> Lines:
+    """Where a page and a picture were written."""
+    yield " and ".join(filter(None, (told["output"], told["png"])))
