@@ -411,6 +411,21 @@ def test_rows_at_rest_are_left_out_of_later_rounds(machine):
     assert m.solve(50)[2] < 0.9 * 50 * m.n
 
 
+def test_every_round_takes_a_fresh_order_from_the_state():
+    states = []
+    for rounds in (1, 2, 3):
+        m = Machine(5)
+        states.append(int(m.state[0]))
+        m.solve(rounds)
+        states.append(int(m.state[0]))
+    assert len(set(states)) == 4  # one start, and an end for each number of rounds
+    once, twice = Machine(5), Machine(5)
+    once.solve(1)
+    twice.state[:] = once.state
+    twice.solve(1)
+    assert once.w.tobytes() != twice.w.tobytes()
+
+
 def test_rows_that_nearly_move_are_visited_again():
     # The first one is at rest by 0.1, the others move by more than that in the first round.
     X = np.zeros((3, N_FEATURES))
