@@ -27,6 +27,7 @@ from sbm.jobs.progress import Progress
 from sbm.jobs.training.calibration import calibrate_beside
 from sbm.jobs.training.figures import final_report
 from sbm.jobs.training.job import Job, Start
+from sbm.jobs.training.passtest import PassTest
 from sbm.jobs.training.problem import make_model, odd_labels
 from sbm.jobs.training.ranks import (
     common_name,
@@ -37,7 +38,6 @@ from sbm.jobs.training.ranks import (
 )  # fmt: skip
 from sbm.jobs.training.setup import find_store, place_of, run_folder
 from sbm.jobs.training.state import Training
-from sbm.jobs.training.trial import Trial
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
@@ -167,9 +167,9 @@ def train(
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
     if progress is not None and (odd := odd_labels(settings, blocks)):
         progress.stage(odd)
-    trial = None if test is None else Trial(test, test_every)
-    if trial is not None:
-        trial.refuse_in_many(settings, comm.size)
+    pass_test = None if test is None else PassTest(test, test_every)
+    if pass_test is not None:
+        pass_test.refuse_in_many(settings, comm.size)
     if settings.class_blocks is not None:
         from sbm.jobs.classblocks.training import train_class_blocks  # a program of its own
 
@@ -179,7 +179,7 @@ def train(
         )  # fmt: skip
     job = Job(
         blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm,
-        trial,
+        pass_test,
     )  # fmt: skip
     while True:
         try:

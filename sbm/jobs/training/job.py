@@ -16,6 +16,7 @@ from sbm.jobs.machine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.jobs.machine.process import resident_bytes
 from sbm.jobs.progress import Progress
 from sbm.jobs.training.calibration import held_out_problems
+from sbm.jobs.training.passtest import PassTest, refuse_without_room
 from sbm.jobs.training.ranks import (
     Share,
     Status,
@@ -43,7 +44,6 @@ from sbm.jobs.training.setup import (
     shape_of,
     smaller_plan,
 )  # fmt: skip
-from sbm.jobs.training.trial import Trial, refuse_without_room
 from sbm.jobs.training.warmstart import Earlier, find_run, last_run, shape_record
 from sbm.settings import Settings, format_size
 from sbm.solver.problem import AnyProblem
@@ -95,7 +95,7 @@ class Job:
     begin : float
         When it was asked for, by `time.perf_counter`.
     comm : Comm
-    trial : Trial or None
+    test : PassTest or None
     share : Share
         What this process solves.
     spare : list of Problem or MultiProblem
@@ -123,7 +123,7 @@ class Job:
     begin: float
     read_rate: float | None
     comm: Comm
-    trial: Trial | None = None
+    test: PassTest | None = None
     bound: int | None = None
     share: Share = field(init=False)
     spare: list[AnyProblem] = field(init=False)
@@ -148,7 +148,7 @@ class Job:
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # it is refused before anything is read
-        if self.trial is not None:
+        if self.test is not None:
             refuse_without_room(self.store, self.settings.mem_bytes, self._planned_bytes)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
@@ -326,7 +326,7 @@ class Job:
         )
         kernels = kernels_of(self.settings, self.share.problems)
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.progress))
-        if self.trial is not None:
+        if self.test is not None:
             prepare("predict", "float64", self.progress)
         if any_of(self.comm, self.is_stopped())[0]:
             raise KeyboardInterrupt

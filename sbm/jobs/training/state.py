@@ -177,7 +177,7 @@ class Training:
         is_last : bool
         """
         ledger, job = self.ledger, self.job
-        is_tested = job.trial is not None and (is_last or job.trial.is_due(ledger.passes))
+        is_tested = job.test is not None and (is_last or job.test.is_due(ledger.passes))
         test = self._test() if is_tested else None
         is_whole = not is_late and ledger.only is None
         record = pass_record(self, done, is_whole)
@@ -223,10 +223,10 @@ class Training:
 
     def _test(self) -> dict[str, Any]:
         """Predict the test text; the clock of the training stands still."""
-        assert self.job.trial is not None
+        assert self.job.test is not None
         begin = time.perf_counter()
         weights = [solver.W for solver in self.solvers]
-        found = self.job.trial.judge(
+        found = self.job.test.judge(
             self.job.store, self.problems, weights, self.job.progress, self._stop_if_asked
         )
         took = time.perf_counter() - begin

@@ -10,7 +10,7 @@ from helpers import Passes, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.training.trial import Trial
+from sbm.jobs.training.passtest import PassTest
 
 N_ROWS, N_FEATURES = 240, 12
 QUICK = {"max_passes": 5, "tol": 1e-12, "mem": "400MB"}
@@ -76,14 +76,14 @@ def test_a_store_is_a_test_text_too(data, tmp_path):
 def test_it_is_looked_at_after_every_nth_pass_and_the_last_and_no_second_counts(
     data, tmp_path, monkeypatch
 ):
-    judge, looks = Trial.judge, []
+    judge, looks = PassTest.judge, []
 
     def slow(self, *arguments):
         looks.append(self)
         time.sleep(0.1)
         return judge(self, *arguments)
 
-    monkeypatch.setattr(Trial, "judge", slow)
+    monkeypatch.setattr(PassTest, "judge", slow)
     progress, begin = Passes(), time.perf_counter()
     _, report = sbm.train(
         data / "two.sbm", tmp_path / "a.model", {**QUICK, "time_limit": 1000}, progress=progress,
@@ -108,7 +108,7 @@ def test_a_training_that_is_gone_on_with_tells_the_same(data, tmp_path, monkeypa
             is_stopped=lambda: next(steps, 99) >= 7,
         )  # fmt: skip
     # It may also be stopped while it looks: then it looks again.
-    looks, judge = [], Trial.judge
+    looks, judge = [], PassTest.judge
 
     def stopped(self, store, problems, weights, progress, after_batch):
         looks.append(1)
@@ -116,7 +116,7 @@ def test_a_training_that_is_gone_on_with_tells_the_same(data, tmp_path, monkeypa
             raise KeyboardInterrupt
         return judge(self, store, problems, weights, progress, after_batch)
 
-    monkeypatch.setattr(Trial, "judge", stopped)
+    monkeypatch.setattr(PassTest, "judge", stopped)
     with pytest.raises(KeyboardInterrupt):
         sbm.train(data / "two.sbm", tmp_path / "cut.model", chosen, **test)
     _, report = sbm.train(data / "two.sbm", tmp_path / "cut.model", chosen, **test)
@@ -203,7 +203,7 @@ def test_memory_beside_the_training_is_asked_for_and_not_taken_from_it(data, tmp
 
 def test_several_processes_are_refused(data):
     with pytest.raises(SettingsError) as caught:
-        Trial(data / "two-test.svm").refuse_in_many(sbm.Settings(), 2)
+        PassTest(data / "two-test.svm").refuse_in_many(sbm.Settings(), 2)
     assert str(caught.value) == (
         "--test-every is for one process that has all weights, and there are 2; leave it out, and "
         "predict with the model at the end"

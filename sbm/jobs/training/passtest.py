@@ -1,4 +1,4 @@
-"""Trial: a test text that a model in training predicts after its passes, which changes nothing."""
+"""Tests after passes: a text that a model in training predicts, and no result depends on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sbm.store.blocks import BlockStore, names_of
 from sbm.store.idtable import IdTable
 from sbm.store.text import PIECE
 
-__all__ = ["Trial", "refuse_without_room"]
+__all__ = ["PassTest", "refuse_without_room"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +31,7 @@ _KEY = 8 + 8 + 4 * 12  # a feature id in the table, and on its way there
 
 
 @dataclass(frozen=True)
-class Trial:
+class PassTest:
     """What is predicted, and after which passes.
 
     Parameters
