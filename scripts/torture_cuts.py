@@ -169,7 +169,7 @@ def _expected(
     n_lines = data.count(b"\n") + is_open
     before = 0 if cut in (None, len(data)) else data[:cut].count(b"\n")
     problems = [
-        f"{name}:{line - (before if line > before else 0)}: {message}"
+        f"{Source(name).at(line - (before if line > before else 0))}: {message}"
         + (_TORN if is_live and is_open and line == n_lines else "")
         for line, message in refused
     ]

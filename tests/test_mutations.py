@@ -24,6 +24,7 @@ def test_names_are_told_apart():
 @pytest.fixture
 def tree(tmp_path):
     (tmp_path / "sbm").mkdir()
+    (tmp_path / "sbm" / "__init__.py").touch()  # else the installed one is found
     (tmp_path / "sbm" / "sums.py").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_sums.py").write_text(
