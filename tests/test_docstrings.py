@@ -60,14 +60,6 @@ FUNCTIONS = [one for one in PUBLIC if isinstance(one[2], Function)]
 CLASSES = [one for one in PUBLIC if isinstance(one[2], ast.ClassDef)]
 
 
-def _ids(one: tuple[Path, str, ast.AST, ast.ClassDef | None]) -> str:
-    return f"{one[0].relative_to(ROOT)}:{one[1]}"
-
-
-every_function = pytest.mark.parametrize("one", FUNCTIONS, ids=map(_ids, FUNCTIONS))
-every_class = pytest.mark.parametrize("one", CLASSES, ids=map(_ids, CLASSES))
-
-
 def _sections(node: Function | ast.ClassDef) -> dict[str, list[str]]:
     """Lines of each section that stand at its margin, and of the summary under an empty name."""
     lines = (ast.get_docstring(node) or "").split("\n")
@@ -136,8 +128,7 @@ HELPERS = _helpers()
 TOLD = {node.name for _, _, node, owner in FUNCTIONS if owner and "Parameters" in _sections(node)}
 
 
-@every_function
-def test_parameters_are_those_of_the_signature(one):
+def parameters_are_those_of_the_signature(one):
     path, name, node, owner = one
     sections = _sections(node)
     arguments = _arguments(node, owner is not None)
@@ -153,8 +144,7 @@ def test_parameters_are_those_of_the_signature(one):
         assert len(arguments) <= FEW, f"{arguments} are not documented"
 
 
-@every_class
-def test_classes_document_their_constructor_and_their_fields(one):
+def classes_document_their_constructor_and_their_fields(one):
     _, _, node, _ = one
     sections = _sections(node)
     starts = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"]
@@ -170,8 +160,7 @@ def test_classes_document_their_constructor_and_their_fields(one):
         assert set(fields) <= set(documented) or (not documented and len(fields) <= FEW)
 
 
-@every_class
-def test_attributes_are_there(one):
+def attributes_are_there(one):
     _, _, node, _ = one
     text = ast.unparse(node)
     for name in _documented(_sections(node).get("Attributes", []), []):
@@ -187,8 +176,7 @@ def _gives_back(node: Function) -> bool:
     return any(n.value is not None for n in own)
 
 
-@every_function
-def test_what_comes_back_is_told(one):
+def what_comes_back_is_told(one):
     _, _, node, _ = one
     sections = _sections(node)
     told = {"Returns", "Yields"} & set(sections)
@@ -206,8 +194,7 @@ OWN_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("one", PUBLIC, ids=map(_ids, PUBLIC))
-def test_what_is_raised_is_an_exception_that_there_is(one):
+def what_is_raised_is_an_exception_that_there_is(one):
     _, _, node, _ = one
     for line in _sections(node).get("Raises", []):
         for name in line.split(", "):
@@ -216,3 +203,25 @@ def test_what_is_raised_is_an_exception_that_there_is(one):
                 assert name in OWN_ERRORS, name
             else:
                 assert issubclass(known, BaseException), name
+
+
+CHECKS = [
+    (parameters_are_those_of_the_signature, FUNCTIONS),
+    (what_comes_back_is_told, FUNCTIONS),
+    (classes_document_their_constructor_and_their_fields, CLASSES),
+    (attributes_are_there, CLASSES),
+    (what_is_raised_is_an_exception_that_there_is, PUBLIC),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_say_what_the_code_does(path):
+    wrong = []
+    for check, those in CHECKS:
+        for one in those:
+            if one[0] == path:
+                try:
+                    check(one)
+                except AssertionError as error:
+                    wrong.append(f"{one[1]}: {check.__name__}: {error}")
+    assert wrong == []
