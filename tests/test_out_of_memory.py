@@ -1,12 +1,15 @@
 """Where a plan turns out wrong, or the system gives less than --mem: less is used, and told."""
 
+import gc
 import itertools
 import json
 import os
 import re
 import resource
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +23,7 @@ import sbm
 from sbm.errors import MemoryPlanError
 from sbm.jobs.dealing import coding, deal
 from sbm.jobs.dealing import options as dealing
+from sbm.jobs.dealing.reading import read_sources
 from sbm.jobs.machine import limits, memory
 from sbm.jobs.machine.limits import Limit, less, system_limit, within_limit
 from sbm.jobs.machine.memory import Shape, plan_training, plan_with_less
@@ -28,6 +32,7 @@ from sbm.jobs.streaming import state as stream_job
 from sbm.rows import Arena
 from sbm.store import text
 from sbm.store.blocks import BlockStore
+from sbm.store.idtable import IdTable
 from scripts.bench_tools import run_process
 
 MEM = 400_000_000
@@ -228,6 +233,37 @@ def test_a_split_that_runs_out_of_memory_begins_anew_with_less(
     sbm.split(source, tmp_path / "other.sbm", mem=bounds[-1], **options)
     assert files_of(tmp_path / "one.sbm") == files_of(tmp_path / "other.sbm")
     sbm.check(tmp_path / "one.sbm")
+
+
+@pytest.mark.parametrize("place", ["convert", "add"])
+def test_an_error_leaves_no_thread_that_reads_until_garbage_is_looked_for(
+    place: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Garbage may be looked for by a thread that holds a lock which the other needs to end.
+    monkeypatch.setattr(text, "PIECE", 10_000)
+
+    class Taker:
+        ids, n_rows = IdTable(), 0
+
+        def add(self, coded: coding.CodedText, share: float) -> None:
+            raise MemoryError
+
+    if place == "convert":
+        monkeypatch.setattr(coding.CodedText, "of", failing({1}, coding.CodedText.of))
+    options = dealing.checked_options(
+        MEM, blocks=3, block_size=None, dtype="float32", seed=0, shuffle=True, level=1, threads=2,
+        on_error="fail", min_count=1, shards=None, reserved=0,
+    )  # fmt: skip
+    gc.disable()
+    try:
+        with (
+            ThreadPoolExecutor(1, "sbm-parse") as pool,
+            pytest.raises(MemoryError),
+        ):
+            read_sources("split", [text.Source(str(source))], Taker(), options, pool, Notes())
+        assert [t.name for t in threading.enumerate() if t.name.startswith("sbm-read")] == []
+    finally:
+        gc.enable()
 
 
 def test_a_split_without_memory_says_so_and_leaves_nothing(

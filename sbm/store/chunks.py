@@ -4,7 +4,7 @@ Column k of a matrix is feature id k, as for `sbm.Model.decision_function`; noth
 or taken from it. Chunks and rows are numbered from 0 in what is said of them, as Python does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,7 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
 
 def read_chunks(
     source: Source, *, dtype: str = "float32", largest_row: int = LARGEST_ROW
-) -> Iterator[RowPiece]:
+) -> Generator[RowPiece]:
     """Read the chunks of a source in pieces of bounded size.
 
     A matrix that is neither CSR nor dense is turned into CSR as a whole, which takes as much memory

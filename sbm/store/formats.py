@@ -1,7 +1,8 @@
 """What inputs are made of, and who reads it: the table of formats."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,7 +152,7 @@ def convert_inputs(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
-) -> Iterator[tuple[Source, T]]:
+) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
     Parameters and errors are those of `convert_sources`.
@@ -167,11 +168,11 @@ def convert_inputs(
             )  # fmt: skip
             continue
         for source in group:
-            pieces = _read(source, dtype, largest_row)
-            yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
+            with contextlib.closing(_read(source, dtype, largest_row)) as pieces:
+                yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
 
 
-def _read(source: Source, dtype: str, largest_row: int) -> Iterator[RowPiece]:
+def _read(source: Source, dtype: str, largest_row: int) -> Generator[RowPiece]:
     if source.chunks is not None:  # whoever makes them may want to stay in this thread
         return read_chunks(source, dtype=dtype, largest_row=largest_row)
     read = FORMATS[source.format].read

@@ -11,7 +11,7 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -300,7 +300,7 @@ def _read_pieces(
     largest_line: int,
     patience: Patience | None,
     is_last: bool,
-) -> Iterator[_Piece]:
+) -> Generator[_Piece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
     raw = _open(source.name, patience)
     try:
@@ -515,8 +515,13 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
-def one_ahead(pieces: Iterator[T]) -> Iterator[T]:
-    """Yield the same pieces, while the next one is read, hashed and decompressed in a thread."""
+def one_ahead(pieces: Iterator[T]) -> Generator[T]:
+    """Yield the same pieces, while the next one is read, hashed and decompressed in a thread.
+
+    Close it where it is not read to its end. What an error keeps is freed when garbage is looked
+    for, in any thread at any moment: the end of the reader would be waited for there, perhaps with
+    a lock that it needs to end.
+    """
     with ThreadPoolExecutor(1, "sbm-read") as reader:
         coming = reader.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
@@ -562,7 +567,7 @@ def convert_sources(
     largest_line: int = 1 << 30,
     explain: Callable[[TextError], str] = explain_text,
     patience: Patience | None = None,
-) -> Iterator[tuple[Source, T]]:
+) -> Generator[tuple[Source, T]]:
     """Parse sources in threads, convert the pieces there, and yield them in order.
 
     Parameters
@@ -606,22 +611,36 @@ def convert_sources(
             # A pipe that cannot be interrupted would keep the thread when we want to end.
             pieces = one_ahead(pieces)
         broken = None
-        while True:
-            try:
-                piece = next(pieces, None)
-            except DataError as error:  # what is in front of that comes first
-                piece, broken = None, error
-            if piece is None:
-                break
-            flight.append((piece, pool.submit(task, piece)))
-            while len(flight) > (ahead if piece.size else 0):
+        with _closed(pieces, patience):
+            while True:
+                try:
+                    piece = next(pieces, None)
+                except DataError as error:  # what is in front of that comes first
+                    piece, broken = None, error
+                if piece is None:
+                    break
+                flight.append((piece, pool.submit(task, piece)))
+                while len(flight) > (ahead if piece.size else 0):
+                    yield from _take(*flight.popleft(), skip, explain)
+            while flight:  # a source's counters are complete before the next one begins
                 yield from _take(*flight.popleft(), skip, explain)
-        while flight:  # a source's counters are complete before the next one begins
-            yield from _take(*flight.popleft(), skip, explain)
         if broken is not None:
             raise broken
         if source.was_replaced:
             coming.append(Source(source.name))
+
+
+@contextlib.contextmanager
+def _closed(pieces: Generator[_Piece], patience: Patience | None) -> Iterator[None]:
+    """Close pieces that are not all wanted; who waits for more of them gives up."""
+    try:
+        yield
+    except BaseException:
+        if patience is not None:
+            patience.gave_up = True
+        raise
+    finally:
+        pieces.close()
 
 
 def _take(

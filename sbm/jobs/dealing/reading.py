@@ -1,5 +1,6 @@
 """Reading: sources parsed in threads and handed on, once or twice."""
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -62,12 +63,13 @@ def read_sources(
         sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip
-    for _, text in pieces:
-        done = sum(s.parsed for s in sources)
-        if len(text.labels):
-            taker.add(text, done / total if known else 0.0)
-        text.give_back(buffers)
-        progress.advance(done, rows=taker.n_rows)
+    with contextlib.closing(pieces):
+        for _, text in pieces:
+            done = sum(s.parsed for s in sources)
+            if len(text.labels):
+                taker.add(text, done / total if known else 0.0)
+            text.give_back(buffers)
+            progress.advance(done, rows=taker.n_rows)
     progress.finish()
 
 
