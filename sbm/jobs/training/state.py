@@ -314,7 +314,7 @@ class Training:
 
     def _after_stretch(self) -> None:
         """Commit inside a pass, where it is time or the end."""
-        self.commit_if_due(float(self.settings.checkpoint_every) or math.inf)
+        self.commit_if_due(math.inf)  # so `checkpoint_every` alone decides
 
     def _stop_if_asked(self) -> None:
         """End here if told so, where nothing has changed since the last commit.
