@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from simulation import N_FEATURES, Simulation, make_blocks
@@ -160,6 +160,7 @@ def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
 
 
 @given(seed=st.integers(0, 10**6), few=st.booleans())
+@example(seed=2449, few=True)  # no room for nonzeros, and the best row has none
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_selection_takes_the_best_rows_that_fit_free_rows_and_small_numbers_first(seed, few):
     random = np.random.default_rng(seed)

@@ -158,7 +158,7 @@ class WorkingSet:
         import numpy as np
 
         keep = self._keep[: self.n]
-        if self.cache_rows == 0 or self.cache_nnz == 0:
+        if self.cache_rows == 0:
             keep[:] = False
             return keep
         bits = (rank + np.float32(0)).view(np.uint32)  # -0.0 and 0.0 are one rank
