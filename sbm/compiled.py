@@ -75,10 +75,15 @@ class KernelError(SbmError):
     """A kernel that cannot be compiled or linked; a mistake of ours or of the set-up."""
 
 
+@functools.cache
+def _array_kind(dtype: np.dtype[Any], ndim: int) -> str:
+    return f"{dtype.name}[{ndim}]"  # numpy puts the name together anew each time
+
+
 def _kind(value: Any) -> str:
     """Name the type of an argument: ``int32[1]`` for an array, ``float64``, ``none``, ..."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype.name}[{value.ndim}]"
+        return _array_kind(value.dtype, value.ndim)
     if value is None:
         return "none"
     if isinstance(value, bool | np.bool_):

@@ -57,7 +57,7 @@ def bench_classes(args: argparse.Namespace, report: Report) -> None:
         for loss in args.losses:
             options = training_options(args, loss=loss, tol=NEVER, max_passes=args.passes)
             if len(sizes) == 1:  # compiled code does not depend on the number of classes
-                warm_training(store, model, **options)
+                warm_training(args, store, model, **options)
             tasks[f"{name}, {loss}"] = partial(_measure, store, model, options)
         if args.folder in text.parents:
             remove(text)

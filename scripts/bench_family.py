@@ -123,7 +123,7 @@ def _compare_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]
     begin()  # compiles
     ours = {loss: _Ours(store, args, loss) for loss in losses}
     for one in ours.values():
-        warm_training(store, one.model, **one.options)
+        warm_training(args, store, one.model, **one.options)
     peers = [_Peer(text, args, loss, solver) for loss in losses for solver in LOSSES[loss].peers]
     reader = Liblinear(args, solver=READING_SOLVER)
     tasks: dict[str, Callable[[], Any]] = {"split": begin}

@@ -164,7 +164,7 @@ def _compare_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]
     split(text, store, **splitting_options(args))  # compiles
     splits = [split(text, store, **splitting_options(args)) for _ in range(args.runs)]
     first = sorted(splits, key=lambda done: done.seconds)[len(splits) // 2]
-    warm_training(store, args.folder / "one.model", **training_options(args, C=args.C[0]))
+    warm_training(args, store, args.folder / "one.model", **training_options(args, C=args.C[0]))
     for C in args.C:
         for solver in sorted({SOLVERS[loss] for loss in args.losses}):
             losses = [loss for loss in args.losses if SOLVERS[loss] == solver]
@@ -299,7 +299,7 @@ def bench_pairs(args: argparse.Namespace, report: Report) -> None:
     tasks = {}
     for schedule, threads in choices:
         chosen = {**options, "schedule": schedule, "threads": threads}
-        warm_training(store, model, **chosen)
+        warm_training(args, store, model, **chosen)
         tasks[f"{schedule}, {threads}"] = partial(train, store, model, codes=BUDGET, **chosen)
     runs = alternate(tasks, args.runs)
     for schedule, threads in choices:
@@ -327,7 +327,7 @@ def bench_ovr_cache(args: argparse.Namespace, report: Report) -> None:
     tasks = {}
     for caches, threads in choices:
         options = training_options(args, loss=args.loss, caches=caches, threads=threads)
-        warm_training(store, model, **options)
+        warm_training(args, store, model, **options)
         tasks[f"{caches}, {threads}"] = partial(train, store, model, codes=BUDGET, **options)
     runs = alternate(tasks, args.runs)
     for caches, threads in choices:

@@ -166,7 +166,12 @@ def accuracy_of(model: Path, test: Path) -> float:
 
 
 def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:
-    """Compile split and train, with rows of the data, so that no timed process has to."""
+    """Compile split and train, with rows of the data, so that no timed process has to.
+
+    Not at toy size: its times mean nothing.
+    """
+    if args.quick:
+        return
     tell("warming up")
     part = first_bytes(text or args.data, 200_000, args.folder / "warm.svm")
     store, model = args.folder / "warm.sbm", args.folder / "warm.model"
@@ -174,8 +179,10 @@ def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:
     train(store, model, codes=BUDGET, max_passes=1)
 
 
-def warm_training(store: Path, model: Path, **options: Any) -> None:
-    """Train for a pass: compiles what is missing, and fills the page cache."""
+def warm_training(args: argparse.Namespace, store: Path, model: Path, **options: Any) -> None:
+    """Train for a pass: compiles what is missing, and fills the page cache; not at toy size."""
+    if args.quick:
+        return
     tell("warming up")
     train(store, model, codes=BUDGET, **options | {"max_passes": 1})
 

@@ -42,7 +42,9 @@ def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
     data, folder = args.data, args.folder
     mem = args.stream_mem or args.mem
     ours = {"mem": mem, "C": args.C, "rounds": args.stream_rounds, "cache_frac": args.cache_frac}
-    warm_up_streams(data, folder, mem, [ours, *({"learner": name} for name in (*ONLINE, "bmd"))])
+    if not args.quick:
+        others = [{"learner": name} for name in (*ONLINE, "bmd")]
+        warm_up_streams(data, folder, mem, [ours, *others])
     tell("training to convergence")
     converged = contest.run_ours(rounds="auto")
     best = accuracy_of(contest.model, args.test)
@@ -179,7 +181,8 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
     text = _make_base(args, report)
     model = args.folder / "stream.model"
     options = {"mem": args.mem, "C": args.C, "rounds": args.rounds, "cache_frac": args.cache_frac}
-    warm_up_streams(text, args.folder, args.mem, [options])
+    if not args.quick:
+        warm_up_streams(text, args.folder, args.mem, [options])
     command = stream_command("-", model, **options)
     feeding = [text, total, args.grow, args.features + 1]
     tell(f"streaming {total / 1e9:.3g} GB")

@@ -52,7 +52,7 @@ def bench_tune(args: argparse.Namespace, report: Report) -> None:
     alone = args.folder / "alone.model"
     one = training_options(args, loss=args.loss)
     many = {**one, "C": args.grid, "folds": args.folds}
-    warm_training(store, alone, **one)
+    warm_training(args, store, alone, **one)
     tune(store, model, codes=BUDGET, **many | {"C": args.C, "folds": 2, "max_passes": 1})
     tasks = {
         "one": partial(train, store, alone, codes=BUDGET, **one),

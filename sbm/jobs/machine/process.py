@@ -23,10 +23,13 @@ def peak_bytes() -> int:
 def resident_bytes() -> int:
     """Resident memory now, bytes; the peak where the system does not tell."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        handle = os.open("/proc/self/statm", os.O_RDONLY)  # asked at every block: without a buffer
     except OSError:
         return peak_bytes()
+    try:
+        return int(os.read(handle, 200).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(handle)
 
 
 def usable_threads(asked: int | None) -> int:
