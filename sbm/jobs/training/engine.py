@@ -297,21 +297,22 @@ class Engine:
                 first = next(self.visit_all("measure"), None)
                 agree_on_unit(self._comm, problem, None if first is None else first.rows)
 
-    def set_pace(self, rounds: int, free_rows: int | None) -> None:
+    def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
         """Set the rounds of the next pass, and the size of its caches where the setting is auto.
 
         Parameters
         ----------
         rounds : int
-        free_rows : int or None
-            Rows that had an alpha inside its bounds in the last pass, of one learner.
+        free : mapping of int to int
+            Rows that had an alpha inside its bounds in the last pass, by number of the learner;
+            where one is missing it is not known.
         """
-        plan, learners = self.plan, self.learners
-        for learner in learners:
+        plan, capacity = self.plan, self.plan.cache_rows // len(self.learners)
+        for learner in self.learners:
             learner.solver.rounds = rounds
             if self.settings.cache_frac == "auto":
                 learner.solver.working.cache_rows = choose_cache_rows(
-                    free_rows, plan.part_rows, plan.cache_rows // len(learners)
+                    free.get(learner.number), plan.part_rows, capacity
                 )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:

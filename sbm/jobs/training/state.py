@@ -202,11 +202,12 @@ class Training:
         return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
 
     def _set_pace(self) -> None:
-        """Set rounds and cache size of the pass at work."""
-        free = self.ledger.free_rows
-        self.engine.set_pace(
-            self.ledger.rounds[-1], None if free is None else free // len(self.learners)
-        )
+        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
+        free = {}
+        if self.ledger.free_rows is not None:
+            each = self.ledger.free_rows // len(self.learners)
+            free = {learner.number: each for learner in self.engine.learners}
+        self.engine.set_pace(self.ledger.rounds[-1], free)
 
     def rounds(self) -> int:
         """Rounds of the next pass."""
