@@ -13,10 +13,10 @@ from test_folds import slow_fold
 
 import sbm
 from sbm.alphas import Dense, Lists
+from sbm.jobs.engine.engine import Engine, ray
+from sbm.jobs.engine.learners import Folds
 from sbm.jobs.machine.memory import plan_training
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import Engine, ray
-from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.setup import open_run, shape_of
 from sbm.solver.step import Solver

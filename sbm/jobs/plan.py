@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError
+from sbm.jobs.engine.engine import Engine, Pauses
+from sbm.jobs.engine.pace import choose_rounds, passes_left
 from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan, Part
 from sbm.jobs.machine.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import Engine, Pauses
-from sbm.jobs.training.pace import choose_rounds, passes_left
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError, SettingsError
+from sbm.jobs.engine.engine import Engine, Pauses
+from sbm.jobs.engine.learners import Folds
 from sbm.jobs.judging.metrics import BinaryMetrics
 from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
-from sbm.jobs.training.engine import Engine, Pauses
-from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.resume import identity, is_finished, refuse_unfinished, same_run
 from sbm.jobs.training.setup import (
@@ -52,7 +52,7 @@ from sbm.store.model import Model
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["tune"]
 

@@ -20,12 +20,12 @@ from sbm.errors import DataError, StoreError
 from sbm.jobs.classblocks.data import SortedRows
 from sbm.jobs.classblocks.plan import ClassPlan, Piece, cut_meeting, plan_classes
 from sbm.jobs.classblocks.schedule import Meeting, Schedule, deal_classes, make_schedule
+from sbm.jobs.engine.pace import choose_rounds
+from sbm.jobs.engine.passes import Seconds
 from sbm.jobs.machine.limits import system_limit
 from sbm.jobs.machine.prefetch import loading_thread, prefetched
 from sbm.jobs.machine.process import peak_bytes, resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.pace import choose_rounds
-from sbm.jobs.training.passes import Seconds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.resume import Ledger
 from sbm.jobs.training.setup import time_left

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError
 from sbm.jobs.dealing.coding import Labels
+from sbm.jobs.engine.learners import JUDGED
+from sbm.jobs.engine.passes import Seconds
 from sbm.jobs.machine.kernels import prepare
 from sbm.jobs.machine.limits import less, system_limit
 from sbm.jobs.machine.memory import INTERPRETER
@@ -48,8 +50,6 @@ from sbm.jobs.streaming.students import (
     shape_of_student,
     student_kernels,
 )  # fmt: skip
-from sbm.jobs.training.learners import JUDGED
-from sbm.jobs.training.passes import Seconds
 from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
 from sbm.rows import Rows
 from sbm.settings import format_number, format_size

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sbm.errors import StoreError
+from sbm.jobs.engine.engine import FULL_PASS, Engine, Pauses
+from sbm.jobs.engine.learners import set_active
+from sbm.jobs.engine.pace import choose_blocks, choose_rounds
 from sbm.jobs.training.calibration import FOLDS
-from sbm.jobs.training.engine import FULL_PASS, Engine, Pauses
 from sbm.jobs.training.figures import pass_record
 from sbm.jobs.training.job import Job, Start
-from sbm.jobs.training.learners import set_active
-from sbm.jobs.training.pace import choose_blocks, choose_rounds
 from sbm.jobs.training.ranks import any_of, forget_others
 from sbm.jobs.training.resume import Ledger
 from sbm.jobs.training.setup import run_folder, time_left

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.errors import SettingsError, StoreError
+from sbm.jobs.engine.engine import Engine, ray
+from sbm.jobs.engine.learners import Learner
+from sbm.jobs.engine.passes import Visit
 from sbm.jobs.machine.memory import MemoryPlan, Piece, cut_block
-from sbm.jobs.training.engine import Engine, ray
-from sbm.jobs.training.learners import Learner
-from sbm.jobs.training.passes import Visit
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate

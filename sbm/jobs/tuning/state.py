@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sbm.errors import DataError, StoreError
-from sbm.jobs.training.engine import Engine
-from sbm.jobs.training.learners import Group
-from sbm.jobs.training.pace import choose_rounds
+from sbm.jobs.engine.engine import Engine
+from sbm.jobs.engine.learners import Group
+from sbm.jobs.engine.pace import choose_rounds
 from sbm.jobs.training.problem import label_places, model_labels
 from sbm.jobs.tuning.candidates import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.jobs.tuning.exam import Exam

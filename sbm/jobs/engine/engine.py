@@ -26,15 +26,15 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, no_alphas
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.jobs.engine.combine import Combiner, agree_on_unit
+from sbm.jobs.engine.learners import Folds, Group, Learner
+from sbm.jobs.engine.pace import choose_cache_rows
+from sbm.jobs.engine.passes import Coming, Own, Pass, Seconds, Visit
+from sbm.jobs.engine.reader import BlockReader
 from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.prefetch import Loaded, loading_thread
 from sbm.jobs.machine.process import resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.combine import Combiner, agree_on_unit
-from sbm.jobs.training.learners import Folds, Group, Learner
-from sbm.jobs.training.pace import choose_cache_rows
-from sbm.jobs.training.passes import Coming, Own, Pass, Seconds, Visit
-from sbm.jobs.training.reader import BlockReader
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
@@ -46,7 +46,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["FULL_PASS", "Engine", "Pauses"]
 
