@@ -32,7 +32,7 @@ from sbm.jobs.training.setup import time_left
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate
-from sbm.solver.pairs import Fixtures, PairProblem, PairSweeps, certify_pairs, solve_pairs
+from sbm.solver.pairs import Fixtures, PairProblem, PairRounds, certify_pairs, solve_pairs
 from sbm.solver.problem import TOO_LARGE, MultiProblem, squared_norm
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.run import Run
@@ -327,7 +327,7 @@ class Training:
         beta = here.spread(alpha, self.division.column)
         seeds = [self.settings.seed, self.ledger.passes, part.pair, part.cut]
         state = np.random.SeedSequence(seeds).generate_state(1, np.uint64).astype(np.uint64)
-        how = PairSweeps(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
+        how = PairRounds(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
         home, score = np.zeros(len(rows), np.int32), np.empty(len(rows), np.float32)
         totals = solve_pairs(self._meeting(here, beta), home, score, how)
         self.run_files.store(part.number, here.gather(beta))
