@@ -197,7 +197,7 @@ class Stream:
         """Decide how large the next block may be."""
         size, rows = self._plan.size, self.arrivals.needs.rows
         most = min(size.block_rows, max(FIRST_BLOCK, rows))
-        _, every = self.options.checkpoints
+        _, every = self.options.commit_interval
         if every:
             most = min(most, every - rows % every)
         return Limits(most, size.block_nnz, self._plan.planned, lambda: self.is_due(0))
@@ -209,7 +209,7 @@ class Stream:
 
     def is_due(self, rows: int) -> bool:
         """Whether it is time for a commit."""
-        seconds, every = self.options.checkpoints
+        seconds, every = self.options.commit_interval
         late = seconds > 0 and time.monotonic() - self._committed > seconds
         return late or (every > 0 and rows - self._commit_rows >= every)
 
