@@ -84,7 +84,7 @@ class Needs:
 
 
 @dataclass
-class _Piece:
+class _CodedPiece:
     """Some rows that were parsed, and where they lie."""
 
     y: npt.NDArray[Any]
@@ -220,8 +220,8 @@ class Arrivals:
         self._pool = ThreadPoolExecutor(options.parsers, "sbm-parse")
         self._pending = deque(pending)
         self._pieces = self._read()
-        self._piece: _Piece | None = None
-        self._ahead: deque[_Piece] = deque()
+        self._piece: _CodedPiece | None = None
+        self._ahead: deque[_CodedPiece] = deque()
 
     def close(self) -> None:
         """End the threads."""
@@ -262,7 +262,7 @@ class Arrivals:
             _bytes(record[name]) for name in ("head", "rest", "carried")
         )
 
-    def _note(self, piece: _Piece) -> None:
+    def _note(self, piece: _CodedPiece) -> None:
         """Note where the row behind the last gathered one is."""
         source = piece.source
         if source is None:
@@ -276,12 +276,12 @@ class Arrivals:
 
     # -------------------------------------------------------------------------------- pieces
 
-    def _read(self) -> Generator[_Piece]:
+    def _read(self) -> Generator[_CodedPiece]:
         """Yield what is parsed, piece by piece; some are empty."""
         while self._pending:
             rows = self._pending.popleft()
             indptr = np.concatenate([[0], np.cumsum(rows["lengths"], dtype=np.int64)])
-            yield _Piece(rows["y"], indptr, rows["indices"], rows.get("values"), len(self.ids))
+            yield _CodedPiece(rows["y"], indptr, rows["indices"], rows.get("values"), len(self.ids))
 
         def coded(parsed: ParsedText) -> CodedText:
             return CodedText.of(parsed, self.ids, self._buffers)
@@ -299,7 +299,7 @@ class Arrivals:
             text.complete(self.ids)
             y, refusal = self._encode(text, source)
             end = source.place if refusal is None and source.place.rows == source.rows else None
-            piece = _Piece(
+            piece = _CodedPiece(
                 y, text.indptr[: len(y) + 1], text.indices, text.values, len(self.ids), source,
                 text, source.before, end,
             )  # fmt: skip
@@ -329,7 +329,7 @@ class Arrivals:
             )
         return codes, None
 
-    def _next(self) -> _Piece | None:
+    def _next(self) -> _CodedPiece | None:
         """Return the next piece, None at the end."""
         if self._ahead:
             return self._ahead.popleft()
@@ -350,7 +350,7 @@ class Arrivals:
             Whether fewer rows are enough where nothing comes for a while.
         """
         needs = self.needs
-        coming: list[_Piece] = []
+        coming: list[_CodedPiece] = []
         left = n_rows
         while left and (piece := self._next()) is not None:
             if piece.end == piece.begin:  # nothing came
@@ -366,7 +366,7 @@ class Arrivals:
         self.is_over = False  # it is noticed again
         return needs if left < n_rows else None
 
-    def _grown(self, needs: Needs, piece: _Piece, first: int, last: int) -> Needs:
+    def _grown(self, needs: Needs, piece: _CodedPiece, first: int, last: int) -> Needs:
         """Return the needs with those of some rows of a piece added."""
         if first == last:
             return needs
@@ -386,10 +386,10 @@ class Arrivals:
             has_values=needs.has_values or (values is not None and bool((values != 1).any())),
         )
 
-    def _labels_in(self, piece: _Piece, first: int, last: int) -> int:
+    def _labels_in(self, piece: _CodedPiece, first: int, last: int) -> int:
         return int(piece.y[first:last].max()) + 1 if self.labels is not None else 0
 
-    def _fitting(self, piece: _Piece, limits: Limits, last: int) -> int:
+    def _fitting(self, piece: _CodedPiece, limits: Limits, last: int) -> int:
         """Return the first row, from those not gathered up to `last`, that was not planned for."""
         planned, first = limits.planned, piece.done
         indptr = piece.indptr[first : last + 1]
@@ -463,12 +463,12 @@ class Arrivals:
             is_cut=self.patience.is_over() and n < limits.rows,
         )  # fmt: skip
 
-    def _put_away(self, piece: _Piece) -> None:
+    def _put_away(self, piece: _CodedPiece) -> None:
         self._note(piece)
         self._give_back(piece)
         self._piece = None
 
-    def _give_back(self, piece: _Piece) -> None:
+    def _give_back(self, piece: _CodedPiece) -> None:
         if piece.text is not None:
             piece.text.give_back(self._buffers)
 
@@ -499,7 +499,7 @@ def arrays_of(rows: Rows) -> Arrays:
     return arrays if rows.values is None else {**arrays, "values": rows.values[own]}
 
 
-def _take(piece: _Piece, into: Rows, n: int, offset: int, rows: int, nnz: int) -> int:
+def _take(piece: _CodedPiece, into: Rows, n: int, offset: int, rows: int, nnz: int) -> int:
     """Append as many rows of a piece as fit; return their number."""
     first, indptr = piece.done, piece.indptr
     last = int(np.searchsorted(indptr, indptr[first] + nnz, side="right")) - 1
