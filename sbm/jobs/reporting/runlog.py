@@ -75,9 +75,14 @@ class PassFigures:
         return None if self.accuracy is None else 100 * self.accuracy
 
     @property
+    def certified_gap(self) -> float | None:
+        """The relative gap where it was certified."""
+        return None if self.certificate is None else self.certificate["relative_gap"]
+
+    @property
     def relative_gap(self) -> float | None:
         """Certified, else estimated."""
-        return self.estimate if self.certificate is None else self.certificate["relative_gap"]
+        return self.estimate if self.certificate is None else self.certified_gap
 
 
 @dataclass(frozen=True)
