@@ -31,7 +31,6 @@ from sbm.jobs.streaming.arrivals import (
     Needs,
     TextOptions,
     arrays_of,
-    sources_of,
 )
 from sbm.jobs.streaming.opening import Opened
 from sbm.jobs.streaming.plan import (
@@ -41,6 +40,7 @@ from sbm.jobs.streaming.plan import (
     parsers_of,
     plan_stream,
 )  # fmt: skip
+from sbm.jobs.streaming.positions import sources_at
 from sbm.jobs.streaming.progressive import Progressive, row_losses
 from sbm.jobs.streaming.students import (
     Seen,
@@ -439,7 +439,7 @@ class Stream:
             "passes": 1,
             "updates": self.totals.updates,
             "rows": self.student.n_rows,
-            "sources": sources_of(self.position),
+            "sources": sources_at(self.position),
             "stream": {
                 "learner": self.options.learner, "blocks": self.n_blocks,
                 "dual": self.student.dual, **self.quality(),
