@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError, SettingsError
 from sbm.jobs.engine.engine import Engine, Pauses
-from sbm.jobs.engine.learners import Folds
+from sbm.jobs.engine.learners import Folds, HeldOut
 from sbm.jobs.judging.metrics import BinaryMetrics
 from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan
@@ -219,7 +219,7 @@ class _CrossValidation:
         settings, grid = self.settings, self.grid
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
-            folds=Folds(grid.n_folds, settings.seed), held_out=grid.held_out,
+            held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
             weights=self.weights, pauses=Pauses(self._is_late),
         )  # fmt: skip
         tuning = Tuning(engine, grid, run, self.itself)

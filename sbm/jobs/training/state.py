@@ -10,7 +10,7 @@ from typing import Any
 
 from sbm.errors import StoreError
 from sbm.jobs.engine.engine import FULL_PASS, Engine, Pauses
-from sbm.jobs.engine.learners import set_active
+from sbm.jobs.engine.learners import HeldOut, set_active
 from sbm.jobs.engine.pace import choose_blocks, choose_rounds
 from sbm.jobs.training.calibration import FOLDS
 from sbm.jobs.training.figures import pass_record
@@ -61,11 +61,11 @@ class Training:
         job, self.problems = self.job, self.job.share.problems
         self.settings, self.begin = job.settings, job.begin
         n = len(self.problems)
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
         self.engine = Engine(
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
-            job.progress, folds=FOLDS if job.spare else None,
-            held_out=[None] * n + [0] * len(job.spare), weights=job.weights,
-            read_rate=job.read_rate, comm=job.share.adding, own=job.own,
+            job.progress, held_out=held_out, weights=job.weights, read_rate=job.read_rate,
+            comm=job.share.adding, own=job.own,
             pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
