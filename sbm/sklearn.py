@@ -224,7 +224,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
     cache_frac : float or "auto"
         Share of the working set (cache and block) that is cache.
     rounds : int or str
-        Most sweeps over the working set before the next block; ``"auto"``, which is 50 of a single
+        Most rounds over the working set before the next block; ``"auto"``, which is 50 of a single
         block, or ``"2,2,5"``.
     blocks : int, optional
         Blocks of the temporary store; default: by its size.

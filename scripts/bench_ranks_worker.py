@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
+from sbm.jobs.engine.engine import Engine
+from sbm.jobs.engine.passes import Pass
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
-from sbm.jobs.training.engine import Engine
-from sbm.jobs.training.passes import Pass
 from sbm.solver.adding import Adding
 from sbm.solver.gap import GapWatch
 

@@ -613,7 +613,7 @@ def _prepare_folds(value_type: str) -> None:
     """Compile what divides rows; no command prepares that."""
     import numpy as np
 
-    from sbm.jobs.training.learners import Folds
+    from sbm.jobs.engine.learners import Folds
     from sbm.rows import Arena
 
     rows = Arena.of(1, value_type).room(0)

@@ -31,6 +31,7 @@ import zstandard
 
 import sbm
 import sbm.cli
+import sbm.jobs.dealing.weights
 import sbm.jobs.expire
 import sbm.jobs.export
 import sbm.jobs.info
@@ -39,7 +40,6 @@ import sbm.jobs.report
 import sbm.jobs.split
 import sbm.jobs.stream
 import sbm.jobs.train
-import sbm.jobs.training.weights
 import sbm.jobs.tune
 import sbm.store.files
 from sbm.errors import SbmError

@@ -17,7 +17,7 @@ from typing import Any
 
 from sbm.__main__ import main as run
 from sbm.distributed.comm import MpiComm
-from sbm.jobs.training.engine import Engine
+from sbm.jobs.engine.engine import Engine
 from sbm.jobs.training.ranks import Status
 from sbm.store.model import Model
 from sbm.store.run import Run

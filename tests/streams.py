@@ -17,7 +17,7 @@ import pytest
 import sbm
 from sbm.jobs.streaming import plan as streamplan
 from sbm.jobs.streaming import state as stream_job
-from sbm.jobs.streaming.arrivals import sources_of
+from sbm.jobs.streaming.positions import sources_at
 from sbm.solver.onepass import Size
 from sbm.store import arrays, text
 from sbm.store.run import Run
@@ -67,7 +67,7 @@ def kept(model: Path) -> dict[str, Any]:
     folder = model.with_name(model.name + ".run")
     record = Run.read(folder)
     state = arrays.read(folder / record["state"], "state").arrays
-    sources = sources_of(record["sources"])
+    sources = sources_at(record["sources"])
     names = ("student", "needs", "seen", "labels", "progressive", "totals", "blocks", "pending")
     return {
         "model": model.read_bytes() if model.exists() else None, "sources": sources,

@@ -29,7 +29,8 @@ LEVELS = {
 # Rooms of jobs/, which hold the parts of its programs: a room may import those before it. The
 # programs lie beside the rooms; no room imports one, but all tell their progress.
 ROOMS = [
-    "machine", "dealing", "judging", "training", "streaming", "classblocks", "reporting", "tuning",
+    "machine", "dealing", "judging", "engine", "training", "streaming", "classblocks", "reporting",
+    "tuning",
 ]  # fmt: skip
 FORBIDDEN = {("solver", "store"), ("store", "solver")}
 NUMBA = re.compile(r"sbm/((solver|store)/kernels/\w+|compiled)\.py")

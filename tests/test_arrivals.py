@@ -24,8 +24,8 @@ from sbm.jobs.streaming.arrivals import (
     Needs,
     TextOptions,
     arrays_of,
-    sources_of,
 )
+from sbm.jobs.streaming.positions import sources_at
 from sbm.rows import Arena, Rows
 from sbm.store.idtable import IdTable
 from sbm.store.live import Patience
@@ -163,7 +163,7 @@ def test_blocks_and_needs_depend_on_the_rows_alone(
             blocks.append(reader.plain(block.rows))
             seen += len(block.rows)
             assert block.needs == reader.arrivals.needs == needs_of(wanted[:seen])
-            [source] = sources_of(block.position)
+            [source] = sources_at(block.position)
             assert source == {"name": str(path), "rows": seen, "skipped": 0}
             if block.is_last:
                 break
@@ -333,7 +333,7 @@ def test_another_pipe_is_read_from_its_first_row_on(monkeypatch: pytest.MonkeyPa
             else:
                 assert [r for b in reader.blocks() for r in b] == slow_parse(text.encode())[0]
                 position, _ = reader.arrivals.remaining()
-                assert sources_of(position) == [{"name": "-", "rows": 17, "skipped": 0}]
+                assert sources_at(position) == [{"name": "-", "rows": 17, "skipped": 0}]
             reader.close()
 
 
@@ -414,5 +414,5 @@ def test_skipped_lines_are_counted_up_to_the_place(tmp_path: Path) -> None:
     reader = Reader([path], skip=True)
     reader.blocks()
     position, _ = reader.arrivals.remaining()
-    assert sources_of(position) == [{"name": str(path), "rows": 22, "skipped": 2}]
+    assert sources_at(position) == [{"name": str(path), "rows": 22, "skipped": 2}]
     reader.close()

@@ -18,7 +18,7 @@ import sbm
 from sbm.distributed.comm import SerialComm
 from sbm.distributed.moving import MovingBlocks
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.classblocks import epochs as classepochs
+from sbm.jobs.classblocks import division
 from sbm.jobs.classblocks.plan import cut_meeting, plan_classes
 from sbm.jobs.classblocks.schedule import make_schedule
 from sbm.jobs.classblocks.training import train_class_blocks
@@ -162,7 +162,7 @@ def with_pieces(monkeypatch, rows, chunk_rows):
         room = rows * made.row + rows * N_FEATURES * made.nonzero
         return replace(made, room=room, chunk_rows=chunk_rows)
 
-    monkeypatch.setattr(classepochs, "plan_classes", plan)
+    monkeypatch.setattr(division, "plan_classes", plan)
     monkeypatch.setattr("sbm.jobs.classblocks.plan.ENCODING", 0)
 
 
@@ -379,11 +379,10 @@ def test_meetings_are_cut_into_the_fewest_pieces_that_fit(stores):
     chunks = [Chunk(0, k, 1, 10, 100) for k in range(12)]
     for n in (1, 2, 5, 7, 20):
         small = replace(plan, room=n * plan.bytes_of(chunks[:1]))
-        pieces = cut_meeting(small, [chunks[:8], chunks[8:]])
-        assert sorted(c.offset for p in pieces for c in p.chunks) == list(range(12))
-        assert all(plan.bytes_of(p.chunks) <= small.room for p in pieces[: None if n > 1 else 0])
-        assert all(p.rows == 10 * len(p.chunks) and p.nnz == 10 * p.rows for p in pieces)
-        assert len(pieces) == {1: 8, 2: 8, 5: 3, 7: 2, 20: 1}[n]
+        parts = cut_meeting(small, [chunks[:8], chunks[8:]])
+        assert sorted(c.offset for part in parts for c in part) == list(range(12))
+        assert all(plan.bytes_of(part) <= small.room for part in parts[: None if n > 1 else 0])
+        assert len(parts) == {1: 8, 2: 8, 5: 3, 7: 2, 20: 1}[n]
 
 
 # ------------------------------------------------------------------------------ blocks that move

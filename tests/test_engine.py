@@ -13,10 +13,10 @@ from test_folds import slow_fold
 
 import sbm
 from sbm.alphas import Dense, Lists
+from sbm.jobs.engine.engine import Engine, ray
+from sbm.jobs.engine.learners import Folds, HeldOut
 from sbm.jobs.machine.memory import plan_training
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import Engine, ray
-from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.setup import open_run, shape_of
 from sbm.solver.step import Solver
@@ -76,7 +76,7 @@ def test_held_out_rows_never_enter_a_working_set(stores, tmp_path, monkeypatch):
     monkeypatch.setattr(Solver, "_solve", spy)
     settings = sbm.Settings(seed=seed, screen=False)
     held_out = [0, 1, 2, None]
-    options = {"folds": Folds(n, seed), "held_out": held_out}
+    options = {"held_out": HeldOut(Folds(n, seed), held_out)}
     with engine_of(stores / "2.sbm", tmp_path / "m", settings, [1.0] * 4, **options) as engine:
         for number in range(1, 4):
             engine.run_pass(number)
@@ -97,7 +97,7 @@ def test_a_model_does_not_depend_on_the_labels_of_its_held_out_rows(tmp_path):
     for k, labels in enumerate((y, np.where(held_out, 3 - y, y))):
         text = write_rows(tmp_path / f"{k}.svm", X, labels)
         sbm.split([text], tmp_path / f"{k}.sbm", blocks=4)
-        options = {"folds": Folds(3, 0), "held_out": [0, 1, 2]}
+        options = {"held_out": HeldOut(Folds(3, 0), [0, 1, 2])}
         settings = sbm.Settings()
         with engine_of(tmp_path / f"{k}.sbm", tmp_path / "m", settings, [1.0] * 3, **options) as e:
             for number in range(1, 4):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sbm
-from sbm.jobs.training.learners import Folds
+from sbm.jobs.engine.learners import Folds
 from sbm.rows import Rows
 
 MASK = 2**64 - 1

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sbm.jobs.training.pace import (
+from sbm.jobs.engine.pace import (
     LEAST_BYTES,
     MOST_ROUNDS,
     choose_blocks,

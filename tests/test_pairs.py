@@ -13,7 +13,7 @@ from sbm.solver import pairs as pairs_module
 from sbm.solver.pairs import (
     Fixtures,
     PairProblem,
-    PairSweeps,
+    PairRounds,
     certify_pairs,
     count_days,
     pairs_between,
@@ -117,7 +117,7 @@ class Problem:
     def solve(self, rounds, **options):
         problem = self.problem(fixtures=options.pop("fixtures", None))
         return solve_pairs(
-            problem, self.home, self.score, PairSweeps(rounds, self.state, **options)
+            problem, self.home, self.score, PairRounds(rounds, self.state, **options)
         )
 
     def problem(self, **options):
@@ -125,7 +125,7 @@ class Problem:
         return PairProblem(self.rows, self.beta, costs=self.costs, bias=self.bias, **chosen)
 
     def solve_to(self, tolerance):
-        """Sweep to a relative gap; return gap and primal value."""
+        """Do rounds to a relative gap; return gap and primal value."""
         for _ in range(200):
             self.solve(200)
             gap = self.gap_terms(self.W, self.beta).sum()
@@ -186,7 +186,7 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=str)
     tasks=st.integers(1, 3),
 )
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_every_sweep_keeps_the_link_and_the_box_and_never_lowers_the_dual(
+def test_every_round_keeps_the_link_and_the_box_and_never_lowers_the_dual(
     seed, case, n, chunk, tasks
 ):
     p = Problem(seed, n, **case)
@@ -201,7 +201,7 @@ def test_every_sweep_keeps_the_link_and_the_box_and_never_lowers_the_dual(
         assert p.dual(p.beta) >= value - 1e-12
         value = p.dual(p.beta)
         assert totals.gain == pytest.approx(p.beta.sum() - before.sum(), abs=1e-12)
-        assert totals.sweeps == 1
+        assert totals.rounds == 1
         assert totals.visits == visited
         assert totals.pair_visits == visited * (p.K - 1)
         assert np.count_nonzero(p.beta != before) <= totals.updates <= totals.pair_visits
@@ -209,7 +209,7 @@ def test_every_sweep_keeps_the_link_and_the_box_and_never_lowers_the_dual(
 
 
 @EVERY_CASE
-def test_sweeps_reach_the_optimum_that_scipy_finds(case):
+def test_rounds_reach_the_optimum_that_scipy_finds(case):
     p = Problem(3, 18, **case)
     gap, primal = p.solve_to(1e-9)
     assert primal - p.dual(p.beta) == pytest.approx(gap, abs=1e-10 * primal)
@@ -218,7 +218,7 @@ def test_sweeps_reach_the_optimum_that_scipy_finds(case):
 
 
 @EVERY_CASE
-def test_a_sweep_reports_gap_violation_and_scores(case):
+def test_a_round_reports_gap_violation_and_scores(case):
     p = Problem(4, 40, **case)
     random = np.random.default_rng(4)
     # Whatever becomes of β as small as these, W stays: what is reported is known beforehand.
@@ -239,7 +239,7 @@ def test_a_sweep_reports_gap_violation_and_scores(case):
     np.testing.assert_allclose(p.score, rank.max(axis=1), rtol=1e-6)
 
 
-def test_later_sweeps_add_nothing_to_the_gap():
+def test_later_rounds_add_nothing_to_the_gap():
     once, often = Problem(5, 30, 4), Problem(5, 30, 4)
     assert often.solve(4).gap == once.solve(1).gap > 0
 
@@ -251,19 +251,19 @@ def test_rows_of_zeros_are_solved_at_once():
     totals = p.solve(3)
     np.testing.assert_array_equal(p.beta, p.C)  # rows of zeros: β = C at once
     assert totals.gap == pytest.approx(p.C[p.home == 0].sum(), rel=1e-14)  # l = 1, β = 0
-    assert (totals.sweeps, totals.visits, totals.updates) == (2, 40, 60)
+    assert (totals.rounds, totals.visits, totals.updates) == (2, 40, 60)
     assert totals.violation == 0
     np.testing.assert_array_equal(p.score, np.full(20, -1, np.float32))
-    assert p.solve(3).sweeps == 1
+    assert p.solve(3).rounds == 1
 
 
-def test_a_first_sweep_within_the_tolerance_is_the_last():
+def test_a_first_round_within_the_tolerance_is_the_last():
     p = Problem(6, 24, 4)
     p.solve(1000)
     totals = p.solve(5, inner_tol=1e-3)
     assert 0 < totals.violation <= 1e-3
-    assert totals.sweeps == 1
-    assert p.solve(5, inner_tol=0.1 * totals.violation).sweeps == 5
+    assert totals.rounds == 1
+    assert p.solve(5, inner_tol=0.1 * totals.violation).rounds == 5
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])
@@ -289,8 +289,8 @@ def test_no_rows_and_no_rounds_are_no_work():
     np.testing.assert_array_equal(p.score, np.full(5, 7, np.float32))
     rows = p.rows.part(0, 0)
     problem = PairProblem(rows, p.beta[:0], p.W, p.costs)
-    totals = solve_pairs(problem, p.home[:0], p.score[:0], PairSweeps(4, p.state))
-    assert (totals.sweeps, totals.pair_visits, totals.gain) == (1, 0, 0)
+    totals = solve_pairs(problem, p.home[:0], p.score[:0], PairRounds(4, p.state))
+    assert (totals.rounds, totals.pair_visits, totals.gain) == (1, 0, 0)
     assert not p.W.any()
 
 
@@ -375,7 +375,7 @@ def test_one_visit_by_hand(sigma, bias, cost):
     new = np.clip(0.004 - g / (2 * sigma * x @ x), 0, cost)
     expected = W + np.outer([-1, 1], sigma * (new - 0.004) * x)
     problem = PairProblem(rows, beta, W, np.array([3.0, cost]), bias)
-    how = PairSweeps(1, np.array([1], np.uint64), sigma=sigma)
+    how = PairRounds(1, np.array([1], np.uint64), sigma=sigma)
     totals = solve_pairs(problem, np.zeros(1, np.int32), score, how)
     assert beta[0, 0] == pytest.approx(new, rel=1e-14)
     assert beta[0, 1] == 0

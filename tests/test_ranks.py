@@ -16,7 +16,7 @@ import sbm
 from sbm.alphas import Dense, Lists, blend
 from sbm.distributed.comm import SerialComm
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.training.combine import Combiner
+from sbm.jobs.engine.combine import Combiner
 from sbm.solver.adding import Adding
 from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here

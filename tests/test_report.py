@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import sbm
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.reporting import picture
-from sbm.jobs.reporting.page import LETTERS, to_html
+from sbm.jobs.reporting.markup import LETTERS
+from sbm.jobs.reporting.page import to_html
 from sbm.jobs.reporting.runlog import SECONDS, read_run
 
 HOSTILE = "<script>alert(1)&\"'<!--.svm"

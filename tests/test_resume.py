@@ -17,10 +17,10 @@ from processes import finished, started
 import sbm
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.jobs import train as module
+from sbm.jobs.engine.engine import Engine
 from sbm.jobs.machine import limits
 from sbm.jobs.progress import Progress
 from sbm.jobs.training import state
-from sbm.jobs.training.engine import Engine
 from sbm.store.run import Run
 
 EVERY = pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Blocks of classes in rounds: who meets whom, where, and what travels."""
+"""Blocks of classes on match days: who meets whom, where, and what travels."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ EVERY_SIZE = pytest.mark.parametrize(("n_blocks", "n_ranks"), SIZES)
 @EVERY_SIZE
 def test_every_pair_of_blocks_meets_once_and_each_block_itself_first(n_blocks, n_ranks):
     schedule = make_schedule(n_blocks, n_ranks)
-    met = [(m.first, m.second) for some in schedule.rounds for m in some]
+    met = [(m.first, m.second) for some in schedule.days for m in some]
     assert sorted(met) == [(a, b) for a in range(n_blocks) for b in range(a, n_blocks)]
     assert met[:n_blocks] == [(b, b) for b in range(n_blocks)]
 
@@ -23,8 +23,8 @@ def test_every_pair_of_blocks_meets_once_and_each_block_itself_first(n_blocks, n
 @EVERY_SIZE
 def test_no_block_is_in_two_meetings_and_each_is_where_it_is_needed(n_blocks, n_ranks):
     schedule = make_schedule(n_blocks, n_ranks)
-    assert len(schedule.ranks) == len(schedule.rounds)
-    for meetings, ranks in zip(schedule.rounds, schedule.ranks, strict=True):
+    assert len(schedule.ranks) == len(schedule.days)
+    for meetings, ranks in zip(schedule.days, schedule.ranks, strict=True):
         blocks = [block for meeting in meetings for block in meeting.blocks]
         assert len(set(blocks)) == len(blocks)
         assert set(ranks) <= set(range(n_ranks))
@@ -32,10 +32,10 @@ def test_no_block_is_in_two_meetings_and_each_is_where_it_is_needed(n_blocks, n_
 
 
 @EVERY_SIZE
-def test_the_moves_lead_from_round_to_round_and_home(n_blocks, n_ranks):
+def test_the_moves_lead_from_day_to_day_and_home(n_blocks, n_ranks):
     schedule = make_schedule(n_blocks, n_ranks)
     at = list(schedule.home)
-    for number in range(len(schedule.rounds) + 1):
+    for number in range(len(schedule.days) + 1):
         held = [at.count(rank) for rank in range(n_ranks)]
         for rank in range(n_ranks):
             leaving, coming = schedule.moves_of(number, rank)
@@ -46,7 +46,7 @@ def test_the_moves_lead_from_round_to_round_and_home(n_blocks, n_ranks):
         for block, source, target in schedule.moves(number):
             assert at[block] == source != target
             at[block] = target
-        if number < len(schedule.rounds):
+        if number < len(schedule.days):
             assert at == schedule.ranks[number]
     assert at == schedule.home  # so the next epoch is the same, and no variable ever travels
 
@@ -54,18 +54,18 @@ def test_the_moves_lead_from_round_to_round_and_home(n_blocks, n_ranks):
 @EVERY_SIZE
 def test_meetings_are_divided_evenly_and_few_blocks_travel(n_blocks, n_ranks):
     schedule = make_schedule(n_blocks, n_ranks)
-    for number, meetings in enumerate(schedule.rounds[1:], 1):
+    for number, meetings in enumerate(schedule.days[1:], 1):
         ranks = [meeting.rank for meeting in meetings]
         most = -(-len(ranks) // n_ranks)
         assert max(map(ranks.count, range(n_ranks)), default=0) <= most
         assert len(schedule.moves(number)) <= len(meetings) + (n_blocks > 2 * n_ranks)
-    assert not n_blocks > 1 or not schedule.moves(1)  # the first two rounds are in one place
+    assert not n_blocks > 1 or not schedule.moves(1)  # the first two days are in one place
 
 
 @pytest.mark.parametrize("n_ranks", range(1, 41))
 def test_of_twice_as_many_blocks_as_processes_each_sends_one(n_ranks):
     schedule = make_schedule(2 * n_ranks, n_ranks)
-    last = len(schedule.rounds)
+    last = len(schedule.days)
     for number in range(2, last):
         for rank in range(n_ranks):
             leaving, coming = schedule.moves_of(number, rank)
@@ -82,20 +82,20 @@ def test_what_is_solved_and_in_which_order_is_the_same_for_any_number_of_process
     n_blocks, n_ranks
 ):
     def plain(schedule):
-        return [[meeting.blocks for meeting in some] for some in schedule.rounds]
+        return [[meeting.blocks for meeting in some] for some in schedule.days]
 
     assert plain(make_schedule(n_blocks, n_ranks)) == plain(make_schedule(n_blocks, 1))
 
 
-def test_rounds_are_the_match_days_of_the_blocks():
+def test_days_are_the_match_days_of_the_blocks():
     schedule = make_schedule(6, 2)
-    assert len(schedule.rounds) == 1 + count_days(6)
-    for day, some in enumerate(schedule.rounds[1:]):
+    assert len(schedule.days) == 1 + count_days(6)
+    for day, some in enumerate(schedule.days[1:]):
         assert [list(meeting.blocks) for meeting in some] == pairs_of(6, day).tolist()
 
 
 def test_a_process_that_did_less_gets_the_odd_meeting():
-    schedule = make_schedule(6, 2)  # of 15 meetings, 3 a round
+    schedule = make_schedule(6, 2)  # of 15 meetings, 3 a day
     done = [sum(number > 0 for number, _ in schedule.meetings(rank)) for rank in range(2)]
     assert sorted(done) == [7, 8]
 

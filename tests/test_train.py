@@ -12,7 +12,8 @@ from helpers import Passes, fit, load_script, write_rows
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.jobs.dealing import coding
-from sbm.jobs.training import pace, setup, state
+from sbm.jobs.engine import pace
+from sbm.jobs.training import setup, state
 from sbm.solver.step import Solver
 from sbm.store import arrays, blocks
 from sbm.store.blocks import BlockStore

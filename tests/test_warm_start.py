@@ -11,8 +11,8 @@ from helpers import fit, full_weights, store_rows, write_rows
 import sbm
 from sbm.alphas import Dense
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.jobs.engine.engine import FULL_PASS, Engine
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import FULL_PASS, Engine
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
 from sbm.store.records import encode_record

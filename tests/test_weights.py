@@ -13,8 +13,8 @@ from helpers import fit, write_rows
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.jobs.dealing import options as dealing
-from sbm.jobs.training.weights import RowWeights
-from sbm.jobs.training.weights import _Stream as Weights
+from sbm.jobs.dealing.weights import RowWeights
+from sbm.jobs.dealing.weights import _WeightText as Weights
 from sbm.rows import Rows
 from sbm.store import blocks
 from sbm.store import text as text_module

@@ -13,7 +13,15 @@ from sbm.cli.processes import refuse_several
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, expand_weights, refuse_cross_validation
 
-__all__ = ["GOES_ON", "STARTS_AGAIN", "Command", "Group", "LiblinearCommand", "Terminal", "shared"]
+__all__ = [
+    "GOES_ON",
+    "STARTS_AGAIN",
+    "Command",
+    "Commands",
+    "LiblinearCommand",
+    "Terminal",
+    "shared",
+]
 
 # What is said when a command was stopped.
 STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
@@ -23,7 +31,7 @@ GOES_ON = "what was committed is kept, and the same command goes on from there"
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
-class Group(click.Group):
+class Commands(click.Group):
     """Commands, shown in the order in which most people need them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import click
 
 from sbm import __version__
-from sbm.cli.command import STARTS_AGAIN, Group
+from sbm.cli.command import STARTS_AGAIN, Commands
 from sbm.cli.models import export, predict, report
 from sbm.cli.output import complain, is_flushed, streams
 from sbm.cli.processes import abort, wait_for_first
@@ -23,7 +23,7 @@ _ERROR, _USAGE = 1, 2  # exit codes
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=Group, context_settings=_CONTEXT)
+@click.group(cls=Commands, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="sbm")
 def cli() -> None:
     """Exact linear models on LIBSVM files bigger than memory.

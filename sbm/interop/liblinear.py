@@ -89,7 +89,7 @@ _AGAIN = "save the model with LIBLINEAR again"
 # ------------------------------------------------------------------------------------- reading
 
 
-class _Lines:
+class _ModelLines:
     """Lines of a file, counted so that a refusal can name its place."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -132,14 +132,14 @@ def read_model(path: str | Path) -> Model:
     path = Path(path)
     try:
         with open(path, "rb") as file:
-            return _read(_Lines(path, file))
+            return _read(_ModelLines(path, file))
     except StoreError:
         raise
     except OSError as error:
         raise read_error(path, error) from error
 
 
-def _read(lines: _Lines) -> Model:
+def _read(lines: _ModelLines) -> Model:
     header = _read_header(lines)
     solver = header["solver_type"]
     labels, n_columns = _read_labels(lines, header)
@@ -165,7 +165,7 @@ def _read(lines: _Lines) -> Model:
     return Model(np.concatenate(ids), W, labels, bias, bias_weights.copy(), info).compact()
 
 
-def _read_header(lines: _Lines) -> dict[str, Any]:
+def _read_header(lines: _ModelLines) -> dict[str, Any]:
     """Read all lines down to ``w``, each once."""
     header: dict[str, Any] = {}
     while True:
@@ -244,7 +244,7 @@ _FIELDS: dict[str, Any] = {
 }
 
 
-def _read_labels(lines: _Lines, header: dict[str, Any]) -> tuple[list[float], int]:
+def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float], int]:
     """Labels as `Model` has them, and the number of columns in the file."""
     solver, n_classes = header["solver_type"], header["nr_class"]
     regression = solver in ("L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL")
@@ -271,7 +271,9 @@ def _read_labels(lines: _Lines, header: dict[str, Any]) -> tuple[list[float], in
     return labels, n_classes
 
 
-def _read_weights(lines: _Lines, n_lines: int, n_columns: int) -> Iterator[tuple[int, Weights]]:
+def _read_weights(
+    lines: _ModelLines, n_lines: int, n_columns: int
+) -> Iterator[tuple[int, Weights]]:
     """Yield blocks of lines as numbers, each with the number of lines before it.
 
     What is in memory is bounded by what was read, whatever the header says.
@@ -293,7 +295,7 @@ def _read_weights(lines: _Lines, n_lines: int, n_columns: int) -> Iterator[tuple
             raise lines.error(f"a line behind the {n_lines:,} of the weights")
 
 
-def _to_numbers(lines: _Lines, texts: list[bytes], n_columns: int) -> Weights:
+def _to_numbers(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Weights:
     words: Iterable[bytes] = texts  # of one column: float() strips blanks
     if n_columns > 1:
         rows = [text.split() for text in texts]
@@ -310,7 +312,7 @@ def _to_numbers(lines: _Lines, texts: list[bytes], n_columns: int) -> Weights:
     return numbers.reshape(-1, n_columns)
 
 
-def _first_fault(lines: _Lines, texts: list[bytes], n_columns: int) -> StoreError:
+def _first_fault(lines: _ModelLines, texts: list[bytes], n_columns: int) -> StoreError:
     """Name the first line that is not `n_columns` numbers; one is known to be there."""
     for line, text in enumerate(texts, lines.number - len(texts) + 1):
         row = text.split()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.interop.models import load_model
 from sbm.jobs.progress import Progress
-from sbm.jobs.streaming.arrivals import sources_of
+from sbm.jobs.streaming.positions import sources_at
 from sbm.jobs.training.resume import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
@@ -145,7 +145,7 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "rows_not_learned": record["left"],
         "features": record["seen"]["features"],
         "blocks": record["blocks"],
-        "sources": sources_of(record["sources"]),
+        "sources": sources_at(record["sources"]),
         "settings": record["settings"],
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [],

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError
+from sbm.jobs.engine.engine import Engine, Pauses
+from sbm.jobs.engine.pace import choose_rounds, passes_left
 from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan, Part
 from sbm.jobs.machine.process import return_freed_memory
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.engine import Engine, Pauses
-from sbm.jobs.training.pace import choose_rounds, passes_left
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings
@@ -263,15 +263,16 @@ def _passes(
     watch, all_totals = GapWatch(settings.tol), Totals()
     gaps: list[float] = []
     rounds: list[int] = []
-    free_rows, looks = None, 0
-    n, listed = len(engine.learners), problems[0].listed
+    free: dict[int, int] = {}
+    looks, listed = 0, problems[0].listed
     while len(rounds) < settings.max_passes:
         rounds.append(choose_rounds(settings.rounds, len(engine.plan.parts), rounds, listed=listed))
-        engine.set_pace(rounds[-1], free_rows)
-        totals, free = engine.run_pass(len(rounds))
+        engine.set_pace(rounds[-1], free)
+        totals, found_free = engine.run_pass(len(rounds))
         for one in totals.values():
             all_totals.add(one)
-        free_rows = sum(free.values()) // n
+        # As in a training, all learners have caches of one size.
+        free = dict.fromkeys(found_free, sum(found_free.values()) // len(found_free))
         if seconds_left() < 0:
             break
         gap = sum(one.gap for one in totals.values())

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.reporting.page import LETTERS, to_html
+from sbm.jobs.reporting.markup import LETTERS
+from sbm.jobs.reporting.page import to_html
 from sbm.jobs.reporting.picture import check_picture
 from sbm.jobs.reporting.runlog import RunFigures, read_run
 from sbm.store.files import write_atomically

@@ -1,7 +1,7 @@
 """Train: selective block minimization over a block store (Algorithm 1 of Chang & Roth 2011).
 
 Pass after pass over all blocks, each of which is loaded, merged with the cache, solved and selected
-from (`sbm.jobs.training.engine`), until the free running estimate of the gap says that it may be
+from (`sbm.jobs.engine.engine`), until the free running estimate of the gap says that it may be
 small enough; then a pass of its own certifies the model at fixed W.
 
 All there is to go on from is committed at the end of every pass and now and then inside: whenever

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError, SettingsError
+from sbm.jobs.engine.engine import Engine, Pauses
+from sbm.jobs.engine.learners import Folds, HeldOut
 from sbm.jobs.judging.metrics import BinaryMetrics
 from sbm.jobs.machine.kernels import kernels_of, prepare
 from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.process import peak_bytes, return_freed_memory
 from sbm.jobs.progress import Progress
 from sbm.jobs.train import train
-from sbm.jobs.training.engine import Engine, Pauses
-from sbm.jobs.training.learners import Folds
 from sbm.jobs.training.problem import make_problems
 from sbm.jobs.training.resume import identity, is_finished, refuse_unfinished, same_run
 from sbm.jobs.training.setup import (
@@ -52,7 +52,7 @@ from sbm.store.model import Model
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["tune"]
 
@@ -121,15 +121,15 @@ def tune(
     require_whole(blocks)
     path = place_of(model, blocks)
     few_passes = replace(settings, screen=False)  # so it would not pay
-    job = _make_job(blocks, path, few_passes, values, folds, metric, progress, begin)
-    report = job.cross_validate(resume)
+    validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
+    report = validation.run(resume)
     if picture is not None:
         draw_metric(report, picture)
     limit = settings.time_limit  # of all; the last training gets a moment at least
     limit = None if limit is None else max(0.001, time_left(settings, begin))
     best = replace(settings, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
-    shutil.rmtree(job.folder, ignore_errors=True)
+    shutil.rmtree(validation.folder, ignore_errors=True)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
     }  # fmt: skip
@@ -163,7 +163,7 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
 
 
 @dataclass(frozen=True)
-class _Job:
+class _CrossValidation:
     """A cross-validation as it is asked for and planned."""
 
     store: BlockStore
@@ -189,7 +189,7 @@ class _Job:
             "shape": shape_record(self.store, self.plan, grid.every),
         }  # fmt: skip
 
-    def cross_validate(self, resume: bool | None) -> dict[str, Any]:
+    def run(self, resume: bool | None) -> dict[str, Any]:
         """Train and judge all models, or go on with it, or return what it came to before."""
         record = same_run(self.folder, self.itself) if resume is not False else None
         is_done = record is not None and is_finished(record)
@@ -219,7 +219,7 @@ class _Job:
         settings, grid = self.settings, self.grid
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
-            folds=Folds(grid.n_folds, settings.seed), held_out=grid.held_out,
+            held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
             weights=self.weights, pauses=Pauses(self._is_late),
         )  # fmt: skip
         tuning = Tuning(engine, grid, run, self.itself)
@@ -241,7 +241,7 @@ class _Job:
         return tuning.report()
 
 
-def _make_job(
+def _make_validation(
     store: BlockStore,
     path: Path,
     settings: Settings,
@@ -250,7 +250,7 @@ def _make_job(
     metric: str | None,
     progress: Progress,
     begin: float,
-) -> _Job:
+) -> _CrossValidation:
     """Make the models of a tuning, plan their memory, and see to it that kernels are on disk."""
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
@@ -262,7 +262,7 @@ def _make_job(
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every), store.value_type, progress)
-    return _Job(store, path, settings, grid, weights, plan, progress, begin)
+    return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 
 
 def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress) -> MemoryPlan:

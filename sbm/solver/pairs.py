@@ -1,7 +1,7 @@
 """Weston-Watkins SVM by pairs of classes, as many pairs at a time as there are threads.
 
 A visit of β_ic needs the weights of two classes only, y_i and c (Alber, Zimmert, Dogan & Kloft
-2016). A sweep is therefore a football league: on a match day every class meets one other, the pairs
+2016). A round is therefore a football league: on a match day every class meets one other, the pairs
 of a day share nothing and are solved side by side, and after all days every pair has met once. The
 threads are the caller's; whatever their number, the result is that of one pair after the other.
 """
@@ -19,7 +19,7 @@ from sbm.compiled import load
 from sbm.rows import Rows
 
 __all__ = [
-    "CHUNK", "Fixtures", "PairProblem", "PairSweeps", "PairTotals", "certify_pairs", "count_days",
+    "CHUNK", "Fixtures", "PairProblem", "PairRounds", "PairTotals", "certify_pairs", "count_days",
     "pairs_between", "pairs_of", "solve_pairs",
 ]  # fmt: skip
 
@@ -58,9 +58,9 @@ class PairTotals:
         Visits of single β_ic.
     updates : int
         Visits that changed one.
-    sweeps : int
+    rounds : int
     violation : float
-        Largest projected gradient that the last sweep met.
+        Largest projected gradient that the last round met.
     """
 
     gain: float = 0.0
@@ -68,7 +68,7 @@ class PairTotals:
     visits: int = 0
     pair_visits: int = 0
     updates: int = 0
-    sweeps: int = 0
+    rounds: int = 0
     violation: float = 0.0
 
 
@@ -130,7 +130,7 @@ def pairs_between(n: int, m: int, day: int) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Fixtures:
-    """Who meets whom in a sweep, and where a class has its weights and variables.
+    """Who meets whom in a round, and where a class has its weights and variables.
 
     Attributes
     ----------
@@ -193,17 +193,17 @@ class PairProblem:
 
 
 @dataclass(frozen=True)
-class PairSweeps:
-    """How the pairs are swept over.
+class PairRounds:
+    """How the rounds over all pairs are to go.
 
     Attributes
     ----------
     rounds : int
-        Most sweeps.
+        Most of them.
     state : ndarray, shape (1,), uint64, changed in place
         Random generator; any number will do.
     inner_tol : float
-        End after a first sweep whose largest violation is not above.
+        End after a first one whose largest violation is not above.
     block : int
         Rows with home == block count towards the gap estimate.
     sigma : float
@@ -234,11 +234,11 @@ def solve_pairs(
     problem: PairProblem,
     home: npt.NDArray[np.int32],
     score: npt.NDArray[np.float32],
-    how: PairSweeps,
+    how: PairRounds,
 ) -> PairTotals:
-    """Run bounded sweeps over all β of a working set; change β and W in place.
+    """Visit all β of a working set, in several rounds at most; change β and W in place.
 
-    A sweep takes the match days in a fresh random order, and ends one before the next begins.
+    A round takes the match days in a fresh random order, and ends one before the next begins.
     Nothing that comes out depends on `how.spread` and `how.tasks`.
 
     Parameters
@@ -248,7 +248,7 @@ def solve_pairs(
     score : ndarray, shape (n,), float32, in place
         Cache score: the largest of the scores of the row's β, each at its last visit; -inf for
         rows with cost 0.
-    how : PairSweeps
+    how : PairRounds
 
     Returns
     -------
@@ -256,15 +256,15 @@ def solve_pairs(
     """
     league = _League(problem, home == how.block, how.sigma, how.chunk, how.ahead)
     totals = PairTotals()
-    for sweep in range(how.rounds):
+    for number in range(how.rounds):
         random = np.random.default_rng(int(how.state[0]))
         seed, how.state[0] = random.integers(2**64, size=2, dtype=np.uint64)
-        league.sweep(random.permutation(league.n_days), seed, how.spread, how.tasks, totals)
-        if totals.violation == 0.0 or (sweep == 0 and totals.violation <= how.inner_tol):
+        league.play_all(random.permutation(league.n_days), seed, how.spread, how.tasks, totals)
+        if totals.violation == 0.0 or (number == 0 and totals.violation <= how.inner_tol):
             break
         league.counted[:] = False  # what is left of the gap is not met for the first time
     totals.visits = totals.pair_visits // max(1, len(problem.costs) - 1)
-    if totals.sweeps > 0:
+    if totals.rounds > 0:
         score[league.order] = league.score
     return totals
 
@@ -289,7 +289,7 @@ def certify_pairs(
     marks : ndarray, shape (n,), uint8, in place
         1 is set where a variable of the row is above 0, and 2 where one is inside its bounds.
     spread, tasks : callable, int
-        As of `PairSweeps`.
+        As of `PairRounds`.
 
     Returns
     -------
@@ -301,7 +301,7 @@ def certify_pairs(
 
 
 class _League:
-    """The rows of a working set in class order, and the sweeps over them.
+    """The rows of a working set in class order, and the rounds over them.
 
     What a visit reads of its row beside nonzeros and β lies in class order too: a pair reads it
     from front to back.
@@ -340,7 +340,7 @@ class _League:
         self._loads = np.where(costs > 0, nonzeros + VISIT * self._visited, 0)
         self._scratch = np.empty(n, np.int32)
 
-    def sweep(
+    def play_all(
         self,
         days: npt.NDArray[np.int64],
         seed: np.uint64,
@@ -360,7 +360,7 @@ class _League:
             totals.gap += float(gap)
             totals.pair_visits += int(visits)
             totals.updates += int(updates)
-        totals.sweeps += 1
+        totals.rounds += 1
         totals.violation = float(worst)
 
     def certify(

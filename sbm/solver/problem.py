@@ -20,7 +20,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.losses import Loss
-from sbm.solver.pairs import PairProblem, PairSweeps, solve_pairs
+from sbm.solver.pairs import PairProblem, PairRounds, solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = [
     "MultiProblem",
     "OneClass",
     "Problem",
-    "Sweeps",
+    "Rounds",
     "decide",
     "mean_square",
     "rows_ahead",
@@ -56,17 +56,17 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass
-class Sweeps:
-    """How a working set is to be swept, and the scratch for it.
+class Rounds:
+    """How the rounds over a working set are to go, and the scratch for them.
 
     Attributes
     ----------
     block : int
         Rows of this block count towards the gap estimate.
     rounds, chunk : int
-        Most sweeps; rows that are visited together.
+        Most rounds; rows that are visited together.
     inner_tol : float
-        End after a first sweep whose largest violation is not above.
+        End after a first round whose largest violation is not above.
     state : ndarray, shape (1,), uint64
         Random generator of the kernels.
     active : ndarray, shape (n,), int32
@@ -153,13 +153,13 @@ class Problem:
         constants = (self.loss.squared,) if self.loss.kernel == "svc" else ()
         return (self.positive, *costs, self.bias, *constants)
 
-    def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
-        """Sweep over a working set; change its variables and scores, and W.
+    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+        """Visit a working set in rounds; change its variables and scores, and W.
 
         Returns
         -------
         ndarray, shape (5,), float64
-            Rise of Σ d_i; gap of the block's rows at their first visit; visits; updates; sweeps.
+            Rise of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
 
         Raises
         ------
@@ -346,8 +346,8 @@ class OneClass:
         """
         self._level[0] = np.quantile(decide(rows, W, 0.0), self.nu)
 
-    def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
-        """Sweep over a working set, then move ρ; see `Problem.solve`."""
+    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+        """Visit a working set in rounds, then move ρ; see `Problem.solve`."""
         assert isinstance(work.alpha, DenseSet)
         n, stats, weights = work.n, np.zeros(5), _first(work.weights, work.n)
         self._scale = self._scale or mean_square(
@@ -507,8 +507,8 @@ class MultiProblem:
         """Length of scratch with an entry a class: above their number, and a multiple of 16."""
         return (self.n_outputs // 16 + 1) * 16
 
-    def solve(self, work: WorkingSet, W: Weights, how: Sweeps) -> npt.NDArray[np.float64]:
-        """Sweep over a working set; see `Problem.solve`.
+    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+        """Visit a working set in rounds; see `Problem.solve`.
 
         Returns
         -------
@@ -532,9 +532,9 @@ class MultiProblem:
         return _finite(stats)
 
     def _solve_pairs(
-        self, work: WorkingSet, pool: ListPool, W: Weights, how: Sweeps
+        self, work: WorkingSet, pool: ListPool, W: Weights, how: Rounds
     ) -> npt.NDArray[np.float64]:
-        """Sweep by pairs of classes, which needs weights by classes and all variables of a row."""
+        """Visit pairs of classes, which needs weights by classes and all variables of a row."""
         n = work.n
         rows = Rows(
             work.starts[:n], work.lengths[:n], work.arena.indices, work.arena.values, work.y[:n],
@@ -543,14 +543,14 @@ class MultiProblem:
         beta = pool.spread(n, self.n_outputs)
         by_class = np.ascontiguousarray(W.T)
         problem = PairProblem(rows, beta, by_class, self.costs, self.bias)
-        sweeps = PairSweeps(
+        pair_rounds = PairRounds(
             how.rounds, how.state, how.inner_tol, how.block, how.sigma, spread=how.spread,
             tasks=how.tasks,
         )  # fmt: skip
-        totals = solve_pairs(problem, work.home[:n], work.score[:n], sweeps)
+        totals = solve_pairs(problem, work.home[:n], work.score[:n], pair_rounds)
         W[:] = by_class.T
         pool.gather(beta, work.home[:n])
-        stats = [totals.gain, totals.gap, totals.visits, totals.updates, totals.sweeps, 0.0]
+        stats = [totals.gain, totals.gap, totals.visits, totals.updates, totals.rounds, 0.0]
         return _finite(np.array(stats))
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:

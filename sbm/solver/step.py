@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem, Sweeps, squared_norm
+from sbm.solver.problem import AnyProblem, Rounds, squared_norm
 
 __all__ = ["Screen", "Solver", "Step", "Totals"]
 
@@ -120,7 +120,7 @@ class Solver:
     working : WorkingSet
         Its cache may hold rows already.
     rounds : int
-        Most sweeps a step.
+        Most rounds a step.
     policy : str
         A key of `POLICIES`.
     seed : int
@@ -263,7 +263,7 @@ class Solver:
         n = self.working.n
         chunk = _chunk(n)
         order = self._order[: -(-n // chunk)]
-        how = Sweeps(
+        how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
             self._spread, self._tasks, self._count_active, self.sigma,
         )  # fmt: skip

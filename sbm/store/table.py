@@ -73,7 +73,7 @@ def read_table(
         The header is none, or quotes do not match.
     """
     with unpacked(source) as stream:
-        lines = _Lines(io.BufferedReader(stream), source.name, 8 * largest_row)
+        lines = _TextLines(io.BufferedReader(stream), source.name, 8 * largest_row)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         records = _records(reader, source.name)
         names = next(records, (1, []))[1]
@@ -91,7 +91,7 @@ def _place(name: str, batch: list[_Record], row: int) -> str:
     return f"{name}:{batch[row][0]}"
 
 
-class _Lines:
+class _TextLines:
     """Lines of text, none longer than there is room for, counted."""
 
     def __init__(self, stream: io.BufferedReader, name: str, largest: int) -> None:
@@ -132,7 +132,7 @@ def _records(reader: Any, name: str) -> Iterator[_Record]:
             yield line, cells
 
 
-def _batch(records: Iterator[_Record], lines: _Lines, width: int) -> list[_Record]:
+def _batch(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
     """Take as many records as make a piece."""
     batch: list[_Record] = []
     begin = lines.n_characters

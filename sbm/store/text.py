@@ -207,7 +207,7 @@ class _Digested:
         self._source.sha256 = self._hash.hexdigest()
 
 
-class _Counted:
+class _CountedFile:
     """The bytes of a live file, counted; how a pipe begins is noted."""
 
     def __init__(self, file: LiveFile, source: Source) -> None:
@@ -285,7 +285,7 @@ def is_packed(name: str) -> bool:
 
 
 @dataclass
-class _Piece:
+class _TextPiece:
     source: Source
     text: Bytes
     size: int
@@ -300,7 +300,7 @@ def _read_pieces(
     largest_line: int,
     patience: Patience | None,
     is_last: bool,
-) -> Generator[_Piece]:
+) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
     raw = _open(source.name, patience)
     try:
@@ -389,7 +389,7 @@ def _go_on(
         stream = go_to(source.place, stream, source.name, patience)
     elif source.name == "-" or is_pipe(file):
         head, source.head = source.head, b""
-        stream = _Counted(live, source)
+        stream = _CountedFile(live, source)
         again, stream = is_replay(stream, head, patience)
         if head and not source.head:  # nothing came: it is where it was
             source.head, stream = head, put_back(source.rest, stream)
@@ -403,7 +403,7 @@ def _go_on(
             else:
                 stream = go_to(source.place, stream, source.name, patience)
     else:
-        stream = _Counted(live, source)
+        stream = _CountedFile(live, source)
         if source.place.text:
             stream = go_to(source.place, stream, source.name, patience, file)
     place, source.rest = source.place, b""
@@ -431,15 +431,15 @@ def _cut(
     buffers: Buffers,
     largest_line: int,
     patience: Patience | None,
-) -> Iterator[_Piece]:
+) -> Iterator[_TextPiece]:
     capacity = PIECE
     text = buffers.take(capacity + SPARE, np.uint8)
     size, tail = 0, source.place.tail
 
-    def piece(end: int) -> _Piece:
+    def piece(end: int) -> _TextPiece:
         nonlocal tail
         tail = (tail + text[max(0, end - TAIL) : end].tobytes())[-TAIL:]
-        return _Piece(source, text, end, source.read, tail)
+        return _TextPiece(source, text, end, source.read, tail)
 
     while True:
         try:
@@ -544,7 +544,7 @@ class _Parser(Generic[T]):
         self._dtype, self._skip = dtype, skip
         self._local = threading.local()
 
-    def __call__(self, piece: _Piece) -> tuple[ParsedText, T]:
+    def __call__(self, piece: _TextPiece) -> tuple[ParsedText, T]:
         """Return what was parsed, good for its counts and errors only, and what became of it."""
         room = getattr(self._local, "room", None)
         if room is None:
@@ -602,7 +602,7 @@ def convert_sources(
     """
     buffers = Buffers(PIECE + SPARE)
     task = _Parser(buffers, parse, convert, dtype, skip)
-    flight: deque[tuple[_Piece, Future[tuple[ParsedText, T]]]] = deque()
+    flight: deque[tuple[_TextPiece, Future[tuple[ParsedText, T]]]] = deque()
     coming = deque(sources)
     while coming and not (patience is not None and patience.gave_up):
         source = coming.popleft()
@@ -631,7 +631,7 @@ def convert_sources(
 
 
 @contextlib.contextmanager
-def _closed(pieces: Generator[_Piece], patience: Patience | None) -> Iterator[None]:
+def _closed(pieces: Generator[_TextPiece], patience: Patience | None) -> Iterator[None]:
     """Close pieces that are not all wanted; who waits for more of them gives up."""
     try:
         yield
@@ -644,7 +644,7 @@ def _closed(pieces: Generator[_Piece], patience: Patience | None) -> Iterator[No
 
 
 def _take(
-    piece: _Piece,
+    piece: _TextPiece,
     task: "Future[tuple[ParsedText, T]]",
     skip: bool,
     explain: Callable[[TextError], str],

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,119 +19,56 @@ from sbm.distributed.comm import Comm
 from sbm.distributed.moving import MovingBlocks
 from sbm.errors import DataError, StoreError
 from sbm.jobs.classblocks.data import SortedRows
-from sbm.jobs.classblocks.plan import ClassPlan, Piece, cut_meeting, plan_classes
-from sbm.jobs.classblocks.schedule import Meeting, Schedule, deal_classes, make_schedule
-from sbm.jobs.machine.limits import system_limit
+from sbm.jobs.classblocks.division import Division, Field, MeetingPart
+from sbm.jobs.engine.pace import choose_rounds
+from sbm.jobs.engine.passes import Seconds
 from sbm.jobs.machine.prefetch import loading_thread, prefetched
 from sbm.jobs.machine.process import peak_bytes, resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.pace import choose_rounds
-from sbm.jobs.training.passes import Seconds
-from sbm.jobs.training.problem import make_problems
+from sbm.jobs.training.ranks import folder_of
 from sbm.jobs.training.resume import Ledger
-from sbm.jobs.training.setup import time_left
+from sbm.jobs.training.setup import run_folder, time_left
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate
-from sbm.solver.pairs import Fixtures, PairProblem, PairSweeps, certify_pairs, solve_pairs
-from sbm.solver.problem import TOO_LARGE, MultiProblem, squared_norm
+from sbm.solver.pairs import PairProblem, PairRounds, certify_pairs, solve_pairs
+from sbm.solver.problem import TOO_LARGE, squared_norm
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.run import Run
 
-__all__ = ["Division", "Job", "Part", "Training", "divide", "parts_of"]
+__all__ = ["ClassJob", "Epochs"]
 
 Floats = npt.NDArray[np.float64]
 Int32s = npt.NDArray[np.int32]
 
-# Sweeps over the pairs of a meeting where ``rounds`` is ``auto``; more would polish what the next
+# Over the pairs of a meeting, where ``rounds`` is ``auto``; more would polish what the next
 # meetings undo.
-SWEEPS = 2
+ROUNDS = 2
 SUPPORT, FREE = 1, 2  # of kernels/class_pairs.py
 
 
-# ---------------------------------------------------------------------- what all know alike
-
-
 @dataclass(frozen=True)
-class Division:
-    """What all processes know alike: the problem, and who meets whom.
+class ClassJob:
+    """What a training by blocks of classes is asked to do, and with whom.
 
     Attributes
     ----------
-    problem : MultiProblem
-    n_weights : int
-        Of a class.
-    classes : list of ndarray of int32
-        Of each block.
-    column : ndarray, shape (n_classes,), int32
-        Number of each class in its block.
-    rows : list of int
-        Rows of each block.
-    schedule : Schedule
-    plan : ClassPlan
-    """
-
-    problem: MultiProblem
-    n_weights: int
-    classes: list[Int32s]
-    column: Int32s
-    rows: list[int]
-    schedule: Schedule
-    plan: ClassPlan
-
-    @property
-    def n_classes(self) -> int:
-        """Classes of all blocks."""
-        return len(self.column)
-
-    def needed_at(self, rank: int) -> set[int]:
-        """Return the blocks that ever take part in a meeting in a process."""
-        return {b for _, meeting in self.schedule.meetings(rank) for b in meeting.blocks}
-
-
-def divide(store: BlockStore, settings: Settings, comm: Comm) -> Division:
-    """Divide the classes of a store.
-
-    Raises
-    ------
-    SbmError
-        The settings do not fit the store, or the memory bound is too small.
-    """
-    (problem,) = make_problems(settings, store)
-    assert isinstance(problem, MultiProblem)
-    assert settings.class_blocks is not None
-    counts = store.label_counts
-    classes = deal_classes(counts, settings.class_blocks)
-    sizes = [len(mine) for mine in classes]
-    column = np.empty(len(counts), np.int32)
-    for mine in classes:
-        column[mine] = np.arange(len(mine))
-    rows = [sum(counts[c] for c in mine) for mine in classes]
-    schedule = make_schedule(len(classes), comm.size, rows)
-    n_weights = store.n_features + (problem.bias > 0)
-    limit = system_limit()
-    bounds = comm.gather([settings.mem_bytes, math.inf if limit is None else limit.size])
-    plan = plan_classes(store, int(bounds.min()), schedule, sizes, n_weights)
-    return Division(problem, n_weights, classes, column, rows, schedule, plan)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a training is asked to do, and with whom.
-
-    Attributes
-    ----------
+    store : BlockStore
+    path : Path
+        Of the model.
     settings : Settings
     comm : Comm
     is_stopped : callable
         Whether somebody wants it to end.
     progress : Progress
     begin : float
-        When it began.
+        When it began, by `time.perf_counter`.
     itself : dict
-        Its identity.
+        What tells it from others, in every commit.
     """
 
+    store: BlockStore
+    path: Path
     settings: Settings
     comm: Comm
     is_stopped: Callable[[], bool]
@@ -138,127 +76,40 @@ class Job:
     begin: float
     itself: dict[str, Any]
 
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a meeting.
-
-    Attributes
-    ----------
-    number : int
-        Under which the run keeps its variables.
-    round : int
-    pair : int
-        Number of the meeting among those of all processes.
-    cut : int
-        Number of the piece among those of the meeting.
-    meeting : Meeting
-    piece : Piece
-    """
-
-    number: int
-    round: int
-    pair: int
-    cut: int
-    meeting: Meeting
-    piece: Piece
+    @property
+    def folder(self) -> Path:
+        """Where the run of this process is."""
+        return folder_of(run_folder(self.path), self.comm)
 
 
-def parts_of(division: Division, rows: SortedRows, rank: int) -> list[Part]:
-    """Cut the meetings in a process into pieces, in their order."""
-    parts: list[Part] = []
-    pair = 0
-    for number, meetings in enumerate(division.schedule.rounds):
-        for meeting in meetings:
-            sides = [rows.chunks[block] for block in meeting.blocks]
-            if meeting.rank == rank and any(sides):
-                for cut, piece in enumerate(cut_meeting(division.plan, sides)):
-                    parts.append(Part(len(parts), number, pair, cut, meeting, piece))
-            pair += 1
-    return parts
-
-
-@dataclass(frozen=True)
-class _Field:
-    """The rows and classes of a meeting, by numbers of their own.
-
-    Attributes
-    ----------
-    rows : Rows
-        `y` counts the classes of the first block and then those of the second.
-    classes : ndarray, shape (n_classes here,), int32
-        Their codes.
-    others : ndarray, shape (2, n_columns), int32
-        Of rows of the first and of the second block: class of each column of variables.
-    n_first : int
-        Classes of the first block.
-    fixtures : Fixtures
-    """
-
-    rows: Rows
-    classes: Int32s
-    others: Int32s
-    n_first: int
-    fixtures: Fixtures
-
-    @classmethod
-    def of(
-        cls, blocks: Sequence[Int32s], places: Sequence[Int32s], rows: Rows, column: Int32s
-    ) -> _Field:
-        """Number the classes of one block or two, at these rows of W."""
-        first, second = blocks[0], blocks[-1]
-        fixtures = Fixtures.between(*places) if len(blocks) == 2 else Fixtures.within(*places)
-        others = np.zeros((2, max(len(first), len(second))), np.int32)
-        others[0, : len(second)], others[1, : len(first)] = second, first
-        code = np.zeros(len(column), np.int32)
-        code[second] = (len(first) if len(blocks) == 2 else 0) + column[second]
-        code[first] = column[first]
-        mine = replace(rows, y=code[rows.y])
-        return cls(mine, np.concatenate(blocks), others, len(first), fixtures)
-
-    def spread(self, alpha: Lists, column: Int32s) -> Floats:
-        """Return lists of variables as a table, shape (n_rows, n_columns), zeros included."""
-        beta = np.zeros((len(self.rows), self.others.shape[1]))
-        beta[np.repeat(np.arange(len(self.rows)), alpha.counts), column[alpha.outputs]] = (
-            alpha.values
-        )
-        return beta
-
-    def gather(self, beta: Floats) -> Lists:
-        """Undo `spread`; the outputs are codes of classes."""
-        row, column = np.nonzero(beta)
-        side = (self.rows.y >= self.n_first).astype(np.intp)
-        counts = np.bincount(row, minlength=len(beta))
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        return Lists(offsets, self.others[side[row], column], beta[row, column])
-
-
-# ------------------------------------------------------------------------------------ training
-
-
-class Training:
-    """The loop of one process.
+class Epochs:
+    """The epochs of one process, one after the other.
 
     Parameters
     ----------
-    job : Job
+    job : ClassJob
     division : Division
     rows : SortedRows
-    parts : list of Part
+    parts : list of MeetingPart
     run : Run
     """
 
     def __init__(
-        self, job: Job, division: Division, rows: SortedRows, parts: list[Part], run: Run
+        self,
+        job: ClassJob,
+        division: Division,
+        rows: SortedRows,
+        parts: list[MeetingPart],
+        run: Run,
     ) -> None:
         self.job, self.division, self.rows, self.run_files = job, division, rows, run
         self.parts, self.comm, self.settings = parts, job.comm, job.settings
         self.schedule = division.schedule
         self.home = [b for b, at in enumerate(self.schedule.home) if at == self.comm.rank]
-        self.n_pairs = sum(map(len, self.schedule.rounds))
+        self.n_pairs = sum(map(len, self.schedule.days))
         self.W, self.W_alpha = self._no_weights(), self._no_weights()
-        most = max((part.piece.rows for part in parts), default=0)
-        nnz = max((part.piece.nnz for part in parts), default=0)
+        most = max((part.rows for part in parts), default=0)
+        nnz = max((part.nnz for part in parts), default=0)
         arena = Arena.of(2 * nnz + SPARE, rows.store.value_type)
         self._buffers = [(arena.room(most), offset) for offset in (0, nnz)]
         self._place = {  # of a chunk's rows: their block, and the first one's number there
@@ -293,7 +144,7 @@ class Training:
         ledger, settings = self.ledger, self.settings
         before, begun = asdict(self.seconds), ledger.totals.visits
         ledger.passes += 1
-        ledger.rounds.append(_sweeps(settings.rounds, ledger.rounds))
+        ledger.rounds.append(_rounds(settings.rounds, ledger.rounds))
         gap = self._epoch()
         norms = self._by_class(lambda w, _: squared_norm(w))
         dual = self.dual_sum - 0.5 * math.fsum(norms)
@@ -321,35 +172,35 @@ class Training:
         self.ledger.totals.updates += int(updates)
         return gap
 
-    def _solve(self, part: Part, rows: Rows, alpha: Lists) -> tuple[float, float, int, int]:
-        """Sweep over a piece, and keep its variables; return gain, gap, visits and updates."""
+    def _solve(self, part: MeetingPart, rows: Rows, alpha: Lists) -> tuple[float, float, int, int]:
+        """Solve a part, and keep its variables; return gain, gap, visits and updates."""
         here = self._field(part, rows)
         beta = here.spread(alpha, self.division.column)
         seeds = [self.settings.seed, self.ledger.passes, part.pair, part.cut]
         state = np.random.SeedSequence(seeds).generate_state(1, np.uint64).astype(np.uint64)
-        how = PairSweeps(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
+        how = PairRounds(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
         home, score = np.zeros(len(rows), np.int32), np.empty(len(rows), np.float32)
         totals = solve_pairs(self._meeting(here, beta), home, score, how)
         self.run_files.store(part.number, here.gather(beta))
         return totals.gain, totals.gap, totals.pair_visits, totals.updates
 
-    def _meeting(self, here: _Field, beta: Floats) -> PairProblem:
-        """Return the problem of the pairs of classes of a piece."""
+    def _meeting(self, here: Field, beta: Floats) -> PairProblem:
+        """Return the problem of the pairs of classes of a part."""
         problem = self.division.problem
         costs = problem.costs[here.classes]
         return PairProblem(here.rows, beta, self.W.table, costs, problem.bias, here.fixtures)
 
-    def _field(self, part: Part, rows: Rows) -> _Field:
-        """Return the rows and classes of a piece by their own numbers."""
+    def _field(self, part: MeetingPart, rows: Rows) -> Field:
+        """Return the rows and classes of a part by their own numbers."""
         blocks = part.meeting.blocks
         classes = [self.division.classes[block] for block in blocks]
         places = [self.W.place(block) for block in blocks]
-        return _Field.of(classes, places, rows, self.division.column)
+        return Field.of(classes, places, rows, self.division.column)
 
-    # ---------------------------------------------------------------------- rounds of an epoch
+    # ------------------------------------------------------------------------ days of an epoch
 
-    def _visit(self, *weights: MovingBlocks) -> Iterator[tuple[Part, Rows, Lists]]:
-        """Yield this process's pieces with rows and variables; weights travel meanwhile.
+    def _visit(self, *weights: MovingBlocks) -> Iterator[tuple[MeetingPart, Rows, Lists]]:
+        """Yield this process's parts with rows and variables; weights travel meanwhile.
 
         In the end all are at home again.
         """
@@ -359,27 +210,27 @@ class Training:
             for one in loaded:
                 self.seconds.load += one.load_seconds
                 self.seconds.wait += one.wait_seconds
-                at = self._move(at, one.item.round, weights)
+                at = self._move(at, one.item.day, weights)
                 rows, alpha = one.result
                 yield one.item, rows, alpha
-        self._move(at, len(self.schedule.rounds), weights)
-        self.ledger.bytes_read += sum(c.size for part in self.parts for c in part.piece.chunks)
+        self._move(at, len(self.schedule.days), weights)
+        self.ledger.bytes_read += sum(c.size for part in self.parts for c in part.chunks)
         self.seconds.disk = self.rows.store.read_seconds
 
-    def _load(self, part: Part, slot: int, coming: None) -> tuple[Rows, Lists]:
-        """Read a piece, in the thread that reads ahead."""
+    def _load(self, part: MeetingPart, slot: int, coming: None) -> tuple[Rows, Lists]:
+        """Read a part, in the thread that reads ahead."""
         room, offset = self._buffers[slot]
-        rows = self.rows.store.read(part.piece.chunks, room, offset)
+        rows = self.rows.store.read(part.chunks, room, offset)
         return rows, _lists(self.run_files.load(part.number))
 
     def _move(self, at: int, to: int, weights: Sequence[MovingBlocks]) -> int:
-        """Do what is due from one round to another; all processes do so before every round."""
+        """Do what is due from one day to another; all processes do so before every day."""
         with self.seconds.measure("wait"):
-            for number in range(at + 1, to + 1):
+            for day in range(at + 1, to + 1):
                 if self.comm.gather([bool(self.job.is_stopped())]).any():
                     raise KeyboardInterrupt
                 for blocks in weights:
-                    blocks.move(*self.schedule.moves_of(number, self.comm.rank))
+                    blocks.move(*self.schedule.moves_of(day, self.comm.rank))
         return to
 
     def _share(self, sums: Floats) -> None:
@@ -441,7 +292,7 @@ class Training:
         """
         sums = np.zeros((self.n_pairs, 3))
         marks = [np.zeros(n, np.uint8) for n in self.division.rows]
-        self.W_alpha.clear_like(self.W)  # a piece has its places in both
+        self.W_alpha.clear_like(self.W)  # a part has its places in both
         for part, rows, alpha in self._visit(self.W, self.W_alpha):
             sums[part.pair] += self._look(part, rows, alpha, marks)
         self._share(sums)
@@ -464,15 +315,15 @@ class Training:
         )  # fmt: skip
 
     def _look(
-        self, part: Part, rows: Rows, alpha: Lists, marks: Sequence[npt.NDArray[np.uint8]]
+        self, part: MeetingPart, rows: Rows, alpha: Lists, marks: Sequence[npt.NDArray[np.uint8]]
     ) -> Floats:
-        """Return what a piece adds to gap, primal and dual; mark its rows."""
+        """Return what a part adds to gap, primal and dual; mark its rows."""
         here, mine = self._field(part, rows), np.zeros(len(rows), np.uint8)
         sums = certify_pairs(
             self._meeting(here, here.spread(alpha, self.division.column)), self.W_alpha.table, mine,
             spread=self._team.map, tasks=self._threads,
         )  # fmt: skip
-        for chunk, first in zip(part.piece.chunks, _firsts(part.piece.chunks), strict=True):
+        for chunk, first in zip(part.chunks, _firsts(part.chunks), strict=True):
             block, place = self._place[chunk]
             marks[block][place : place + chunk.rows] |= mine[first : first + chunk.rows]
         return sums
@@ -589,9 +440,9 @@ class Training:
         }
 
 
-def _sweeps(setting: int | str, before: Sequence[int]) -> int:
-    """Return the sweeps over each piece in the next epoch."""
-    return SWEEPS if setting == "auto" else choose_rounds(setting, 1, before)
+def _rounds(setting: int | str, before: Sequence[int]) -> int:
+    """Return the rounds over each part in the next epoch."""
+    return ROUNDS if setting == "auto" else choose_rounds(setting, 1, before)
 
 
 def _firsts(chunks: Sequence[Chunk]) -> list[int]:

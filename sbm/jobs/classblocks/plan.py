@@ -1,6 +1,6 @@
 """The memory plan of a training by blocks of classes.
 
-One half of what the bound leaves is for weights, the other half for rows: so the pieces in which
+One half of what the bound leaves is for weights, the other half for rows: so the parts in which
 two blocks are solved, and with them the model, do not depend on how many blocks of weights a
 process holds, which is less the more processes there are.
 """
@@ -16,7 +16,7 @@ from sbm.jobs.machine.memory import BUFFER_ROW, INTERPRETER, OVERHEAD, Shape, ro
 from sbm.settings import format_size
 from sbm.store.blocks import CHUNK_NNZ, NONZERO_BYTES, BlockStore, Chunk
 
-__all__ = ["ClassPlan", "Piece", "cut_meeting", "plan_classes"]
+__all__ = ["ClassPlan", "cut_meeting", "plan_classes"]
 
 # Encoding of rows that are sorted, and encoded variables on their way to the disk.
 ENCODING, UNWRITTEN_BYTES = 16_000_000, 4_000_000
@@ -26,22 +26,6 @@ DECODE_NONZERO = 12
 SORTED_ROW = BUFFER_ROW + 4 + 8 + 8
 # A chunk of sorted rows takes at most this share of what there is for rows.
 CHUNK_SHARE = 16
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of two blocks of classes, or of one, that are solved at a time.
-
-    Attributes
-    ----------
-    chunks : list of Chunk
-        Those of the first block before those of the second.
-    rows, nnz : int
-    """
-
-    chunks: list[Chunk]
-    rows: int
-    nnz: int
 
 
 @dataclass(frozen=True)
@@ -155,10 +139,10 @@ def plan_classes(
     return ClassPlan(room, max(1, room // (CHUNK_SHARE * row)), row, 2 * nonzero, items)
 
 
-def cut_meeting(plan: ClassPlan, sides: Sequence[Sequence[Chunk]]) -> list[Piece]:
-    """Cut the rows of the blocks of a meeting into as few pieces as fit the plan.
+def cut_meeting(plan: ClassPlan, sides: Sequence[Sequence[Chunk]]) -> list[list[Chunk]]:
+    """Cut the rows of the blocks of a meeting into as few parts as fit the plan.
 
-    Every piece has its share of each block, so that pairs of classes meet in all of them.
+    Every part has its share of each block, so that pairs of classes meet in all of them.
 
     Parameters
     ----------
@@ -168,15 +152,13 @@ def cut_meeting(plan: ClassPlan, sides: Sequence[Sequence[Chunk]]) -> list[Piece
 
     Returns
     -------
-    list[Piece]
+    list[list[Chunk]]
+        Of each part, those of the first block before those of the second.
     """
     most = max(map(len, sides))
     least = sum(map(plan.bytes_of, sides)) // plan.room
     for cuts in range(max(1, min(least, most)), most + 1):
         found = [[c for side in sides for c in side[k::cuts]] for k in range(cuts)]
         if cuts == most or max(map(plan.bytes_of, found)) <= plan.room:
-            return [
-                Piece(chunks, sum(c.rows for c in chunks), sum(c.nnz for c in chunks))
-                for chunks in found
-            ]
+            return found
     return []

@@ -1,12 +1,12 @@
 """Which blocks of classes meet when, and in which process.
 
 Weston-Watkins needs the weights of two classes at a time (`sbm.solver.pairs`), so that classes can
-be divided among processes. Single classes would travel far too often; blocks of classes meet in
-rounds as single classes do on match days, and all pairs of classes of two blocks are solved where
-these meet. In the first round of an epoch every block is at home and by itself.
+be divided among processes. Single classes would travel far too often; blocks of classes meet on
+match days as single classes do, and all pairs of classes of two blocks are solved where these meet.
+On the first day of an epoch every block is at home and by itself.
 
 A pair of blocks meets in the same process in every epoch, so its variables never travel; weights
-do. A round begins with as many blocks as possible where they are: of 2 P blocks in P processes each
+do. A day begins with as many blocks as possible where they are: of 2 P blocks in P processes each
 keeps one and sends one. In the end all go home, and the next epoch is like the one before.
 
 What is solved, and in which order each block takes part, depends on the blocks alone, never on the
@@ -48,13 +48,13 @@ class Schedule:
 
     Attributes
     ----------
-    rounds : list of list of Meeting
-        No block takes part in two meetings of a round.
+    days : list of list of Meeting
+        No block takes part in two meetings of a day.
     ranks : list of list of int
-        Process of each block in each round; those of the first round are its homes.
+        Process of each block on each day; those of the first day are its homes.
     """
 
-    rounds: list[list[Meeting]]
+    days: list[list[Meeting]]
     ranks: list[list[int]]
 
     @property
@@ -63,20 +63,20 @@ class Schedule:
         return self.ranks[0]
 
     def moves(self, number: int) -> list[tuple[int, int, int]]:
-        """Return block, source and target of the moves due before a round.
+        """Return block, source and target of the moves due before a day.
 
         Before the one behind the last all go home.
         """
         if number == 0:
             return []
-        after = self.home if number == len(self.rounds) else self.ranks[number]
+        after = self.home if number == len(self.days) else self.ranks[number]
         ends = enumerate(zip(self.ranks[number - 1], after, strict=True))
         return [(block, source, target) for block, (source, target) in ends if source != target]
 
     def moves_of(
         self, number: int, rank: int
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return blocks that leave a process before a round, and where to; that come, and whence.
+        """Return blocks that leave a process before a day, and where to; that come, and whence.
 
         The order is that of the blocks, for all processes.
         """
@@ -87,8 +87,8 @@ class Schedule:
         )
 
     def meetings(self, rank: int) -> list[tuple[int, Meeting]]:
-        """Return the meetings in a process, each with the number of its round."""
-        found = enumerate(self.rounds)
+        """Return the meetings in a process, each with the number of its day."""
+        found = enumerate(self.days)
         return [(k, meeting) for k, some in found for meeting in some if meeting.rank == rank]
 
     def most_blocks(self, rank: int) -> int:
@@ -104,7 +104,7 @@ class Schedule:
 def make_schedule(n_blocks: int, n_ranks: int, work: Sequence[int] | None = None) -> Schedule:
     """Divide the meetings of an epoch among processes.
 
-    In every round the meetings are divided by their number, as evenly as that goes; which process
+    On every day the meetings are divided by their number, as evenly as that goes; which process
     gets which depends on where the blocks are, and then on how much each had to do so far.
 
     Parameters
@@ -122,27 +122,27 @@ def make_schedule(n_blocks: int, n_ranks: int, work: Sequence[int] | None = None
     work = work or [1] * n_blocks
     loads = [0] * n_ranks
     at = [NOWHERE] * n_blocks
-    rounds, ranks = [], []
+    days, ranks = [], []
     for day in range(count_days(n_blocks) if n_blocks > 1 else 0):
         pairs = [(int(a), int(b)) for a, b in pairs_of(n_blocks, day)]
         chosen = _choose_ranks(pairs, at, loads, [work[a] + work[b] for a, b in pairs])
         for (a, b), rank in zip(pairs, chosen, strict=True):
             at[a] = at[b] = rank
             loads[rank] += work[a] + work[b]
-        rounds.append([Meeting(a, b, r) for (a, b), r in zip(pairs, chosen, strict=True)])
+        days.append([Meeting(a, b, r) for (a, b), r in zip(pairs, chosen, strict=True)])
         ranks.append(list(at))
-    # Who does not play on the first day, of an odd number, is where it plays next.
+    # Who has no partner on the first of these days, of an odd number, is where it plays next.
     first = ranks[0] if ranks else [0] * n_blocks
     home = [ranks[1][b] if rank == NOWHERE else rank for b, rank in enumerate(first)]
     ranks[:1] = [home]
-    rounds.insert(0, [Meeting(b, b, rank) for b, rank in enumerate(home)])
-    return Schedule(rounds, [home, *ranks] if n_blocks > 1 else [home])
+    days.insert(0, [Meeting(b, b, rank) for b, rank in enumerate(home)])
+    return Schedule(days, [home, *ranks] if n_blocks > 1 else [home])
 
 
 def _choose_ranks(
     pairs: Sequence[tuple[int, int]], at: Sequence[int], loads: Sequence[int], work: Sequence[int]
 ) -> list[int]:
-    """Return the process of each pair of blocks of a round.
+    """Return the process of each pair of blocks of a day.
 
     Pairs whose blocks are together stay. Of the others, those with the fewest processes left that
     hold one of their blocks come first: where each process holds one block of two pairs, the pairs

@@ -1,10 +1,10 @@
 """Train Weston-Watkins by blocks of classes, which processes divide among themselves.
 
-An epoch is a sweep over all pairs of classes (Alber, Zimmert, Dogan & Kloft 2016): blocks of
-classes meet in rounds (`sbm.jobs.classblocks.schedule`), and where two meet, all pairs of their
-classes are solved. Weights travel between processes; the variables of a pair of classes stay where
-it meets. Every process has a copy of the rows, sorted by blocks of classes, and reads those of a
-meeting piece by piece.
+In an epoch all pairs of classes are solved (Alber, Zimmert, Dogan & Kloft 2016): blocks of classes
+meet on match days (`sbm.jobs.classblocks.schedule`), and where two meet, all pairs of their classes
+are. Weights travel between processes; the variables of a pair of classes stay where it meets. Every
+process has a copy of the rows, sorted by blocks of classes, and reads those of a meeting part by
+part.
 
 The gap of Weston-Watkins is a sum over rows and other classes, so it is certified in the same way,
 pair by pair at fixed W: no process ever holds all weights, but the first one, to write the model.
@@ -22,10 +22,14 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sbm.distributed.comm import Comm
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.classblocks.data import sorted_rows
-from sbm.jobs.classblocks.epochs import Division, Job, Part, Training, divide, parts_of
+from sbm.jobs.classblocks.data import SortedRows, sorted_rows
+from sbm.jobs.classblocks.division import Division, MeetingPart, divide, parts_of
+from sbm.jobs.classblocks.epochs import ClassJob, Epochs
 from sbm.jobs.classblocks.plan import UNWRITTEN_BYTES
 from sbm.jobs.machine.kernels import prepare
 from sbm.jobs.machine.process import peak_bytes
@@ -35,7 +39,6 @@ from sbm.jobs.training.ranks import (
     Status,
     common_record,
     finished_model,
-    folder_of,
     forget_others,
     one_first,
     runs_of_others,
@@ -75,8 +78,8 @@ def train_class_blocks(
         With `class_blocks`.
     comm : Comm
     resume, is_stopped, progress : see `sbm.jobs.train.train`
-        `is_stopped` is asked before each round; what was done since the end of the last epoch is
-        lost then.
+        `is_stopped` is asked before each match day; what was done since the end of the last epoch
+        is lost then.
     begin : float, optional
         When the training began, by ``time.perf_counter``.
 
@@ -102,11 +105,12 @@ def train_class_blocks(
         "processes": comm.size,
         "shape": {"class_blocks": settings.class_blocks, "room": division.plan.room},
     }
-    folder, status = folder_of(run_folder(path), comm), Status(run_folder(path), comm)
+    job = ClassJob(store, path, settings, comm, is_stopped, progress, begin, itself)
+    status = Status(run_folder(path), comm)
     if resume is not False:
         _refuse_other_processes(run_folder(path), comm)
-    record = run_to_go_on_with(folder, itself, settings, resume)
-    record = common_record(comm, folder, record)
+    record = run_to_go_on_with(job.folder, itself, settings, resume)
+    record = common_record(comm, job.folder, record)
     if (finished := finished_model(comm, path, record)) is not None:
         return finished
     progress.note(
@@ -114,37 +118,59 @@ def train_class_blocks(
         f"{division.plan.describe()}"
     )
     one_first(comm, lambda: prepare("class-blocks", store.value_type, progress))
-    job = Job(settings, comm, is_stopped, progress, begin, itself)
-    with (
-        store.in_use(),
-        sorted_rows(
-            store, folder / "rows", division.classes, division.needed_at(comm.rank), division.plan,
-            progress,
-        ) as rows,
-    ):  # fmt: skip
+    with store.in_use(), _rows_of(job, division) as rows:
         parts = parts_of(division, rows, comm.rank)
-        with _open_run(folder, division, parts, record, comm.size > 1) as run:
+        with _open_run(job, division, parts, record) as run:
             status.say("running")
-            training = Training(job, division, rows, parts, run)
-            report = training.run(record)
-            made = time.perf_counter()
-            W = training.collect()
-            del training  # its memory goes to the writing of the model
-            gc.collect()  # it may know itself
-            model = None
-            if W is not None:
-                model = make_model(store, settings, [division.problem], [W], report)
-                model.info["calibration"] = None
-                model.save(path)
-            comm.barrier()  # nobody has finished before there is a model
-            report |= {"model": str(path), "resumed": record is not None, "was_finished": False}
-            report["seconds"]["total"] += time.perf_counter() - made
-            report["peak_rss_bytes"] = int(comm.gather([peak_bytes()]).max())
-            run.log({"event": "end", **report})
-            run.note(report=report, model_crc32=file_checksum(path) if model else None)
-            forget_others(run_folder(path), comm.size)
+            W, report = _learn(Epochs(job, division, rows, parts, run), record)
+            model = _finish(job, division, run, W, report, is_resumed=record is not None)
             status.say("finished", report=report)
     return model, report
+
+
+def _rows_of(job: ClassJob, division: Division) -> AbstractContextManager[SortedRows]:
+    """Sort the rows that this process needs by blocks of classes."""
+    return sorted_rows(
+        job.store, job.folder / "rows", division.classes, division.needed_at(job.comm.rank),
+        division.plan, job.progress,
+    )  # fmt: skip
+
+
+def _learn(
+    epochs: Epochs, record: Mapping[str, Any] | None
+) -> tuple[npt.NDArray[np.float64] | None, dict[str, Any]]:
+    """Train; return all weights, in the first process, and the report."""
+    report = epochs.run(record)
+    begin = time.perf_counter()
+    W = epochs.collect()
+    report["seconds"]["total"] += time.perf_counter() - begin
+    return W, report
+
+
+def _finish(
+    job: ClassJob,
+    division: Division,
+    run: Run,
+    W: npt.NDArray[np.float64] | None,
+    report: dict[str, Any],
+    is_resumed: bool,
+) -> Model | None:
+    """Write the model in the process that has the weights; note in all runs that there is one."""
+    begin, path, comm = time.perf_counter(), job.path, job.comm
+    gc.collect()  # of the epochs, which may know themselves: their memory goes to the writing
+    model = None
+    if W is not None:
+        model = make_model(job.store, job.settings, [division.problem], [W], report)
+        model.info["calibration"] = None
+        model.save(path)
+    comm.barrier()  # nobody has finished before there is a model
+    report |= {"model": str(path), "resumed": is_resumed, "was_finished": False}
+    report["seconds"]["total"] += time.perf_counter() - begin
+    report["peak_rss_bytes"] = int(comm.gather([peak_bytes()]).max())
+    run.log({"event": "end", **report})
+    run.note(report=report, model_crc32=file_checksum(path) if model else None)
+    forget_others(run_folder(path), comm.size)
+    return model
 
 
 def _refuse_other_processes(run: Path, comm: Comm) -> None:
@@ -167,15 +193,15 @@ def _refuse_other_processes(run: Path, comm: Comm) -> None:
 
 
 def _open_run(
-    folder: Path,
+    job: ClassJob,
     division: Division,
-    parts: Sequence[Part],
+    parts: Sequence[MeetingPart],
     record: Mapping[str, Any] | None,
-    is_one_of_many: bool,
 ) -> AbstractContextManager[Run]:
     """Open the run of this process, which keeps the variables of each part of its meetings."""
     resting = sorted(set(division.problem.resting_values))[:MOST_RESTING]
-    n_rows = [part.piece.rows for part in parts]
+    n_rows = [part.rows for part in parts]
     return run_at(
-        folder, record, n_rows, division.n_classes, resting, 0, UNWRITTEN_BYTES, is_one_of_many
+        job.folder, record, n_rows, division.n_classes, resting, 0, UNWRITTEN_BYTES,
+        job.comm.size > 1,
     )  # fmt: skip

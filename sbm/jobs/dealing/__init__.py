@@ -1,1 +1,1 @@
-"""From rows of text to the blocks of a store: ids, labels, the deal, the files."""
+"""From rows of text to the blocks of a store: ids, labels, weights, the deal, the files."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sbm.errors import StoreError
-from sbm.jobs.reporting.page import LETTERS
+from sbm.jobs.reporting.markup import LETTERS
 from sbm.jobs.reporting.picture import make_figures, to_png
 from sbm.jobs.reporting.runlog import PassFigures, RunFigures
 from sbm.store.files import write_atomically

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import StoreError
-from sbm.jobs.streaming.arrivals import sources_of
+from sbm.jobs.streaming.positions import sources_at
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings, format_size
 from sbm.store import arrays as container
@@ -75,9 +75,14 @@ class PassFigures:
         return None if self.accuracy is None else 100 * self.accuracy
 
     @property
+    def certified_gap(self) -> float | None:
+        """The relative gap where it was certified."""
+        return None if self.certificate is None else self.certificate["relative_gap"]
+
+    @property
     def relative_gap(self) -> float | None:
         """Certified, else estimated."""
-        return self.estimate if self.certificate is None else self.certificate["relative_gap"]
+        return self.estimate if self.certificate is None else self.certified_gap
 
 
 @dataclass(frozen=True)
@@ -414,7 +419,7 @@ def _one_behind_the_other(blocks: list[BlockFigures]) -> list[BlockFigures]:
 def _sources(path: Path, folder: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what the model was made from, as it says itself; of a stream, as the commit does."""
     if record.get("kind") == "stream":
-        return [dict(source) for source in sources_of(record["sources"])]
+        return [dict(source) for source in sources_at(record["sources"])]
     model = folder.with_name(folder.name.removesuffix(".run")) if path == folder else path
     if model == folder or not model.is_file():
         return []

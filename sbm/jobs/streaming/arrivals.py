@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.jobs.dealing.coding import CodedText, Labels
+from sbm.jobs.streaming.positions import Positions, Record
 from sbm.rows import Rows
 from sbm.settings import format_number
 from sbm.store.buffers import Buffers
@@ -22,13 +22,9 @@ from sbm.store.live import Patience, Place
 from sbm.store.parsing import ParsedText
 from sbm.store.text import PIECE, Source, convert_sources
 
-__all__ = [
-    "Arrays", "Arrivals", "Block", "Limits", "Needs", "TextOptions", "arrays_of",
-    "sources_of",
-]  # fmt: skip
+__all__ = ["Arrays", "Arrivals", "Block", "Limits", "Needs", "TextOptions", "arrays_of"]
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
-Record: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class Needs:
 
 
 @dataclass
-class _Piece:
+class _CodedPiece:
     """Some rows that were parsed, and where they lie."""
 
     y: npt.NDArray[Any]
@@ -210,9 +206,7 @@ class Arrivals:
         self.ids, self.labels, self.patience = ids, labels, patience
         self._n_fixed = len(labels.values) if labels and fixed else None
         self._unlabelled, self._options = unlabelled, options
-        self._records = [dict(record) for record in position]
-        self._numbers: dict[int, int] = {}  # of a source's record, by its identity
-        self._remember(sources)
+        self._positions = Positions(position, sources)
         self._buffers = Buffers(PIECE)
         self.needs = self.wanted = needs or Needs(labels=self._n_fixed or 0)
         self.error: DataError | None = None
@@ -220,68 +214,22 @@ class Arrivals:
         self._pool = ThreadPoolExecutor(options.parsers, "sbm-parse")
         self._pending = deque(pending)
         self._pieces = self._read()
-        self._piece: _Piece | None = None
-        self._ahead: deque[_Piece] = deque()
+        self._piece: _CodedPiece | None = None
+        self._ahead: deque[_CodedPiece] = deque()
 
     def close(self) -> None:
         """End the threads."""
         self._pieces.close()
         self._pool.shutdown()
 
-    # ------------------------------------------------------------------------------ positions
-
-    def _remember(self, sources: list[Source]) -> None:
-        """Let sources go on where those of the same path ended.
-
-        A file may be given more than once, and others may have been in its place: the last ones
-        count, in their order.
-        """
-        known: dict[str, list[int]] = {}
-        for k, record in enumerate(self._records):
-            known.setdefault(record["path"], []).append(k)
-        given = Counter(source.path for source in sources)
-        known = {path: numbers[-given[path] :] for path, numbers in known.items() if given[path]}
-        for source in sources:
-            if numbers := known.get(source.path):
-                self._go_on(source, numbers.pop(0))
-            else:
-                self._numbers[id(source)] = len(self._records)
-                self._records.append(_record(source, source.place, 0))
-
-    def _go_on(self, source: Source, number: int) -> None:
-        """Let a source go on where that of a record ended."""
-        record = self._records[number]
-        self._numbers[id(source)] = number
-        source.skip = record["skip"]
-        text, lines, rows, skipped = (
-            int(record[name]) for name in ("text", "lines", "rows", "skipped")
-        )
-        source.place = Place(text, lines, rows, skipped, _bytes(record["tail"]))
-        source.earlier = record["earlier"]
-        source.head, source.rest, source.carried = (
-            _bytes(record[name]) for name in ("head", "rest", "carried")
-        )
-
-    def _note(self, piece: _Piece) -> None:
-        """Note where the row behind the last gathered one is."""
-        source = piece.source
-        if source is None:
-            return
-        number = self._numbers[id(source)]
-        place, skip = piece.begin, piece.done
-        if piece.done == len(piece.y) and piece.end is not None:
-            place, skip = piece.end, 0
-        name = self._records[number]["name"]  # as it was given first
-        self._records[number] = {**_record(source, place, skip), "name": name}
-
     # -------------------------------------------------------------------------------- pieces
 
-    def _read(self) -> Generator[_Piece]:
+    def _read(self) -> Generator[_CodedPiece]:
         """Yield what is parsed, piece by piece; some are empty."""
         while self._pending:
             rows = self._pending.popleft()
             indptr = np.concatenate([[0], np.cumsum(rows["lengths"], dtype=np.int64)])
-            yield _Piece(rows["y"], indptr, rows["indices"], rows.get("values"), len(self.ids))
+            yield _CodedPiece(rows["y"], indptr, rows["indices"], rows.get("values"), len(self.ids))
 
         def coded(parsed: ParsedText) -> CodedText:
             return CodedText.of(parsed, self.ids, self._buffers)
@@ -292,14 +240,13 @@ class Arrivals:
             skip=options.skip, largest_line=options.largest_line, patience=self.patience,
         )  # fmt: skip
         for source, text in pieces:
-            if id(source) not in self._numbers:  # the file that replaced one that was followed
+            if source not in self._positions:  # the file that replaced one that was followed
                 self.sources.append(source)
-                self._numbers[id(source)] = len(self._records)
-                self._records.append(_record(source, Place(), 0))
+                self._positions.add(source, Place())
             text.complete(self.ids)
             y, refusal = self._encode(text, source)
             end = source.place if refusal is None and source.place.rows == source.rows else None
-            piece = _Piece(
+            piece = _CodedPiece(
                 y, text.indptr[: len(y) + 1], text.indices, text.values, len(self.ids), source,
                 text, source.before, end,
             )  # fmt: skip
@@ -329,7 +276,7 @@ class Arrivals:
             )
         return codes, None
 
-    def _next(self) -> _Piece | None:
+    def _next(self) -> _CodedPiece | None:
         """Return the next piece, None at the end."""
         if self._ahead:
             return self._ahead.popleft()
@@ -350,7 +297,7 @@ class Arrivals:
             Whether fewer rows are enough where nothing comes for a while.
         """
         needs = self.needs
-        coming: list[_Piece] = []
+        coming: list[_CodedPiece] = []
         left = n_rows
         while left and (piece := self._next()) is not None:
             if piece.end == piece.begin:  # nothing came
@@ -366,7 +313,7 @@ class Arrivals:
         self.is_over = False  # it is noticed again
         return needs if left < n_rows else None
 
-    def _grown(self, needs: Needs, piece: _Piece, first: int, last: int) -> Needs:
+    def _grown(self, needs: Needs, piece: _CodedPiece, first: int, last: int) -> Needs:
         """Return the needs with those of some rows of a piece added."""
         if first == last:
             return needs
@@ -386,10 +333,10 @@ class Arrivals:
             has_values=needs.has_values or (values is not None and bool((values != 1).any())),
         )
 
-    def _labels_in(self, piece: _Piece, first: int, last: int) -> int:
+    def _labels_in(self, piece: _CodedPiece, first: int, last: int) -> int:
         return int(piece.y[first:last].max()) + 1 if self.labels is not None else 0
 
-    def _fitting(self, piece: _Piece, limits: Limits, last: int) -> int:
+    def _fitting(self, piece: _CodedPiece, limits: Limits, last: int) -> int:
         """Return the first row, from those not gathered up to `last`, that was not planned for."""
         planned, first = limits.planned, piece.done
         indptr = piece.indptr[first : last + 1]
@@ -458,17 +405,26 @@ class Arrivals:
         mine = [self._piece, *self._ahead] if self._piece else self._ahead
         left = [p.left for p in mine if p.source is None and p.done < len(p.y)]
         return Block(
-            into.part(0, n), needs, list(self._records), [*left, *self._pending],
+            into.part(0, n), needs, list(self._positions.records), [*left, *self._pending],
             is_last=self.is_over or self.is_outgrown,
             is_cut=self.patience.is_over() and n < limits.rows,
         )  # fmt: skip
 
-    def _put_away(self, piece: _Piece) -> None:
+    def _note(self, piece: _CodedPiece) -> None:
+        """Note where the row behind the last gathered one is."""
+        if piece.source is None:
+            return
+        place, skip = piece.begin, piece.done
+        if piece.done == len(piece.y) and piece.end is not None:
+            place, skip = piece.end, 0
+        self._positions.note(piece.source, place, skip)
+
+    def _put_away(self, piece: _CodedPiece) -> None:
         self._note(piece)
         self._give_back(piece)
         self._piece = None
 
-    def _give_back(self, piece: _Piece) -> None:
+    def _give_back(self, piece: _CodedPiece) -> None:
         if piece.text is not None:
             piece.text.give_back(self._buffers)
 
@@ -486,9 +442,8 @@ class Arrivals:
             if self._piece is None:
                 break
         for source in self.sources:
-            number = self._numbers[id(source)]
-            self._records[number] = {**self._records[number], "rest": _text(source.rest)}
-        return list(self._records), [part for part in parts if len(part["y"])]
+            self._positions.note_rest(source)
+        return list(self._positions.records), [part for part in parts if len(part["y"])]
 
 
 def arrays_of(rows: Rows) -> Arrays:
@@ -499,7 +454,7 @@ def arrays_of(rows: Rows) -> Arrays:
     return arrays if rows.values is None else {**arrays, "values": rows.values[own]}
 
 
-def _take(piece: _Piece, into: Rows, n: int, offset: int, rows: int, nnz: int) -> int:
+def _take(piece: _CodedPiece, into: Rows, n: int, offset: int, rows: int, nnz: int) -> int:
     """Append as many rows of a piece as fit; return their number."""
     first, indptr = piece.done, piece.indptr
     last = int(np.searchsorted(indptr, indptr[first] + nnz, side="right")) - 1
@@ -516,33 +471,3 @@ def _take(piece: _Piece, into: Rows, n: int, offset: int, rows: int, nnz: int) -
     if into.values is not None:
         into.values[to] = 1 if piece.values is None else piece.values[own]
     return taken
-
-
-def _record(source: Source, place: Place, skip: int) -> Record:
-    """Return what to keep of a source to go on from a place, behind some rows, as JSON holds it."""
-    return {
-        "name": source.name, "path": source.path, "text": place.text, "lines": place.lines,
-        "rows": place.rows, "skip": skip, "tail": _text(place.tail), "head": _text(source.head),
-        "rest": _text(source.rest), "carried": _text(source.carried), "skipped": place.skipped,
-        "earlier": source.earlier,
-    }  # fmt: skip
-
-
-def sources_of(position: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return name, rows and refused lines of each source up to a position."""
-    return [
-        {
-            "name": record["name"],
-            "rows": record["earlier"] + record["rows"] + record["skip"],
-            "skipped": record["skipped"],
-        }
-        for record in position
-    ]
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)

@@ -38,14 +38,14 @@ _TYPES = ("ones", "float32", "float64")  # each holds the values of those before
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _DeskPlan:
     """What there is room for."""
 
     size: Size
     value_type: str
     weighted: bool
 
-    def holds(self, other: _Plan, longest: int) -> bool:
+    def holds(self, other: _DeskPlan, longest: int) -> bool:
         """Whether there is room for what another one is for, with rows of so many nonzeros."""
         return (
             self.size.block_rows >= other.size.block_rows
@@ -123,7 +123,7 @@ class Incremental:
         self._needs = Needs(features=n_features, labels=len(labels or ()))
         self._largest = 0  # batch, in rows
         self._totals, self._n_blocks = Totals(), 0
-        self._plan: _Plan | None = None
+        self._plan: _DeskPlan | None = None
         self._desk: _Desk | None = None
         self._state: dict[str, npt.NDArray[Any]] = {}  # of a student that is to be made again
         self._before: Mapping[str, Any] | None = None
@@ -195,7 +195,7 @@ class Incremental:
         if before is not None:
             value_type = max(value_type, before.value_type, key=_TYPES.index)
             weighted = weighted or before.weighted
-        plan = _Plan(self._size(value_type), value_type, weighted)
+        plan = _DeskPlan(self._size(value_type), value_type, weighted)
         if before is None or not before.holds(plan, needs.longest):
             self._plan = before = plan
             self._put_away()
@@ -221,7 +221,7 @@ class Incremental:
     def _problems(self) -> list[AnyProblem]:
         return problems_of(self.settings, _OPTIONS, self.labels)
 
-    def _make_desk(self, plan: _Plan) -> _Desk:
+    def _make_desk(self, plan: _DeskPlan) -> _Desk:
         """Set room aside, and let what learns in it go on where the one before was."""
         settings, size, problems = self.settings, plan.size, self._problems()
         prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())

@@ -66,7 +66,7 @@ class StreamOptions:
                 )
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
-        self.checkpoints  # noqa: B018  refuses what is no interval
+        self.commit_interval  # noqa: B018  refuses what is no interval
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
             self._check_classes(self.classes)
@@ -101,7 +101,7 @@ class StreamOptions:
             raise SettingsError(f"classes is {shown}; two or more different labels are expected")
 
     @property
-    def checkpoints(self) -> tuple[float, int]:
+    def commit_interval(self) -> tuple[float, int]:
         """Seconds and rows between two commits; 0 is never for that reason."""
         text = str(self.checkpoint_every).strip().lower()
         rows = text.removesuffix("s").removesuffix("row").strip()

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, MemoryPlanError
 from sbm.jobs.dealing.coding import Labels
+from sbm.jobs.engine.learners import JUDGED
+from sbm.jobs.engine.passes import Seconds
 from sbm.jobs.machine.kernels import prepare
 from sbm.jobs.machine.limits import less, system_limit
 from sbm.jobs.machine.memory import INTERPRETER
@@ -29,7 +31,6 @@ from sbm.jobs.streaming.arrivals import (
     Needs,
     TextOptions,
     arrays_of,
-    sources_of,
 )
 from sbm.jobs.streaming.opening import Opened
 from sbm.jobs.streaming.plan import (
@@ -39,6 +40,7 @@ from sbm.jobs.streaming.plan import (
     parsers_of,
     plan_stream,
 )  # fmt: skip
+from sbm.jobs.streaming.positions import sources_at
 from sbm.jobs.streaming.progressive import Progressive, row_losses
 from sbm.jobs.streaming.students import (
     Seen,
@@ -48,8 +50,6 @@ from sbm.jobs.streaming.students import (
     shape_of_student,
     student_kernels,
 )  # fmt: skip
-from sbm.jobs.training.learners import JUDGED
-from sbm.jobs.training.passes import Seconds
 from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
 from sbm.rows import Rows
 from sbm.settings import format_number, format_size
@@ -197,7 +197,7 @@ class Stream:
         """Decide how large the next block may be."""
         size, rows = self._plan.size, self.arrivals.needs.rows
         most = min(size.block_rows, max(FIRST_BLOCK, rows))
-        _, every = self.options.checkpoints
+        _, every = self.options.commit_interval
         if every:
             most = min(most, every - rows % every)
         return Limits(most, size.block_nnz, self._plan.planned, lambda: self.is_due(0))
@@ -209,7 +209,7 @@ class Stream:
 
     def is_due(self, rows: int) -> bool:
         """Whether it is time for a commit."""
-        seconds, every = self.options.checkpoints
+        seconds, every = self.options.commit_interval
         late = seconds > 0 and time.monotonic() - self._committed > seconds
         return late or (every > 0 and rows - self._commit_rows >= every)
 
@@ -439,7 +439,7 @@ class Stream:
             "passes": 1,
             "updates": self.totals.updates,
             "rows": self.student.n_rows,
-            "sources": sources_of(self.position),
+            "sources": sources_at(self.position),
             "stream": {
                 "learner": self.options.learner, "blocks": self.n_blocks,
                 "dual": self.student.dual, **self.quality(),

@@ -1,1 +1,1 @@
-"""What trainings share: the passes over blocks, what goes around them, and who takes part."""
+"""What goes around the passes of a training: its problem, its start, its commits, its processes."""

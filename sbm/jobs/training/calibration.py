@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError
+from sbm.jobs.engine.learners import Folds, Group, set_active
 from sbm.jobs.judging.probability import calibrate
-from sbm.jobs.training.learners import Folds, Group, set_active
 from sbm.jobs.training.problem import (
     by_label,
     choose_task,

@@ -6,8 +6,8 @@ import itertools
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sbm.jobs.engine.pace import passes_left
 from sbm.jobs.machine.process import peak_bytes, resident_bytes
-from sbm.jobs.training.pace import passes_left
 from sbm.solver.step import Totals
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["Job", "Start"]
 

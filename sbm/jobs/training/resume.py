@@ -19,7 +19,7 @@ from sbm.store.records import checksum
 from sbm.store.run import RECORD, Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = [
     "Ledger", "bound_before", "identity", "is_finished", "is_of", "refuse_unfinished",

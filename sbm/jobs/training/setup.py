@@ -32,7 +32,7 @@ from sbm.store.model import check_output
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = [
     "as_path", "class_counts", "find_store", "open_run", "place_of", "plan_of", "read_weights",
@@ -289,7 +289,7 @@ def read_weights(
         raise DataError(
             f"{settings.weights} {what}; give a file with a weight a line, for each row"
         )
-    from sbm.jobs.training.weights import RowWeights  # most trainings have none
+    from sbm.jobs.dealing.weights import RowWeights  # most trainings have none
 
     weights = RowWeights(store, settings.weights, folder)
     for problem in problems:

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sbm.errors import StoreError
+from sbm.jobs.engine.engine import FULL_PASS, Engine, Pauses
+from sbm.jobs.engine.learners import HeldOut, set_active
+from sbm.jobs.engine.pace import choose_blocks, choose_rounds
 from sbm.jobs.training.calibration import FOLDS
-from sbm.jobs.training.engine import FULL_PASS, Engine, Pauses
 from sbm.jobs.training.figures import pass_record
 from sbm.jobs.training.job import Job, Start
-from sbm.jobs.training.learners import set_active
-from sbm.jobs.training.pace import choose_blocks, choose_rounds
 from sbm.jobs.training.ranks import any_of, forget_others
 from sbm.jobs.training.resume import Ledger
 from sbm.jobs.training.setup import run_folder, time_left
@@ -61,11 +61,11 @@ class Training:
         job, self.problems = self.job, self.job.share.problems
         self.settings, self.begin = job.settings, job.begin
         n = len(self.problems)
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
         self.engine = Engine(
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
-            job.progress, folds=FOLDS if job.spare else None,
-            held_out=[None] * n + [0] * len(job.spare), weights=job.weights,
-            read_rate=job.read_rate, comm=job.share.adding, own=job.own,
+            job.progress, held_out=held_out, weights=job.weights, read_rate=job.read_rate,
+            comm=job.share.adding, own=job.own,
             pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
@@ -202,11 +202,12 @@ class Training:
         return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
 
     def _set_pace(self) -> None:
-        """Set rounds and cache size of the pass at work."""
-        free = self.ledger.free_rows
-        self.engine.set_pace(
-            self.ledger.rounds[-1], None if free is None else free // len(self.learners)
-        )
+        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
+        free = {}
+        if self.ledger.free_rows is not None:
+            each = self.ledger.free_rows // len(self.learners)
+            free = {learner.number: each for learner in self.engine.learners}
+        self.engine.set_pace(self.ledger.rounds[-1], free)
 
     def rounds(self) -> int:
         """Rounds of the next pass."""

@@ -6,8 +6,10 @@ be gone on with: with another C all alphas are multiplied by C' / C, which leave
 there; new rows start at 0; alphas of rows that are gone are dropped, and W is made anew without.
 """
 
+from __future__ import annotations
+
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,10 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.errors import SettingsError, StoreError
+from sbm.jobs.engine.engine import Engine, ray
+from sbm.jobs.engine.learners import Learner
+from sbm.jobs.engine.passes import Visit
 from sbm.jobs.machine.memory import MemoryPlan, Piece, cut_block
-from sbm.jobs.training.engine import Engine, ray
-from sbm.jobs.training.learners import Learner
-from sbm.jobs.training.passes import Visit
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -99,13 +101,76 @@ def _newest(folder: Path) -> list[Path]:
     return max(every, key=lambda mine: (mine[0] / RECORD).stat().st_mtime_ns, default=[])
 
 
+@dataclass(frozen=True)
+class _EarlierRecord:
+    """What the record of an earlier training says of it; `C` is None where the loss has none."""
+
+    settings: dict[str, Any]
+    C: float | None
+    blocks: list[list[int | None]]
+    files: list[str] | None
+    parts: list[list[list[int]]] | None
+    cuts: Any
+    outputs: list[int]
+    listed: bool
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], folder: Path) -> _EarlierRecord:
+        """Read a record.
+
+        Raises
+        ------
+        StoreError
+            It is of no training that another one can start from.
+        """
+        if record.get("kind") == "stream":
+            raise StoreError(
+                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
+                "--warm-start, or give the model another name with -o"
+            )
+        try:
+            shape, was = record["shape"], record["settings"]
+            found = cls(
+                was, float(was["C"]) if was["loss"] != "one_class" else None,
+                list(shape["blocks"]), shape.get("files"), shape.get("parts"), shape.get("cuts"),
+                list(shape["outputs"]), bool(shape["listed"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{folder} cannot be started from ({error}); an older version wrote it"
+            ) from error
+        if "classes" in record:
+            raise StoreError(
+                f"{folder} has some of the classes of one-vs-rest, which were divided over "
+                f"{record['classes'][1]} processes; start as many to go on, or start over with "
+                "--fresh, without --warm-start"
+            )
+        return found
+
+    def parts_in(self, store: BlockStore) -> list[list[Piece]]:
+        """Return the pieces of each part; older versions noted only into how many each was cut."""
+        if self.parts is not None:
+            return [[Piece(*piece) for piece in part] for part in self.parts]
+        parts = [cut_block(chunks, self.cuts) for chunks in store.chunks[: len(self.blocks)]]
+        return [part.pieces for part in itertools.chain(*parts)]
+
+
 @dataclass
-class _Source:
-    """The run of one process of the earlier training, with its state as of a commit of all."""
+class _Process:
+    """What one process of the earlier training left: a run, and a state as of a commit of all."""
 
     run: Run
     state: dict[str, npt.NDArray[Any]]
     parts: set[int] | None
+
+    @classmethod
+    def reopen(
+        cls, folder: Path, record: dict[str, Any], rows: Sequence[int], lists_of: int | None
+    ) -> _Process:
+        """Read the state; `rows` are those of each part, for each learner."""
+        run, state = Run.reopen(folder, rows, lists_of, record)
+        own = record.get("own")
+        return cls(run, state, None if own is None else set(own))
 
     def has(self, part: int) -> bool:
         """Whether the process had the alphas of a part."""
@@ -186,71 +251,40 @@ class Earlier:
         settings: Settings,
         problems: Sequence[AnyProblem],
     ) -> None:
-        folder, self._store = folders[0], store
-        self.folder = folder
+        self.folder, self._store = folders[0], store
         records = _last_common(folders)
-        record = records[0]
-        if record.get("kind") == "stream":
-            raise StoreError(
-                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
-                "--warm-start, or give the model another name with -o"
-            )
-        try:
-            shape, was = record["shape"], record["settings"]
-            blocks, files = list(shape["blocks"]), shape.get("files")
-            pieces, cuts = shape.get("parts"), shape.get("cuts")
-            outputs, listed = list(shape["outputs"]), bool(shape["listed"])
-            factor = settings.C / float(was["C"]) if was["loss"] != "one_class" else 1.0
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"{folder} cannot be started from ({error}); an older version wrote it"
-            ) from error
-        if "classes" in record:
-            raise StoreError(
-                f"{folder} has some of the classes of one-vs-rest, which were divided over "
-                f"{record['classes'][1]} processes; start as many to go on, or start over with "
-                "--fresh, without --warm-start"
-            )
-        self._refuse_others(was, outputs, listed, settings, problems)
-        self._was = self._find_blocks(blocks, files)
-        if pieces is None:  # of an older version
-            parts = [cut_block(chunks, cuts) for chunks in store.chunks[: len(blocks)]]
-            self._parts = [part.pieces for part in itertools.chain(*parts)]
-        else:
-            self._parts = [[Piece(*piece) for piece in part] for part in pieces]
-        rows = [sum(piece.rows for piece in part) for part in self._parts]
-        self._sources = []
-        for one, of_it in zip(folders, records, strict=True):
-            lists_of = max(outputs) if listed else None
-            run, state = Run.reopen(one, rows * len(outputs), lists_of, of_it)
-            own = of_it.get("own")
-            self._sources.append(_Source(run, state, None if own is None else set(own)))
-        self._outputs = outputs
+        before = _EarlierRecord.of(records[0], self.folder)
+        self._refuse_others(before, settings, problems)
+        self._was = self._find_blocks(before.blocks, before.files)
+        self._parts = before.parts_in(store)
+        self._outputs = before.outputs
+        rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
+        lists_of = max(self._outputs) if before.listed else None
+        self._processes = [
+            _Process.reopen(folder, record, rows, lists_of)
+            for folder, record in zip(folders, records, strict=True)
+        ]
+        factor = 1.0 if before.C is None else settings.C / before.C
         self.is_rescaled = factor != 1.0
         self._factors = [
             factor * ray(float(self._first.of("dual_sum", k)[0]), self._first.of("W", k), factor)
-            for k in range(len(outputs))
+            for k in range(len(self._outputs))
         ]
 
     def _refuse_others(
-        self,
-        was: dict[str, Any],
-        outputs: list[int],
-        listed: bool,
-        settings: Settings,
-        problems: Sequence[AnyProblem],
+        self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         """Notice another problem."""
         for name in ("loss", "task", "schedule", "bias"):
-            now = getattr(settings, name)
-            if was.get(name) != now:
+            was, now = before.settings.get(name), getattr(settings, name)
+            if was != now:
                 raise SettingsError(
-                    f"{self.folder} was trained with {name} {was.get(name)}, now it is {now}; "
+                    f"{self.folder} was trained with {name} {was}, now it is {now}; "
                     "a warm start keeps it, leave out --warm-start to change it"
                 )
-        grown = [problem.n_outputs for problem in problems]
+        outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
-        if listed != problems[0].listed or not as_before:
+        if before.listed != problems[0].listed or not as_before:
             raise SettingsError(
                 f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, now "
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
@@ -282,8 +316,8 @@ class Earlier:
         ]
 
     @property
-    def _first(self) -> _Source:
-        return self._sources[0]
+    def _first(self) -> _Process:
+        return self._processes[0]
 
     def hand_over(self, run: Run, plan: MemoryPlan, own: Sequence[int]) -> None:
         """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
@@ -311,16 +345,16 @@ class Earlier:
         for number, part in enumerate(self._parts):
             begins = itertools.accumulate((piece.rows for piece in part), initial=0)
             for piece, begin in zip(part, begins, strict=False):
-                source = next((one for one in self._sources if one.has(number)), None)
-                if piece.block == self._was.get(block) and source is not None:
-                    alpha = self._of_part(source, k, number).part(begin, piece.rows)
+                process = next((one for one in self._processes if one.has(number)), None)
+                if piece.block == self._was.get(block) and process is not None:
+                    alpha = self._of_part(process, k, number).part(begin, piece.rows)
                     whole.put(self._places(replace(piece, block=block)), alpha)
         return whole
 
-    def _of_part(self, source: _Source, k: int, part: int) -> Alphas:
+    def _of_part(self, process: _Process, k: int, part: int) -> Alphas:
         """Alphas of a part of the earlier training, those of its cached rows included."""
-        alpha = source.run.load(k * len(self._parts) + part)
-        alpha.put(*source.cached(k, part))
+        alpha = process.run.load(k * len(self._parts) + part)
+        alpha.put(*process.cached(k, part))
         return alpha
 
     def _places(self, piece: Piece) -> npt.NDArray[np.int64]:
@@ -353,7 +387,7 @@ class Earlier:
             found = engine.certify()
             engine.replace_weights(found)
             certificate = Certificate.total([one for one, _ in found.values()])
-        self._sources = []  # their memory
+        self._processes = []  # their memory
         return certificate
 
     def _give_weights(self, learner: Learner) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbm.jobs.training.learners import Group, Learner, set_active
+from sbm.jobs.engine.learners import Group, Learner, set_active
 from sbm.jobs.tuning.exam import Exam, Metric
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem

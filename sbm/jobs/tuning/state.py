@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sbm.errors import DataError, StoreError
-from sbm.jobs.training.engine import Engine
-from sbm.jobs.training.learners import Group
-from sbm.jobs.training.pace import choose_cache_rows, choose_rounds
+from sbm.jobs.engine.engine import Engine
+from sbm.jobs.engine.learners import Group
+from sbm.jobs.engine.pace import choose_rounds
 from sbm.jobs.training.problem import label_places, model_labels
 from sbm.jobs.tuning.candidates import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.jobs.tuning.exam import Exam
@@ -106,7 +106,8 @@ class Tuning:
     def run_pass(self) -> None:
         """One pass of all candidates that are in it; those that are far enough rest."""
         self.passes += 1
-        self._set_rounds()
+        self.rounds.append(self._next_rounds())
+        self.engine.set_pace(self.rounds[-1], self._free)
         active = self.active
         for candidate in active:
             # Weights of the first half of the first pass would say little.
@@ -121,20 +122,11 @@ class Tuning:
             candidate.metrics.append(self._figure(candidate))
             self._look_at(candidate, [totals[x.number] for x in candidate.learners])
 
-    def _set_rounds(self) -> None:
+    def _next_rounds(self) -> int:
         """One round a step is enough for the tolerance of folds, and best where it is loose."""
-        n_blocks = len(self.engine.plan.parts)
-        rounds = 1
-        if self.settings.rounds != "auto":
-            rounds = choose_rounds(self.settings.rounds, n_blocks, self.rounds)
-        self.rounds.append(rounds)
-        plan, n = self.engine.plan, len(self.engine.learners)
-        for learner in self.engine.learners:
-            learner.solver.rounds = rounds
-            if self.settings.cache_frac == "auto":
-                free = self._free.get(learner.number)
-                cache_rows = choose_cache_rows(free, plan.part_rows, plan.cache_rows // n)
-                learner.solver.working.cache_rows = cache_rows
+        if self.settings.rounds == "auto":
+            return 1
+        return choose_rounds(self.settings.rounds, len(self.engine.plan.parts), self.rounds)
 
     def go_up(self) -> None:
         """Go up to the next value of C if the largest so far is as good as the best.

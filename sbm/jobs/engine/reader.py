@@ -16,7 +16,7 @@ from sbm.rows import Arena, Rows
 from sbm.store.blocks import BlockStore, Chunk
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["BlockReader"]
 

@@ -15,7 +15,7 @@ from sbm.rows import Rows
 from sbm.solver.problem import decide
 from sbm.solver.step import Solver
 
-__all__ = ["Folds", "Group", "Judge", "Learner", "set_active"]
+__all__ = ["Folds", "Group", "HeldOut", "Judge", "Learner", "set_active"]
 
 JUDGED = 1 << 16  # decision values that are judged at a time
 
@@ -50,6 +50,21 @@ class Folds:
         load("sbm.solver.kernels.folds").assign(
             rows.starts, rows.lengths, rows.indices, bits, self.n, self.seed, block, first, out
         )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which rows learners do without.
+
+    Attributes
+    ----------
+    folds : Folds
+    by_learner : sequence of int or None
+        The fold that each learner, by number, never learns from.
+    """
+
+    folds: Folds
+    by_learner: Sequence[int | None]
 
 
 class Judge(Protocol):

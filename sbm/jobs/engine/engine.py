@@ -26,15 +26,15 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, no_alphas
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.jobs.engine.combine import Combiner, agree_on_unit
+from sbm.jobs.engine.learners import Group, HeldOut, Learner
+from sbm.jobs.engine.pace import choose_cache_rows
+from sbm.jobs.engine.passes import Coming, Own, Pass, Seconds, Visit
+from sbm.jobs.engine.reader import BlockReader
 from sbm.jobs.machine.memory import MemoryPlan
 from sbm.jobs.machine.prefetch import Loaded, loading_thread
 from sbm.jobs.machine.process import resident_bytes, usable_threads
 from sbm.jobs.progress import Progress
-from sbm.jobs.training.combine import Combiner, agree_on_unit
-from sbm.jobs.training.learners import Folds, Group, Learner
-from sbm.jobs.training.pace import choose_cache_rows
-from sbm.jobs.training.passes import Coming, Own, Pass, Seconds, Visit
-from sbm.jobs.training.reader import BlockReader
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
@@ -46,7 +46,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.jobs.training.weights import RowWeights
+    from sbm.jobs.dealing.weights import RowWeights
 
 __all__ = ["FULL_PASS", "Engine", "Pauses"]
 
@@ -99,8 +99,8 @@ class Engine:
     run : Run
         Keeps the alphas of each learner: block j of learner k at home ``k * n_blocks + j``.
     progress : Progress
-    folds, held_out : Folds and sequence of int or None, optional
-        How rows are divided, and the fold that each learner does without.
+    held_out : HeldOut, optional
+        Default: every learner sees all rows.
     weights : RowWeights, optional
     read_rate : float, optional
         Most bytes a second that are read.
@@ -132,8 +132,7 @@ class Engine:
         run: Run,
         progress: Progress,
         *,
-        folds: Folds | None = None,
-        held_out: Sequence[int | None] | None = None,
+        held_out: HeldOut | None = None,
         weights: RowWeights | None = None,
         read_rate: float | None = None,
         comm: Comm | None = None,
@@ -141,7 +140,8 @@ class Engine:
         pauses: Pauses | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
-        self.progress, self._run, self._folds = progress, run, folds
+        self.progress, self._run = progress, run
+        self._folds = held_out.folds if held_out else None
         self._pauses = pauses or Pauses()
         self._comm = comm or SerialComm()
         self.own = list(range(len(plan.parts)) if own is None else own)
@@ -154,8 +154,9 @@ class Engine:
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
+        without = held_out.by_learner if held_out else [None] * n
         self.learners = [
-            Learner(k, self._solver(k, n, problem, threads), held_out[k] if held_out else None)
+            Learner(k, self._solver(k, n, problem, threads), without[k])
             for k, problem in enumerate(problems)
         ]
         self._blocks_a_stretch, self._most_stretches = self._stretches()
@@ -179,8 +180,7 @@ class Engine:
         self._alphas = [
             [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
         ]  # fmt: skip
-        room = (2, plan.part_rows) if folds is not None else (2, 0)
-        self._fold_room = np.empty(room, np.uint8)
+        self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
 
     def _stretches(self) -> tuple[int, int]:
         """Return the blocks of a stretch, and the stretches of a pass in the process with most."""
@@ -297,21 +297,22 @@ class Engine:
                 first = next(self.visit_all("measure"), None)
                 agree_on_unit(self._comm, problem, None if first is None else first.rows)
 
-    def set_pace(self, rounds: int, free_rows: int | None) -> None:
+    def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
         """Set the rounds of the next pass, and the size of its caches where the setting is auto.
 
         Parameters
         ----------
         rounds : int
-        free_rows : int or None
-            Rows that had an alpha inside its bounds in the last pass, of one learner.
+        free : mapping of int to int
+            Rows that had an alpha inside its bounds in the last pass, by number of the learner;
+            where one is missing it is not known.
         """
-        plan, learners = self.plan, self.learners
-        for learner in learners:
+        plan, capacity = self.plan, self.plan.cache_rows // len(self.learners)
+        for learner in self.learners:
             learner.solver.rounds = rounds
             if self.settings.cache_frac == "auto":
                 learner.solver.working.cache_rows = choose_cache_rows(
-                    free_rows, plan.part_rows, plan.cache_rows // len(learners)
+                    free.get(learner.number), plan.part_rows, capacity
                 )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:

@@ -92,7 +92,7 @@ class RowWeights:
 
     def _fill(self, file: IO[bytes], store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
-        weights = _Stream(source)
+        weights = _WeightText(source)
         blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
         ends = list(begins)
         for generation in kept_generations(store.manifest):
@@ -139,7 +139,7 @@ class RowWeights:
         return [float(total) for total in totals]
 
 
-class _Stream:
+class _WeightText:
     """The weights of a text, in pieces of any length."""
 
     def __init__(self, source: str) -> None:
@@ -204,7 +204,7 @@ def _explain(error: TextError) -> str:
 
 
 def _replay(
-    generation: dict[str, Any], weights: _Stream, n_rows: int
+    generation: dict[str, Any], weights: _WeightText, n_rows: int
 ) -> Iterator[dict[str, Floats]]:
     """Yield what each block file got of each batch, in the order in which it was written."""
     record, options = generation["deal"], generation["options"]
