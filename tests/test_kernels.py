@@ -13,7 +13,7 @@ from simulation import Simulation
 
 from sbm import compiled
 from sbm.compiled import load
-from sbm.solver.losses import find_loss
+from sbm.losses import LOSSES
 from sbm.solver.problem import MultiProblem
 
 N_FEATURES = 5
@@ -540,7 +540,7 @@ def test_weights_of_many_classes_are_rows_so_many_times(loss, monkeypatch):
     times = np.array([1, 2, 0, 3, 1] * 6)
     X, y = make_rows(2, 30), random.integers(0, 3, 30).astype(np.int32)
     rows = np.repeat(np.arange(30), times)
-    problem = MultiProblem(find_loss(loss), np.array([0.3, 0.5, 0.2]), 0.4, bias=1.0)
+    problem = MultiProblem(LOSSES[loss], np.array([0.3, 0.5, 0.2]), 0.4, bias=1.0)
 
     def simulate(X, y, steps):
         sim = Simulation(X, y, [np.arange(len(X))], problem, 0, 0, "gradient", 5)
