@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from sbm.errors import SettingsError
+from sbm.losses import LOSSES
 
 __all__ = [
     "Settings", "format_number", "format_size", "nearest", "option_name", "parse_duration",
     "parse_grid", "parse_moment", "parse_size",
 ]  # fmt: skip
 
-# The keys of `sbm.solver.losses.LOSSES` and `sbm.solver.cache.POLICIES`: known here, so that a
-# mistyped one is refused at once, and help need not load the tables.
-LOSS_NAMES = (
-    "hinge", "squared_hinge", "log_loss", "crammer_singer", "weston_watkins",
-    "epsilon_insensitive", "squared_epsilon_insensitive", "squared_error", "one_class",
-)  # fmt: skip
+# The keys of `sbm.solver.cache.POLICIES`: known here, so that a mistyped one is refused at once.
 POLICY_NAMES = ("gradient", "mixed", "active", "random", "none")
 SCHEDULES = ("sample", "pairs")
 SIGMAS = ("adaptive", "safe")
@@ -185,7 +181,7 @@ class Settings:
     Parameters
     ----------
     loss : str
-        What a row costs: ``"hinge"``, ``"log_loss"``, ... ; the README has the formulas.
+        What a row costs: ``"hinge"``, ``"log_loss"``, ... ; ``sbm train --help`` has the formulas.
     C : float
         Cost of a row's loss against ½|w|².
     task : {"auto", "classification", "regression"}
@@ -426,7 +422,7 @@ _FRACTION = _Rule(
 )  # fmt: skip
 
 _RULES = {
-    "loss": _Rule(str, names=LOSS_NAMES),
+    "loss": _Rule(str, names=tuple(LOSSES)),
     "C": _POSITIVE,
     "task": _Rule(str, names=TASKS),
     "epsilon": _NOT_NEGATIVE,

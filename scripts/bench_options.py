@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sbm.losses import LOSSES as ALL_LOSSES
 from sbm.settings import Settings
-from sbm.solver.losses import LOSSES as ALL_LOSSES
 from scripts.bench_evaluate import LOSSES
 from scripts.bench_family import LOSSES as FAMILY
 from scripts.bench_learners import learner_options

@@ -23,7 +23,10 @@ from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 
-__all__ = ["Bounds", "Certified", "exact_bounds", "primal_of", "watch_certificates"]
+__all__ = ["KERNELS", "Bounds", "Certified", "exact_bounds", "primal_of", "watch_certificates"]
+
+# Those whose losses are known here; None stands for those of all classes together.
+KERNELS = ("svc", "svr", "logistic", "one_class", None)
 
 ZERO, ONE, HALF = Fraction(0), Fraction(1), Fraction(1, 2)
 _DIGITS = decimal.Context(prec=60, Emin=-(10**6), Emax=10**6)
@@ -215,6 +218,7 @@ def _row(
         if problem.loss.kernel == "logistic":
             loss, d = C * _log_loss(s * z[0]), C * _entropy(a / C)
             return loss, d, {0: s * a}, _beyond(a, C)
+        assert problem.loss.kernel == "svc", f"{problem.loss.name} is not known in fractions"
         loss, d, excess = _hinge(C, s * z[0], a, problem.loss.squared)
         return loss, d, {0: s * a}, excess
     assert isinstance(problem, MultiProblem)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from sbm.solver.losses import LOSSES
+from sbm.losses import LOSSES
 from scripts.bench_tools import Finished, run_process, sbm_command
 from scripts.torture_tally import Tally
 

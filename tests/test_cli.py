@@ -22,8 +22,8 @@ from sbm import __version__
 from sbm.cli import cli, main
 from sbm.cli.command import Terminal
 from sbm.interop.options import OPTIONS
+from sbm.losses import LOSSES
 from sbm.solver.cache import POLICIES
-from sbm.solver.losses import LOSSES
 from sbm.store.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -1079,13 +1079,15 @@ def test_train_predict_and_info_of_many_classes(run, loss):
 # ------------------------------------------------------------------------- tables of the README
 
 
-def test_the_readme_has_every_loss_with_its_number_in_liblinear():
+def test_the_readme_has_the_problems_of_losses_and_all_that_liblinear_knows():
     text = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| (½.*)$", text, re.MULTILINE))
-    assert list(rows) == list(LOSSES)
-    for name, loss in LOSSES.items():
-        numbers = re.findall(r"`-s (\d+)`", rows[name])
-        assert tuple(map(int, numbers)) == loss.liblinear, name
+    rows = re.findall(r"^\| `(\w+)` \| (½.*) \| (.*)\|$", text, re.MULTILINE)
+    told = {name: LOSSES[name] for name, _, _ in rows}
+    assert list(told) == [name for name in LOSSES if name in told]
+    assert {name for name, loss in LOSSES.items() if loss.liblinear} <= set(told)
+    for name, problem, numbers in rows:
+        assert problem.replace("\\|", "|") == told[name].problem
+        assert tuple(map(int, re.findall(r"`-s (\d+)`", numbers))) == told[name].liblinear, name
 
 
 def test_the_readme_has_every_option_of_liblinear():

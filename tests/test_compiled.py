@@ -258,9 +258,9 @@ def test_codes_of_refused_lines_are_the_same_on_both_sides():
 
 def test_constants_that_stand_on_both_sides_are_the_same():
     from sbm import rows
+    from sbm.losses import LOSSES
     from sbm.solver import variables
     from sbm.solver.kernels import joint, multiclass, working_set
-    from sbm.solver.losses import LOSSES
     from sbm.store import codec, idtable, parsing, run
     from sbm.store.kernels import alphas, ids, text
     from sbm.store.kernels import rows as coded_rows

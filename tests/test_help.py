@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from sbm.cli import cli
-from sbm.settings import LOSS_NAMES, POLICY_NAMES, Settings
+from sbm.losses import LOSSES
+from sbm.settings import POLICY_NAMES, Settings
 from sbm.solver.cache import POLICIES
-from sbm.solver.losses import LOSSES
 from sbm.store.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,11 +160,19 @@ def test_pages_for_users_do_so_too(page):
 
 
 def test_the_names_that_are_known_are_the_tables():
-    assert tuple(LOSSES) == LOSS_NAMES
     assert tuple(POLICIES) == POLICY_NAMES
-    assert ", ".join(LOSSES) in TRAINING["loss"].help
-    assert TRAINING["loss"].type.choices == LOSS_NAMES
+    assert [*TRAINING["loss"].type.choices] == [*LOSSES]
     assert TRAINING["policy"].type.choices == POLICY_NAMES
+
+
+@EVERY_COMMAND
+def test_every_loss_is_told_with_its_problem_where_one_is_chosen(name):
+    title = "Losses, and what is minimised over w:\n"
+    _, found, table = help_of(name).partition(title)
+    assert bool(found) == any(option.name == "loss" for option in cli.commands[name].params)
+    if found:
+        rows = [f"{loss.name} {loss.problem}" for loss in LOSSES.values()]
+        assert table.split("\n\n")[0].split() == " ".join(rows).split()
 
 
 @pytest.mark.parametrize("command", ["split", "predict"])

@@ -11,8 +11,8 @@ from families import LABELS, Case, make_store
 from sbm.cli import main
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, SOLVERS, expand_weights, read_options
+from sbm.losses import LOSSES
 from sbm.settings import Settings
-from sbm.solver.losses import LOSSES
 from sbm.store.model import Model
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import N_FEATURES, Simulation, make_blocks
 
+from sbm.losses import LOSSES
 from sbm.solver.cache import POLICIES
-from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import OneClass, Problem
 
 # Those of `svc` are in test_step.py.
@@ -70,8 +70,8 @@ class Slow(Simulation):
 
 def make_problem(kind, bias=0.0, negative_cost=0.4):
     if kind == "squared_error of classes":
-        return Problem(find_loss("squared_error"), 0.7, negative_cost, 1, bias)
-    loss = find_loss(kind)
+        return Problem(LOSSES["squared_error"], 0.7, negative_cost, 1, bias)
+    loss = LOSSES[kind]
     if not loss.signed:
         return Problem(loss, 0.7, negative_cost, 1, bias)
     epsilon = 0.0 if kind == "squared_error" else EPSILON
@@ -216,7 +216,7 @@ def one_class(seed, n_blocks, rows_each, nu, weighted, values=True):
     if weights is not None:
         weights[0] = 1.0
     total = float(len(X)) if weights is None else float(weights.sum())
-    return X, np.zeros(len(X)), blocks, OneClass(find_loss("one_class"), nu, total), weights
+    return X, np.zeros(len(X)), blocks, OneClass(LOSSES["one_class"], nu, total), weights
 
 
 @given(

@@ -9,7 +9,7 @@ from helpers import fit, full_weights
 
 import sbm
 from sbm.errors import SettingsError
-from sbm.solver.losses import LOSSES
+from sbm.losses import LOSSES
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 REGRESSION = ["epsilon_insensitive", "squared_epsilon_insensitive", "squared_error"]

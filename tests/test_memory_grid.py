@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_grid_holds_every_command_and_loss() -> None:
-    from sbm.solver.losses import LOSSES
+    from sbm.losses import LOSSES
     from sbm.solver.online import ONLINE
 
     cells = grid()

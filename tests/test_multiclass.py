@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from simulation import N_FEATURES, Simulation, make_blocks
 
 from sbm.alphas import Lists
+from sbm.losses import LOSSES
 from sbm.solver.cache import POLICIES
-from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import MultiProblem, Problem
 
 JOINT = sorted(name for name, loss in LOSSES.items() if loss.joint)
@@ -120,7 +120,7 @@ def make_problem(loss, K, cost=0.7, zero=False, bias=0.0, group=None):
     costs = cost * (1 + 0.5 * np.cos(np.arange(K)))
     if zero:
         costs[K // 2] = 0
-    problem = MultiProblem(find_loss(loss), costs, cost, bias)
+    problem = MultiProblem(LOSSES[loss], costs, cost, bias)
     return problem if group is None else problem.groups(3)[group]
 
 
@@ -230,7 +230,7 @@ def one_row(draw):
     ties = draw(st.booleans())
     X = np.zeros((1, N_FEATURES))
     X[0, :3] = np.float32(scale * random.integers(1, 3, 3))
-    problem = MultiProblem(find_loss(loss), np.full(K, C), C, 0.0)
+    problem = MultiProblem(LOSSES[loss], np.full(K, C), C, 0.0)
     y = random.integers(0, K, 1).astype(np.int32)
     sim = Multi(X, y, [np.arange(1)], problem, 0, 0, "gradient", 1)
     z = random.integers(-2, 3, K) if ties else random.normal(size=K) * 2
@@ -420,9 +420,9 @@ def converge(sim, tol, screened=False):
 def test_two_classes_are_the_binary_hinge_at_twice_the_cost(loss):
     X, y, blocks = make_blocks(4, 3, 15)
     costs = np.array([0.03, 0.08])
-    problem = MultiProblem(find_loss(loss), costs, 1.0, 0.7)
+    problem = MultiProblem(LOSSES[loss], costs, 1.0, 0.7)
     joint = Multi(X, y, blocks, problem, 10, 80, "gradient", 3)
-    alone = Problem(find_loss("hinge"), 2 * costs[1], 2 * costs[0], positive=1, bias=0.7)
+    alone = Problem(LOSSES["hinge"], 2 * costs[1], 2 * costs[0], positive=1, bias=0.7)
     binary = Simulation(X, y, blocks, alone, 10, 80, "gradient", 3)
     converge(joint, 1e-11)
     converge(binary, 1e-11)
@@ -442,7 +442,7 @@ def test_one_against_the_rest_is_a_binary_problem_for_each_class(loss):
     together = Multi(X, y, blocks, problem, 10, 80, "gradient", 3)
     alone = [
         Simulation(
-            X, y, blocks, Problem(find_loss(loss), problem.costs[k], 0.04, positive=k, bias=1.0),
+            X, y, blocks, Problem(LOSSES[loss], problem.costs[k], 0.04, positive=k, bias=1.0),
             10, 80, "gradient", 3,
         )
         for k in range(K)

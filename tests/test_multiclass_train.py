@@ -13,7 +13,7 @@ from processes import finished
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.solver.losses import LOSSES
+from sbm.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = [1e6, -3.0, 7.0, 0.5, 2.0]

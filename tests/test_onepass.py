@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sbm.alphas import Alphas, Dense
 from sbm.jobs.training.problem import make_problems
+from sbm.losses import LOSSES
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.gap import Certifier
-from sbm.solver.losses import find_loss
 from sbm.solver.onepass import GrowingWeights, OnePass, Size, caches_nnz
 from sbm.solver.online import ONLINE, OnlinePass
 from sbm.solver.problem import MultiProblem, OneClass
@@ -41,7 +41,7 @@ def make_rows(seed: int, n: int, classes: int = 2, late: bool = False) -> tuple[
 
 def problems_of(loss: str, labels: list[float] | None, **chosen: Any) -> list[Any]:
     """The problems of some labels, as a stream makes them."""
-    kind = find_loss(loss)
+    kind = LOSSES[loss]
     if kind.joint and labels is not None and len(labels) == 1:
         return [MultiProblem(kind, np.array([chosen.get("C", 1.0)]), 1.0, chosen.get("bias", 0.0))]
     seen = SimpleNamespace(name="rows", n_rows=1, labels=labels, label_counts=[])
@@ -249,7 +249,7 @@ def test_the_invariants_hold_by_the_formulas_too():
 
 @given(
     seed=st.integers(0, 10**6),
-    case=st.sampled_from([case for case in CASES if find_loss(case[0]).rests]),
+    case=st.sampled_from([case for case in CASES if LOSSES[case[0]].rests]),
     cache_rows=st.integers(0, 20),
     cache_nnz=st.integers(0, 120),
     rounds=st.integers(1, 4),
@@ -330,7 +330,7 @@ def converted(loss: str, before: list[Any], now: list[Any], alphas: list[dict[in
         return alphas
     if len(before) > 1:  # problems of their own; a new class begins with zeros
         return [*alphas, *[dict.fromkeys(alphas[0], 0.0)] * (len(now) - len(before))]
-    signed = find_loss(loss).kernel == "svr"
+    signed = LOSSES[loss].kernel == "svr"
     positive = before[0].positive
     if isinstance(first, MultiProblem):  # each of two classes against the rest
         return [{i: [(0, a), (1, a)] if a else [] for i, a in alphas[0].items()}]
@@ -370,7 +370,7 @@ def test_a_class_that_comes_late_leaves_all_variables_feasible_and_the_weights_t
             sim.alpha = converted(loss, before.problems, problems, before.alpha)
             again = sim.check()
             twice = before.problems[0].n_outputs == 1 and n > 2 and path[k - 1] < 3
-            if not find_loss(loss).joint:
+            if not LOSSES[loss].joint:
                 assert again == pytest.approx(2 * dual if twice else dual, abs=1e-10)
             dual = again
         for part in np.array_split(np.arange(15 * k, 15 * (k + 1)), 3):
@@ -387,7 +387,7 @@ def test_a_class_that_comes_late_leaves_all_variables_feasible_and_the_weights_t
 
 def test_one_class_begins_with_nothing_and_every_row_brings_its_share():
     X, _y = make_rows(2, 60)
-    problem = OneClass(find_loss("one_class"), 0.3, 17.0)  # no rows were seen, whatever this says
+    problem = OneClass(LOSSES["one_class"], 0.3, 17.0)  # no rows were seen, whatever this says
     sim = Watched(X, np.zeros(60), [problem])
     for block in blocks_of(60):
         level = problem._level[1]
@@ -402,7 +402,7 @@ def test_one_class_begins_with_nothing_and_every_row_brings_its_share():
         np.testing.assert_allclose(w, X[sim.learned].T @ alpha, atol=1e-11)
         assert abs(problem._level[1] - 0.3 * n) < 0.3 * n * 0.5
         assert level <= problem._level[1] + n
-    fresh = sim.go_on(problems=[OneClass(find_loss("one_class"), 0.3, 1.0)])
+    fresh = sim.go_on(problems=[OneClass(LOSSES["one_class"], 0.3, 1.0)])
     assert fresh.problems[0].total == 60
     assert fresh.problems[0].rho == problem.rho
     assert not np.array_equal(fresh.problems[0]._level, [0, 0])
@@ -426,7 +426,7 @@ def test_a_cache_with_room_for_all_rows_reaches_the_optimum(loss, classes, chose
 
 def test_of_one_class_the_offset_is_the_quantile_of_the_last_block():
     X, _ = make_rows(2, 60)
-    problem = OneClass(find_loss("one_class"), 0.3, 1.0)
+    problem = OneClass(LOSSES["one_class"], 0.3, 1.0)
     sim = Watched(X, np.zeros(60), [problem])
     for block in blocks_of(60):
         sim.learn(block)

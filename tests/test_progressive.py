@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sbm.jobs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.jobs.training.problem import make_problems
+from sbm.losses import LOSSES
 from sbm.settings import Settings
-from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import MultiProblem, OneClass
 
 OF_TARGET = {
@@ -47,7 +47,7 @@ def test_rows_of_two_classes(loss, labels):
     problems = problems_of(loss, labels, **more)
     table = table_of(1)
     y = np.arange(40, dtype=np.int32) % len(labels)
-    correct, losses = row_losses(find_loss(loss), problems, y, table)
+    correct, losses = row_losses(LOSSES[loss], problems, y, table)
     for k in range(40):
         sign = 1 if labels[y[k]] > 0 else -1
         margin = sign * table[k, 0]
@@ -61,7 +61,7 @@ def test_rows_of_many_classes_one_against_the_rest(loss):
     problems = problems_of(loss, [4.0, 2.0, 9.0], **more)
     table = table_of(3)
     y = np.arange(40, dtype=np.int32) % 3
-    correct, losses = row_losses(find_loss(loss), problems, y, table)
+    correct, losses = row_losses(LOSSES[loss], problems, y, table)
     for k in range(40):
         margins = [table[k, c] * (1 if c == y[k] else -1) for c in range(3)]
         assert losses[k] == pytest.approx(sum(map(OF_MARGIN[loss], margins)), rel=1e-12)
@@ -74,7 +74,7 @@ def test_rows_of_losses_of_all_classes_together(loss, classes):
     problems = problems_of(loss, [float(k) for k in range(classes)])
     table = table_of(classes)
     y = np.arange(40, dtype=np.int32) % classes
-    correct, losses = row_losses(find_loss(loss), problems, y, table)
+    correct, losses = row_losses(LOSSES[loss], problems, y, table)
     for k in range(40):
         others = [max(0, 1 - table[k, y[k]] + table[k, c]) for c in range(classes) if c != y[k]]
         assert losses[k] == pytest.approx(JOINT[loss](others), rel=1e-12)
@@ -83,7 +83,7 @@ def test_rows_of_losses_of_all_classes_together(loss, classes):
 
 @pytest.mark.parametrize("loss", JOINT)
 def test_one_label_so_far_costs_nothing_where_labels_are_told_apart(loss):
-    problems = [MultiProblem(find_loss(loss), np.array([1.0]), 1.0)]
+    problems = [MultiProblem(LOSSES[loss], np.array([1.0]), 1.0)]
     correct, losses = row_losses(problems[0].loss, problems, np.zeros(40, np.int32), table_of(1))
     assert correct.all()
     assert (losses == 0).all()
@@ -95,14 +95,14 @@ def test_rows_with_targets(loss):
     problems = problems_of(loss, None, **more)
     table = table_of(1)
     y = np.linspace(-2, 2, 40)
-    correct, losses = row_losses(find_loss(loss), problems, y, table)
+    correct, losses = row_losses(LOSSES[loss], problems, y, table)
     assert not correct.any()
     for k in range(40):
         assert losses[k] == pytest.approx(OF_TARGET[loss](abs(y[k] - table[k, 0])), rel=1e-12)
 
 
 def test_rows_of_one_class():
-    problem = OneClass(find_loss("one_class"), 0.5, 1.0)
+    problem = OneClass(LOSSES["one_class"], 0.5, 1.0)
     problem.restore({"level": np.array([0.3, 2.0]), "scale": np.array([1.0])})
     table = table_of(1)
     inside, losses = row_losses(problem.loss, [problem], np.zeros(40, np.int32), table)

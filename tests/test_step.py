@@ -8,9 +8,9 @@ from scipy.optimize import minimize
 from simulation import N_FEATURES, Simulation, make_blocks
 
 from sbm.alphas import Dense
+from sbm.losses import LOSSES
 from sbm.rows import Arena
 from sbm.solver.cache import POLICIES, WorkingSet
-from sbm.solver.losses import LOSSES, find_loss
 from sbm.solver.problem import Problem
 from sbm.solver.variables import DenseSet
 
@@ -39,7 +39,7 @@ class Binary(Simulation):
 
 
 def make_problem(loss="hinge", positive_cost=0.7, negative_cost=0.4, bias=0.0):
-    return Problem(find_loss(loss), positive_cost, negative_cost, positive=1, bias=bias)
+    return Problem(LOSSES[loss], positive_cost, negative_cost, positive=1, bias=bias)
 
 
 @given(
@@ -198,13 +198,6 @@ def test_the_seed_decides_the_order_of_visits():
 
     assert weights(1) == weights(1)
     assert len({weights(seed) for seed in range(4)}) == 4
-
-
-def test_a_wrong_loss_is_refused_with_the_nearest_name():
-    with pytest.raises(
-        ValueError, match=r"unknown loss 'hinges', known are .*did you mean 'hinge'"
-    ):
-        find_loss("hinges")
 
 
 def test_rows_without_features_get_their_closed_form_alphas():

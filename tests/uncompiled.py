@@ -17,6 +17,7 @@ import numpy as np
 
 import sbm
 from sbm import compiled
+from sbm.losses import LOSSES
 from sbm.solver.online import ONLINE
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +47,12 @@ TRAININGS: list[tuple[str, dict[str, Any]]] = [
     ("many", {"loss": "weston_watkins", "schedule": "pairs", "bias": 1.0}),
     ("many", {"loss": "weston_watkins", "class_blocks": 2}),
 ]  # fmt: skip
+_HERE = {LOSSES[settings.get("loss", "hinge")].kernel for _, settings in TRAININGS}
+TRAININGS += [
+    ("binary" if "classification" in loss.tasks else "targets", {"loss": loss.name})
+    for loss in LOSSES.values()
+    if loss.kernel not in _HERE
+]
 
 
 def work(folder: Path) -> dict[str, Any]:

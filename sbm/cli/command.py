@@ -12,6 +12,7 @@ from sbm.cli.output import echo
 from sbm.cli.processes import refuse_several
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, expand_weights, refuse_cross_validation
+from sbm.losses import LOSSES
 
 __all__ = [
     "GOES_ON",
@@ -40,7 +41,7 @@ class Commands(click.Group):
 
 
 class Command(click.Command):
-    """A command with an example at the end of its help.
+    """A command with an example at the end of its help, and before it what ``--loss`` may be.
 
     Parameters
     ----------
@@ -76,7 +77,10 @@ class Command(click.Command):
         return sentence
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the example, which is not to be wrapped."""
+        """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
+        if any(option.name == "loss" for option in self.params):
+            with formatter.section("Losses, and what is minimised over w"):
+                formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
         with formatter.section("Example"):
             formatter.write(f"{'':{formatter.current_indent}}{self.example}\n")
 

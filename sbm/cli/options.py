@@ -8,7 +8,8 @@ import click
 
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, read_options
-from sbm.settings import LOSS_NAMES, POLICY_NAMES, SCHEDULES, TASKS, Settings
+from sbm.losses import LOSSES
+from sbm.settings import POLICY_NAMES, SCHEDULES, TASKS, Settings
 
 __all__ = [
     "COST", "DISTRIBUTED", "FILE", "INPUT_FORMAT", "LIBLINEAR", "NEW_FILE", "ON_ERROR",
@@ -54,9 +55,8 @@ _CLASS_WEIGHT = click.option(
 # What decides a model beside C, and the budgets of its training: the words of `Settings`.
 SETTINGS = {
     "loss": click.option(
-        "--loss", type=click.Choice(LOSS_NAMES), metavar="NAME",
-        help=f"What a row costs: {', '.join(LOSS_NAMES)}; the README has the formulas.  "
-        "[default: hinge]",
+        "--loss", type=click.Choice(LOSSES), metavar="NAME",
+        help="What a row costs: one of the losses below.  [default: hinge]",
     ),
     "task": click.option(
         "--task", type=click.Choice(TASKS),

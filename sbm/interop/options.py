@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from sbm.errors import SettingsError
+from sbm.losses import LOSSES
 from sbm.settings import Settings, option_name
-from sbm.solver.losses import LOSSES
 
 __all__ = [
     "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options", "refuse_cross_validation",

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED
+from sbm.losses import LOSSES
 from sbm.settings import Settings
-from sbm.solver.losses import LOSSES
 
 __all__ = ["run"]
 

@@ -19,13 +19,13 @@ from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.losses import Loss
 from sbm.solver.pairs import PairProblem, PairRounds, solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from sbm.losses import Loss
     from sbm.solver.cache import WorkingSet
 
 __all__ = [

@@ -45,8 +45,8 @@ from sbm.jobs.training.ranks import (
 )  # fmt: skip
 from sbm.jobs.training.resume import identity, is_finished, run_to_go_on_with
 from sbm.jobs.training.setup import run_at, run_folder
+from sbm.losses import MOST_RESTING
 from sbm.settings import Settings
-from sbm.solver.losses import MOST_RESTING
 from sbm.store.blocks import BlockStore
 from sbm.store.files import file_checksum
 from sbm.store.model import Model

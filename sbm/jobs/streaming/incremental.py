@@ -23,9 +23,9 @@ from sbm.jobs.streaming.options import FREE, StreamOptions, check_settings
 from sbm.jobs.streaming.plan import FIRST_BLOCK, plan_stream
 from sbm.jobs.streaming.students import Seen, problems_of, shape_of_student
 from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
+from sbm.losses import LOSSES
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
-from sbm.solver.losses import find_loss
 from sbm.solver.onepass import OnePass, Size, caches_nnz
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
@@ -136,7 +136,7 @@ class Incremental:
     @property
     def y_dtype(self) -> str:
         """Type of what is learned: int32 for class codes, or no labels; float64 for targets."""
-        task = choose_task(self.settings, find_loss(self.settings.loss))
+        task = choose_task(self.settings, LOSSES[self.settings.loss])
         return "float64" if task == "regression" else "int32"
 
     def refuse_changes(self, settings: Settings) -> None:

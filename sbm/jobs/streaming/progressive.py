@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.solver.losses import Loss
+from sbm.losses import Loss
 from sbm.solver.problem import TOO_LARGE, AnyProblem, OneClass, Problem
 
 __all__ = ["Progressive", "Sums", "row_losses"]

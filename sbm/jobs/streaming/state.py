@@ -51,9 +51,9 @@ from sbm.jobs.streaming.students import (
     student_kernels,
 )  # fmt: skip
 from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
+from sbm.losses import LOSSES
 from sbm.rows import Rows
 from sbm.settings import format_number, format_size
-from sbm.solver.losses import find_loss
 from sbm.solver.onepass import caches_nnz
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
@@ -153,7 +153,7 @@ class Stream:
     def _make_arrivals(self, opened: Opened, sources: list[Source]) -> Arrivals:
         record, state, options = opened.record, opened.state, self.options
         mem = self._mem
-        task = self._task = choose_task(self.settings, find_loss(self.settings.loss))
+        task = self._task = choose_task(self.settings, LOSSES[self.settings.loss])
         known: Sequence[float] = options.classes or (record["labels"] if record else ())
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         text = TextOptions(

@@ -14,9 +14,9 @@ from sbm.jobs.machine.memory import Shape
 from sbm.jobs.streaming.options import StreamOptions
 from sbm.jobs.streaming.plan import StreamPlan
 from sbm.jobs.training.problem import make_problems
+from sbm.losses import LOSSES
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
-from sbm.solver.losses import find_loss
 from sbm.solver.onepass import OnePass, caches_nnz
 from sbm.solver.online import ONLINE, OnlinePass
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
@@ -87,7 +87,7 @@ def problems_of(
     if labels is not None:
         weights = {label: weight for label, weight in weights.items() if label in labels}
     settings = replace(settings, class_weight=weights)
-    loss = find_loss(settings.loss)
+    loss = LOSSES[settings.loss]
     if loss.joint and labels is not None and len(labels) == 1:  # for now
         cost = settings.C * weights.get(labels[0], 1.0)
         return [MultiProblem(loss, np.array([cost]), settings.C, settings.bias)]

@@ -24,9 +24,9 @@ from sbm.jobs.training.problem import (
     make_problems,
     model_labels,
 )  # fmt: skip
+from sbm.losses import LOSSES
 from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
-from sbm.solver.losses import find_loss
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 
@@ -51,7 +51,7 @@ def held_out_problems(
     """
     if not settings.calibrate:
         return []
-    loss = find_loss(settings.loss)
+    loss = LOSSES[settings.loss]
     if loss.name == "log_loss":
         raise SettingsError(
             "log_loss needs no --calibrate: its decision values are log odds; leave it out"

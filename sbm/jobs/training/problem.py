@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
+from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings, format_number
-from sbm.solver.losses import Loss, find_loss
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.store.model import Model
@@ -66,7 +66,7 @@ def make_problems(
         A class weight for a label that does not exist, an option that
         belongs to another loss, or a cost that is too small or too large to calculate with.
     """
-    loss = find_loss(settings.loss)
+    loss = LOSSES[settings.loss]
     if rows.n_rows == 0:
         raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
     task = choose_task(settings, loss)
@@ -101,7 +101,7 @@ def choose_task(settings: Settings, loss: Loss) -> str:
 def odd_labels(settings: Settings, rows: Labelled) -> str | None:
     """Say what makes labels look as if they were not meant to be classes; None: nothing does."""
     labels = rows.labels
-    task = choose_task(settings, find_loss(settings.loss))
+    task = choose_task(settings, LOSSES[settings.loss])
     if task != "classification" or not labels:
         return None
     if len(labels) == 1:

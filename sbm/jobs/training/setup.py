@@ -24,8 +24,8 @@ from sbm.jobs.machine.memory import (
 )  # fmt: skip
 from sbm.jobs.progress import Progress
 from sbm.jobs.training.calibration import HELD_OUT_BYTES
+from sbm.losses import MOST_RESTING
 from sbm.settings import Settings
-from sbm.solver.losses import MOST_RESTING
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
 from sbm.store.model import check_output

@@ -1,16 +1,14 @@
-"""The losses: what each one means, in one table.
+"""The losses: what each one is called, what it means and what solves it, in one table.
 
-A loss names the compiled kernels of its dual problem and the numbers those kernels need. To add
-one, add a row here and, for a new dual, a file under ``kernels/``; CONTRIBUTING.md has the steps.
+A loss names the compiled kernels of its dual problem and the numbers those kernels need. Settings
+and command line take its name from here, and help what it minimises. To add one, add a row and, for
+a new dual, a file in ``solver/kernels/``; CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from sbm.errors import SettingsError
-from sbm.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-__all__ = ["LOSSES", "MOST_RESTING", "Loss", "find_loss"]
+__all__ = ["LOSSES", "MOST_RESTING", "Loss"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,8 @@ class Loss:
     ----------
     name : str
         As scikit-learn calls it.
-    formula : str
-        The loss of a row, for help and reports.
+    problem : str
+        What is minimised over w, for help.
     tasks : tuple of str
         What labels can be: ``classification``, ``regression``; the first one is the default. There
         are none where labels do not matter.
@@ -54,7 +52,7 @@ class Loss:
     """
 
     name: str
-    formula: str
+    problem: str
     tasks: tuple[str, ...]
     kernel: str | None
     kind: int | None
@@ -120,54 +118,40 @@ LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss(
-            "hinge", "max(0, 1 - m)", _CLASSES,
+            "hinge", "½|w|² + C Σ max(0, 1 - y w·x)", _CLASSES,
             "svc", _ONE_VS_REST, _hinge, squared=False, rests=True, liblinear=(3,),
         ),
         Loss(
-            "squared_hinge", "max(0, 1 - m)²", _CLASSES,
+            "squared_hinge", "½|w|² + C Σ max(0, 1 - y w·x)²", _CLASSES,
             "svc", _ONE_VS_REST, _squared_hinge, squared=True, rests=True, liblinear=(1, 2),
         ),
         Loss(
-            "log_loss", "log(1 + exp(-m))", _CLASSES,
+            "log_loss", "½|w|² + C Σ log(1 + exp(-y w·x))", _CLASSES,
             "logistic", None, _log_loss, squared=False, rests=False, liblinear=(0, 7),
         ),
         Loss(
-            "crammer_singer", "max(0, max_c 1 - z_y + z_c)", _CLASSES,
+            "crammer_singer", "½ Σ|w_c|² + C Σ max(0, max_c 1 - (w_y - w_c)·x)", _CLASSES,
             None, _CRAMMER_SINGER, None, squared=False, rests=True, liblinear=(4,),
         ),
         Loss(
-            "weston_watkins", "Σ_c max(0, 1 - z_y + z_c)", _CLASSES,
+            "weston_watkins", "½ Σ|w_c|² + C Σ Σ_c max(0, 1 - (w_y - w_c)·x)", _CLASSES,
             None, _WESTON_WATKINS, None, squared=False, rests=True, liblinear=(),
         ),
         Loss(
-            "epsilon_insensitive", "max(0, |y - z| - ε)", _TARGETS,
+            "epsilon_insensitive", "½|w|² + C Σ max(0, |y - w·x| - ε)", _TARGETS,
             "svr", None, None, squared=False, rests=True, liblinear=(13,),
         ),
         Loss(
-            "squared_epsilon_insensitive", "max(0, |y - z| - ε)²", _TARGETS,
+            "squared_epsilon_insensitive", "½|w|² + C Σ max(0, |y - w·x| - ε)²", _TARGETS,
             "svr", None, None, squared=True, rests=True, liblinear=(11, 12),
         ),
         Loss(
-            "squared_error", "(y - z)²", _TARGETS + _CLASSES,
+            "squared_error", "½|w|² + C Σ (y - w·x)²", _TARGETS + _CLASSES,
             "svr", None, _squared_error, squared=True, rests=False, liblinear=(),
         ),
         Loss(
-            "one_class", "max(0, ρ - z)", (),
+            "one_class", "½|w|² - ν l ρ + Σ max(0, ρ - w·x)", (),
             "one_class", None, None, squared=False, rests=True, liblinear=(21,),
         ),
     )
 }  # fmt: skip
-
-
-def find_loss(name: str) -> Loss:
-    """Return the loss of a name.
-
-    Raises
-    ------
-    SettingsError
-        There is none; the nearest known name is suggested.
-    """
-    if name not in LOSSES:
-        known = ", ".join(LOSSES)
-        raise SettingsError(f"unknown loss {name!r}, known are {known}{nearest(name, LOSSES)}")
-    return LOSSES[name]
