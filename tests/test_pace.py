@@ -94,3 +94,5 @@ def test_a_gap_goes_on_to_shrink_as_it_did_lately():
     assert passes_left([0.5, 0.0005], 1e-3) == 0.0
     assert passes_left([0.5, 0.0], 1e-3) == 0.0
     assert passes_left([0.5], 1e-3) is None
+    assert passes_left([math.inf, 1e300], 1e-3) is passes_left([1.0, math.inf], 1e-3) is None
+    assert passes_left([1e300, 1e299], 1e-10) == pytest.approx(309, rel=1e-12)  # 1e309 is infinite

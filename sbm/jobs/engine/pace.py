@@ -108,14 +108,16 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     Parameters
     ----------
     gaps : sequence of float
-        Relative gaps of the passes so far; of fewer than two nothing follows, and it is None.
+        Relative gaps of the passes so far; of fewer than two, or of one beyond a float64, nothing
+        follows, and it is None.
     tol : float
     """
-    if len(gaps) < 2 or not all(gap > 0 for gap in gaps):
+    if len(gaps) < 2 or not all(0 < gap < math.inf for gap in gaps):
         return 0.0 if gaps and gaps[-1] <= 0 else None
     late = len(gaps) // 2  # the first passes shrink it most
     shrink = (gaps[-1] / gaps[-1 - late]) ** (1 / late)
-    return max(0.0, math.log(gaps[-1] / tol) / -math.log(min(max(shrink, 1e-9), SLOWEST)))
+    digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may be beyond a float64
+    return max(0.0, digits / -math.log(min(max(shrink, 1e-9), SLOWEST)))
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:
