@@ -149,7 +149,7 @@ def _warm_up(folder: Path) -> None:
     """Compile everything, so that no measured process starts one that does."""
     tell("warming up")
     store = folder / "warm.sbm"
-    for done in (split(store, 1000, 2, "1GB"), train(store, "1GB", 0.5)):
+    for done in (split(store, 1000, 2, "1GB"), train(store, "1GB", 0.5), tune(store, "1GB")):
         if done.code not in (0, BUDGET):
             raise BenchError(f"sbm failed: {done.stderr}")
 

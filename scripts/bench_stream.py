@@ -181,8 +181,7 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
     text = _make_base(args, report)
     model = args.folder / "stream.model"
     options = {"mem": args.mem, "C": args.C, "rounds": args.rounds, "cache_frac": args.cache_frac}
-    if not args.quick:
-        warm_up_streams(text, args.folder, args.mem, [options])
+    warm_up_streams(text, args.folder, args.mem, [options])
     command = stream_command("-", model, **options)
     feeding = [text, total, args.grow, args.features + 1]
     tell(f"streaming {total / 1e9:.3g} GB")
