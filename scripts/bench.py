@@ -5,7 +5,7 @@
 
 `parse`        how fast is text turned into rows, on one core?
 `split`        how long from text to a store, while LIBLINEAR and scikit-learn merely read?
-`kernel`       how long does one sweep over rows in memory take, against LIBLINEAR's iteration and
+`kernel`       how long does one round over rows in memory take, against LIBLINEAR's iteration and
                against merely touching every nonzero and its weight? What does it achieve?
 `start`        how long does ``sbm --help`` take?
 `text-to-gap`  how long from text to a model of given accuracy, with how much memory?
@@ -15,7 +15,7 @@
 `scaling`      do time per row and memory stay the same when the data grows?
 `overlap`      does a pass cost the larger one of loading and solving, or their sum? What is the
                cache good for at equal memory?
-`rounds`       how often should a working set be swept, on a fast and on a slow disk?
+`rounds`       how many rounds should a working set get, on a fast and on a slow disk?
 `cache`        how large should the cache be?
 `screening`    what do rows that need no visit save, and what could safe rules save?
 `threads`      what do two threads give, and what would eight?
@@ -215,7 +215,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "rounds": Benchmark(
         bench_rounds,
-        "sweeps over a working set",
+        "rounds over a working set",
         (training_options, cache_option, rounds_options),
         quick={**QUICK_TRAINING, "rounds": [2, "auto"]},
     ),

@@ -29,7 +29,7 @@ def bench_kernel(args: argparse.Namespace, report: Report) -> None:
 
     LIBLINEAR's ``train`` is called through the C library with the problem already built. It has no
     option for the number of iterations, and its time includes setting up (grouping by class, two
-    more sweeps over the data) and the final objective. So it runs twice: with ``-e 1e9``, which
+    more walks through the data) and the final objective. So it runs twice: with ``-e 1e9``, which
     ends after iteration 1, and with the largest ``-e`` found (by lowering it step by step) that
     ends after at least ``--more-iterations`` more; the number is read from its output. The
     difference of the two times, divided by the difference of the iterations, is one iteration:

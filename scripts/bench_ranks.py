@@ -5,7 +5,7 @@
 
 Processes of this machine stand for machines. All data are 16 blocks for any number of processes, so
 each process holds one block and a cache as large as that, as on machines of equal memory, and one
-round of P processes goes over P blocks. Every step is one sweep. Of each training the dual is noted
+round of P processes goes over P blocks. Every step visits once. Of each training the dual is noted
 after every round, and a certificate is made after every pass (`bench_ranks_worker`). Time is not
 measured: with fewer cores than processes it says nothing.
 
@@ -348,7 +348,7 @@ that it may
 MB sent: by the process that sends most, in rounds, without certificates; updates are those of all
 processes
 
-every step is one sweep, as by default where there are several processes; one process alone does 2
+every step visits its rows once, as by default where there are several processes; one process alone does 2
 or 3 by default with 16 blocks
 
 1, with the share: sigma' is 1, and the sum goes back where it is too far; 1, averaged: every

@@ -95,7 +95,7 @@ ASSUMED = {
         "section 6, one core of two; scripts/results/kernel.md has 1.5e8 to 5.6e8 with weights of "
         "100,000 to 700,000 features, these here are 16 to 43 times as many and miss the cache",
     ),
-    "passes": Assumed(3, "sweeps over a working set", "section 5: ten did not help"),
+    "passes": Assumed(3, "rounds over a working set", "section 5: ten did not help"),
     "cache": Assumed(1, "cached rows for each row of a block", "--cache-frac 0.5, the default"),
     "link": Assumed(
         0.117e9, "bytes a second for each Gbit/s of a link",

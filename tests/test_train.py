@@ -48,8 +48,8 @@ def test_reference_optimum_is_certified_for_any_cache_and_rounds(
     first, name, n_blocks, text_of, reference, tmp_path
 ):
     sbm.split([text_of(name)], tmp_path / "d.sbm", blocks=n_blocks)
-    sweeps = (3,) if name == "farm_ads" else (1, 3, 10)  # its rows are long
-    grid = [*itertools.product(("hinge", "squared_hinge"), (0.1, 1.0), (0.33, 0.5), sweeps)]
+    rounds_of = (3,) if name == "farm_ads" else (1, 3, 10)  # its rows are long
+    grid = [*itertools.product(("hinge", "squared_hinge"), (0.1, 1.0), (0.33, 0.5), rounds_of)]
     # A fifth for each set, which has every value; another one for the next set.
     step = 3 if name == "farm_ads" else 5
     for loss, C, cache_frac, rounds in grid[first % step :: step]:

@@ -229,7 +229,7 @@ def solve(
     pairs, mine, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
     beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
 ):  # fmt: skip
-    """Sweep once over some of the class pairs of a match day.
+    """Visit some of the class pairs of a match day once.
 
     Every pair visits its rows in chunks of consecutive ones, chunks of both classes in one random
     order, which depends on `seed` and the pair alone: who else is at work, and when, changes
@@ -240,7 +240,7 @@ def solve(
     pairs : (n_pairs, 2) int32
         Of the day: no class twice.
     mine : (m,) int64
-        Those to sweep over.
+        Those to visit.
     first : (n_classes + 1,) int64
         The rows of class c are first[c] to first[c + 1] of what follows; those of classes with
         cost 0 are never visited.
