@@ -348,8 +348,8 @@ that it may
 MB sent: by the process that sends most, in rounds, without certificates; updates are those of all
 processes
 
-every step visits its rows once, as by default where there are several processes; one process alone does 2
-or 3 by default with 16 blocks
+every step visits its rows once, as by default where there are several processes; one process
+alone does 2 or 3 rounds by default with 16 blocks
 
 1, with the share: sigma' is 1, and the sum goes back where it is too far; 1, averaged: every
 process goes as far as alone, and a P-th of the sum is taken, the usual baseline
