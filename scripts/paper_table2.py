@@ -76,7 +76,8 @@ class _Text:
         }
         names = ("perceptron", "passive_aggressive", "arow", "pegasos")
         online = [Learner(name).all_options(mem) for name in names]
-        warm_up_streams(self.data, self.folder, mem, [*online, *blockwise.values()])
+        if args.data:  # times of small texts that are made mean nothing
+            warm_up_streams(self.data, self.folder, mem, [*online, *blockwise.values()])
         chosen = choose(self.data, self.model, mem, args.learner_C, args.C, self.rows)
         self.learners = {one.name: one.all_options(mem) for one in chosen} | blockwise
         tasks: dict[str, Callable[[], Any]] = {

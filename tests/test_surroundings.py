@@ -214,6 +214,19 @@ def test_a_signal_that_python_swallows_is_not_lost(here, run, monkeypatch):
     assert run("info a.sbm")[::2] == (130, STOPPED)
 
 
+def test_what_a_signal_leaves_half_made_is_not_heard(here, run, monkeypatch):
+    class HalfMade:
+        def __init__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            self.handle = 1  # not reached
+
+        def __del__(self):
+            self.handle += 1
+
+    monkeypatch.setattr("sbm.jobs.info.info", lambda *arguments, **options: HalfMade())
+    assert run("info a.sbm")[::2] == (130, STOPPED)
+
+
 STOPPED = "sbm: stopped; nothing half-written was left, and the same command starts again\n"
 
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -41,7 +42,8 @@ def stoppable() -> Iterator[None]:
 
     def try_again(lost: Any) -> None:
         if not isinstance(lost.exc_value, KeyboardInterrupt):
-            sys.__unraisablehook__(lost)
+            if not first:  # what a signal left half made complains as it goes
+                sys.__unraisablehook__(lost)
             return
         # Python swallows what is raised where it tidies up, and would here: a moment later, then.
         first.clear()
@@ -51,6 +53,9 @@ def stoppable() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, try_again
     try:
         yield
+    except KeyboardInterrupt as stopped:
+        traceback.clear_frames(stopped.__traceback__)  # and goes now, while that is not heard
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = hook
