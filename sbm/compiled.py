@@ -97,6 +97,14 @@ def _kind(value: Any) -> str:
     raise TypeError(f"a kernel takes arrays, numbers and None, not {type(value).__name__}")
 
 
+def _address(array: np.ndarray[Any, Any]) -> int:
+    """Where an array lies; numpy's own ways take three to seven times as long."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # it is not to be written, or empty
+        return array.ctypes.data
+
+
 def _flatten(values: Sequence[Any]) -> list[Any]:
     """Arguments as C sees them: an array is its address and its shape, None is nothing."""
     flat: list[Any] = []
@@ -104,7 +112,7 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
                 raise TypeError("a kernel takes contiguous arrays only")
-            flat.append(value.__array_interface__["data"][0])
+            flat.append(_address(value))
             flat += value.shape
         elif value is not None:
             flat.append(float(value) if isinstance(value, float | np.floating) else int(value))
@@ -155,11 +163,11 @@ class Kernel:
         if linked is None:
             linked = self._link(kinds)
         function, n_results = linked
-        results = np.empty(max(1, n_results), np.int64)
-        function(*_flatten(values), results.__array_interface__["data"][0])
+        results = (ctypes.c_int64 * n_results)()
+        function(*_flatten(values), results)
         if n_results == 0:
             return None
-        return int(results[0]) if n_results == 1 else tuple(results.tolist())
+        return results[0] if n_results == 1 else tuple(results)
 
     def _link(self, kinds: Kinds) -> tuple[Callable[..., None], int]:
         with _lock:  # threads meet here on their first calls

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from simulation import N_FEATURES, Simulation, make_blocks
@@ -160,12 +160,13 @@ def test_a_row_is_at_rest_exactly_when_a_visit_would_not_change_it(loss, bias):
 
 
 @given(seed=st.integers(0, 10**6), few=st.booleans())
-@example(seed=2449, few=True)  # no room for nonzeros, and the best row has none
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_selection_takes_the_best_rows_that_fit_free_rows_and_small_numbers_first(seed, few):
     random = np.random.default_rng(seed)
-    n = int(random.integers(1, 60))
-    max_rows, max_nnz = int(random.integers(0, 70)), int(random.integers(0, 200))
+    n = int(random.integers(1, 60)) if seed % 8 else 8184 + seed // 8 % 16  # by other digits
+    max_rows, max_nnz = int(random.integers(0, n + 10)), int(random.integers(0, 3 * n + 20))
+    if seed % 5 == 0:
+        max_nnz = 0  # room for rows without nonzeros
     working = WorkingSet(Arena.of(1, "ones"), DenseSet(max_rows + n), max_rows, max_nnz)
     working.n = n
     working.lengths[:n] = random.integers(0, 7, n)

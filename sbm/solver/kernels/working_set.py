@@ -19,15 +19,28 @@ __all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "refill", 
 _RUN = np.uint64(16)
 
 _SIGN = np.uint32(0x80000000)
-_HALF = np.uint32(16)
-_LOW = np.uint32(0xFFFF)
 _LOWEST = np.uint32(0x007FFFFF)  # the key of -inf
+_MANY = 1 << 13  # rows
 
 
 @njit(nogil=True, error_model="numpy")
 def _sort_key(bits):
     """Map the bits of a float32 to a uint32 of the same order."""
     return ~bits if bits & _SIGN else bits | _SIGN
+
+
+@njit(nogil=True, error_model="numpy")
+def _count(bits, lengths, begin, known, digit, rows, nonzeros):
+    """Histogram the digit of those sort keys that begin as given; -inf is not counted."""
+    rows[:] = 0
+    nonzeros[:] = 0
+    last = np.uint64(len(rows) - 1)
+    for i in range(len(bits)):
+        key = _sort_key(bits[i])
+        if key > _LOWEST and np.uint64(key) >> known == begin:
+            bucket = np.uint64(key) >> digit & last
+            rows[bucket] += 1
+            nonzeros[bucket] += lengths[i]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -43,7 +56,7 @@ def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
 
 @njit(nogil=True, error_model="numpy")
 def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
-    """Find the score down to which the best rows fit, by two passes of radix histograms.
+    """Find the score down to which the best rows fit, digit by digit of its sort key.
 
     Parameters
     ----------
@@ -63,25 +76,20 @@ def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
     n_rows, nnz : int
         What the rows with a larger key take.
     """
-    rows[:] = 0
-    nonzeros[:] = 0
-    for i in range(len(bits)):
-        key = _sort_key(bits[i])
-        if key > _LOWEST:
-            rows[key >> _HALF] += 1
-            nonzeros[key >> _HALF] += lengths[i]
-    high, n_rows, nnz = _walk(rows, nonzeros, max_rows, max_nnz, 0, 0)
-    if high < 0:
-        return np.int64(_LOWEST), n_rows, nnz
-    rows[:] = 0
-    nonzeros[:] = 0
-    for i in range(len(bits)):
-        key = _sort_key(bits[i])
-        if key > _LOWEST and np.int64(key >> _HALF) == high:
-            rows[key & _LOW] += 1
-            nonzeros[key & _LOW] += lengths[i]
-    low, n_rows, nnz = _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz)
-    return high * 65536 + low, n_rows, nnz
+    # Of few rows a histogram of all digits would take longer to clear than to fill.
+    width = np.uint64(16) if len(bits) >= _MANY else np.uint64(8)
+    buckets = np.int64(1) << width
+    key, known, n_rows, nnz = np.uint64(0), np.uint64(32), 0, 0
+    while known > 0:
+        digit = known - width
+        _count(bits, lengths, key, known, digit, rows[:buckets], nonzeros[:buckets])
+        bucket, n_rows, nnz = _walk(
+            rows[:buckets], nonzeros[:buckets], max_rows, max_nnz, n_rows, nnz
+        )
+        if bucket < 0:  # all fit, which the first digit tells
+            return np.int64(_LOWEST), n_rows, nnz
+        key, known = key << width | np.uint64(bucket), digit
+    return np.int64(key), n_rows, nnz
 
 
 @njit(nogil=True, error_model="numpy")
