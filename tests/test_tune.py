@@ -255,7 +255,7 @@ def check_same_best(ours, whole):
 @pytest.mark.parametrize(("rows", "metric"), [(noisy, "auc"), (clean, "accuracy")])
 def test_the_best_is_that_of_the_whole_grid(rows, metric, tmp_path, monkeypatch):
     sbm.split([write_rows(tmp_path / "d.svm", *rows())], tmp_path / "d.sbm", blocks=6)
-    how = {"Cs": GRID[:6], "metric": metric, "max_passes": 200}
+    how = {"Cs": GRID[:6], "metric": metric, "max_passes": 60}
     check_same_best(*everything(tmp_path / "d.sbm", tmp_path, monkeypatch, **how))
 
 
@@ -266,7 +266,7 @@ def test_the_best_is_that_of_the_whole_grid_on_real_sets(
     name, loss, text_of, tmp_path, monkeypatch
 ):
     sbm.split([text_of(name)], tmp_path / "d.sbm", blocks=5)
-    how = {"Cs": GRID[1:6], "loss": loss, "max_passes": 400, "folds": 5}
+    how = {"Cs": GRID[1:6], "loss": loss, "max_passes": 60, "folds": 5}
     check_same_best(*everything(tmp_path / "d.sbm", tmp_path, monkeypatch, **how))
 
 
