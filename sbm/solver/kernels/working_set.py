@@ -77,8 +77,7 @@ def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
         What the rows with a larger key take.
     """
     # Of few rows a histogram of all digits would take longer to clear than to fill.
-    width = np.uint64(16) if len(bits) >= _MANY else np.uint64(8)
-    buckets = np.int64(1) << width
+    width, buckets = (np.uint64(16), 65536) if len(bits) >= _MANY else (np.uint64(8), 256)
     key, known, n_rows, nnz = np.uint64(0), np.uint64(32), 0, 0
     while known > 0:
         digit = known - width
