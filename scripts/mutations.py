@@ -160,7 +160,7 @@ MUTATIONS = (
         "        shard = Shard(number, len(partials))\n",
         "        shard = Shard(number, len(partials))\n"
         "        files.copy(whole / store_files.MANIFEST, partial)\n",
-        ("tests/test_kill.py",),
+        ("tests/test_durability.py", "-k", "of_a_shard"),
     ),
     Mutation(
         "two buffers in the memory plan", "sbm/jobs/machine/memory.py",
@@ -174,12 +174,12 @@ MUTATIONS = (
     Mutation(
         "labels of a model ascend", "sbm/jobs/training/problem.py",
         "labels=sorted(labels)", "labels=list(labels)",
-        ("tests/test_cli.py", "-k", "many_classes and hinge"),
+        ("tests/test_multiclass_train.py", "-k", "labels_of_a_model_ascend"),
     ),
     Mutation(
         "tolerance is that of the relative gap", "sbm/jobs/train.py",
         "last or certificate.relative_gap <=", "last or certificate.gap <=",
-        ("tests/test_losses_train.py", "-k", "certificate_is and hinge"),
+        ("tests/test_train.py", "-k", "first_certificate"),
     ),
     Mutation(
         "resume: identity has the data", "sbm/jobs/training/resume.py",

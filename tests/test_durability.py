@@ -61,3 +61,18 @@ def test_the_record_of_a_commit_comes_behind_its_state_and_its_alphas(points):
         }
         for name in written:
             assert last(mine[:commit], "write", name) < last(mine[:commit], "sync", name)
+
+
+def test_the_manifest_of_a_shard_comes_behind_all_it_names(tmp_path):
+    write_texts(tmp_path)
+    ended = run_command((*SPLIT, "--shards", "2"), tmp_path)
+    assert ended.code == 0, ended.err
+    named = 0
+    for number in (0, 1):
+        folder = f"s.{number}.sbm.partial"
+        mine = [p for p in ended.points if p.kind == "create" and p.name.startswith(folder)]
+        made = [p.name.rsplit("/", 1)[-1] for p in mine if not p.name.endswith("lock")]
+        assert made[-1] == "manifest.json.tmp"
+        assert made.count("manifest.json.tmp") == 1
+        named += len(made) - 1
+    assert named == 6  # ids, index and number of each

@@ -355,3 +355,12 @@ def test_one_label_alone_is_refused(tmp_path, loss):
     assert str(error.value) == (
         f"all rows of {path} have the label 4, {loss} needs at least two classes"
     )
+
+
+@pytest.mark.parametrize("loss", ["hinge", "crammer_singer"])
+def test_labels_of_a_model_ascend_in_whatever_order_they_come(loss, tmp_path):
+    (tmp_path / "d.svm").write_text("3 1:1\n1 2:1\n2 3:1\n3 1:1 4:1\n1 2:1 4:1\n")
+    sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm", blocks=1)
+    model, _ = sbm.train(tmp_path / "d.sbm", tmp_path / "m.model", {"loss": loss, "C": 10.0})
+    assert model.labels == [1.0, 2.0, 3.0]
+    assert sbm.predict(model, tmp_path / "d.svm")["accuracy"] == 1.0

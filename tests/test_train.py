@@ -314,6 +314,15 @@ def test_the_cache_follows_the_free_alphas_within_what_was_planned(tmp_path):
         assert after["cached_rows"] <= after["cache_rows"]
 
 
+def test_the_first_certificate_within_the_relative_tolerance_ends_it(store):
+    for C in (1e-6, 10.0):  # objectives far below 1, and far above
+        _, report, passes = fit(store, C=C, tol=1e-2, max_passes=500)
+        proven = [p["certificate"]["relative_gap"] for p in passes if p["certificate"]]
+        assert proven[-1] == report["relative_gap"] <= 1e-2
+        assert all(gap > 1e-2 for gap in proven[:-1])
+        assert (report["gap"] <= 1e-2) == (C < 1)
+
+
 def test_commits_do_not_change_the_result(store, monkeypatch):
     fit(store, "a.model", tol=1e-5, max_passes=500)
     monkeypatch.setattr(state, "COMMIT_SECONDS", -1.0)
