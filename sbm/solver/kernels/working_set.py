@@ -78,13 +78,12 @@ def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
     """
     # Of few rows a histogram of all digits would take longer to clear than to fill.
     width, buckets = (np.uint64(16), 65536) if len(bits) >= _MANY else (np.uint64(8), 256)
+    rows, nonzeros = rows[:buckets], nonzeros[:buckets]
     key, known, n_rows, nnz = np.uint64(0), np.uint64(32), 0, 0
     while known > 0:
         digit = known - width
-        _count(bits, lengths, key, known, digit, rows[:buckets], nonzeros[:buckets])
-        bucket, n_rows, nnz = _walk(
-            rows[:buckets], nonzeros[:buckets], max_rows, max_nnz, n_rows, nnz
-        )
+        _count(bits, lengths, key, known, digit, rows, nonzeros)
+        bucket, n_rows, nnz = _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz)
         if bucket < 0:  # all fit, which the first digit tells
             return np.int64(_LOWEST), n_rows, nnz
         key, known = key << width | np.uint64(bucket), digit
