@@ -17,3 +17,5 @@ echo "== installing sbm$EXTRAS in .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$EXTRAS"
 PATH="$PWD/.venv/bin:$PATH"
 export PATH
+# Hundreds of processes start here; without it each compiles our modules anew.
+unset PYTHONDONTWRITEBYTECODE

@@ -1,5 +1,6 @@
 """sbm/compiled.py: machine code from the disk gives what numba gives."""
 
+import ast
 import importlib
 import os
 import shutil
@@ -187,6 +188,22 @@ def test_kernels_are_named_after_the_helpers_they_import():
     assert names("svc") == ["svc.py", "sparse.py", "visits.py"]
     assert {"multiclass.py", "joint.py", "classes.py", "sparse.py"} <= set(names("multiclass"))
     assert names("working_set") == ["working_set.py"]
+
+
+def test_imports_are_found_as_python_finds_them():
+    package = Path(compiled.__file__).parent
+    texts = [path.read_bytes() for path in package.glob("*/kernels/[a-z]*.py")]
+    texts.append(
+        b"if 1:\n    from a.b import (\n        c as d,\n        e,\n    )\nimport f, g.h\n"
+    )
+    for text in texts:
+        nodes = list(ast.walk(ast.parse(text)))
+        modules = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in nodes if isinstance(node, ast.Import)]
+        names = [alias.name for node in [*imports, *modules] for alias in node.names]
+        names += [node.module for node in modules]
+        assert names
+        assert {word for name in names for word in name.split(".")} <= set(compiled._imports(text))
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm(probe, monkeypatch, tmp_path):
