@@ -188,7 +188,7 @@ def _rows_for(args: argparse.Namespace, mem: str) -> int:
 
 
 def _grid(args: argparse.Namespace) -> Grid:
-    mems = args.mem or (["150MB"] if args.quick else ["256MB", "400MB", "1GB"])
+    mems = args.mem or (["135MB"] if args.quick else ["256MB", "400MB", "1GB"])
     split_mems = args.split_mem or (["160MB"] if args.quick else ["256MB", "1GB"])
     rows = [_rows_for(args, mem) for mem in mems]
     blocks = args.blocks or ([12] if args.quick else [12, 100])

@@ -29,7 +29,9 @@ def checked(folder: Path) -> dict[str, str]:
     folder : Path
         For machine code.
     """
-    return {**os.environ, "NUMBA_BOUNDSCHECK": "1", COMPILE_HERE: "1", FOLDER: str(folder)}
+    # Checks are put in before the code is optimised, which takes most of the time.
+    checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0"}
+    return {**os.environ, **checks, COMPILE_HERE: "1", FOLDER: str(folder)}
 
 
 class GuardedBytes:
