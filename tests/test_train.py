@@ -334,7 +334,7 @@ def test_commits_do_not_change_the_result(store, monkeypatch):
 
 
 def test_blocks_order_cache_and_policy_do_not_move_the_optimum(tmp_path):
-    X, y = random_rows(7)
+    X, y = random_rows(7, n=200)
     order = np.argsort(y, kind="stable")  # label-sorted input
     models = []
     for name, rows, n_blocks in (("a", slice(None), 1), ("b", order, 12), ("c", order[::-1], 3)):
@@ -368,7 +368,7 @@ def test_label_sorted_input_costs_no_more_passes(tmp_path):
 
 def test_blocks_too_large_for_the_memory_are_cut_and_the_optimum_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 200)
-    X, y = random_rows(9)
+    X, y = random_rows(9, n=200)
     sbm.split([write_rows(tmp_path / "d.svm", X, y)], tmp_path / "d.sbm", blocks=2)
     whole, _, _ = fit(tmp_path / "d.sbm", tol=1e-5, max_passes=20000)
     with pytest.raises(MemoryPlanError) as error:

@@ -371,8 +371,8 @@ class Run:
             "counts": counts,
             "outputs": alpha.outputs.astype(np.uint16 if self._lists_of < 1 << 16 else np.int32),
         }
-        rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]
-        return arrays, len(np.unique(rows))
+        rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]  # ascending
+        return arrays, int(np.count_nonzero(np.diff(rows, prepend=-1)))
 
     def _write(self) -> None:
         """Write the encoded alphas that are still in memory; the next commit makes them durable."""
