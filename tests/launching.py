@@ -17,8 +17,8 @@ RANKS = ROOT / "tests" / "ranks.py"
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 MPI4PY = (sys.executable, "-m", "mpi4py")
 LIMIT = 60  # seconds, for what takes two or three
-# What mpiexec ends with after processes that met the deadline. It ends the one that stands still by a
-# signal, which is its exit code where it hears of all of them at once (2 of 32 on a busy machine).
+# What mpiexec ends with after processes that met the deadline. It ends the one that stands still by
+# a signal, which is its exit code where it hears of all at once: 2 of 32 on a busy machine.
 AFTER_TIMEOUT = (comm.EXIT_TIMEOUT, signal.SIGKILL)
 
 needs_mpi = pytest.mark.skipif(
