@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -17,9 +16,6 @@ RANKS = ROOT / "tests" / "ranks.py"
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 MPI4PY = (sys.executable, "-m", "mpi4py")
 LIMIT = 60  # seconds, for what takes two or three
-# What mpiexec ends with after processes that met the deadline. It ends the one that stands still by
-# a signal, which is its exit code where it hears of all at once: 2 of 32 on a busy machine.
-AFTER_TIMEOUT = (comm.EXIT_TIMEOUT, signal.SIGKILL)
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),

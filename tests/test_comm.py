@@ -1,23 +1,15 @@
 """Messages between processes: their bits, their bytes, and how all end when one does not answer."""
 
 import json
+import os
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import ranks
-from launching import (
-    AFTER_TIMEOUT,
-    LIMIT,
-    MPI4PY,
-    MPIEXEC,
-    RANKS,
-    all_gone,
-    environment,
-    needs_mpi,
-    pids_of,
-)
+from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
 from processes import finished
 
 from sbm.distributed import comm
@@ -268,11 +260,20 @@ def test_control_c_while_one_waits_ends_all(tmp_path):
 @needs_mpi
 def test_a_process_that_stands_still_meets_the_deadline(tmp_path):
     done = launch(3, tmp_path, "signalled", 1, "SIGSTOP", DEADLINE)
-    assert done.returncode in AFTER_TIMEOUT
+    # Not always 75: where mpiexec hears of all of them at once it is the signal it sent to one.
+    assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("sbm:")]
     assert said
     assert set(said) <= {sentence(0, 3), sentence(2, 3)}
     assert all_gone(pids_of(tmp_path))
+
+
+def test_who_gives_up_says_so_and_ends_with_75(monkeypatch, capfd):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    comm.MpiComm._give_up(SimpleNamespace(rank=2, size=3, _timeout=DEADLINE))
+    assert codes == [75]
+    assert capfd.readouterr().err == sentence(2, 3) + "\n"
 
 
 @needs_mpi
