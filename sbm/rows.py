@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SPARE", "Arena", "Rows", "or_empty"]
+__all__ = ["SPARE", "Arena", "Rows"]
 
 SPARE = 16  # nonzeros that kernels may overwrite behind the end of the cache, and read behind all
 
@@ -89,8 +89,3 @@ class Arena:
         starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
         y, weights = np.empty(n_rows, y_dtype), np.empty(n_rows) if weighted else None
         return Rows(starts, lengths, self.indices, self.values, y, weights)
-
-
-def or_empty(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
-    """Return weights as kernels take them: of none an empty array, so that one code serves both."""
-    return np.empty(0) if weights is None else weights

@@ -215,7 +215,6 @@ class _Epochs:
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
         from sbm.compiled import load
-        from sbm.rows import or_empty
         from sbm.solver.problem import rows_ahead
         from sbm.solver.step import INNER_TOL, _chunk
 
@@ -226,8 +225,8 @@ class _Epochs:
 
         def epoch() -> None:
             load("sbm.solver.kernels.svc").solve(
-                rows.starts, rows.lengths, rows.y, or_empty(rows.weights), self.home, rows.indices,
-                self.values, alpha, score, W[:, 0], problem.positive, problem.cost_positive,
+                rows.starts, rows.lengths, rows.y, None, self.home, rows.indices, self.values,
+                alpha, score, W[:, 0], problem.positive, problem.cost_positive,
                 problem.cost_negative, problem.bias, problem.loss.squared, 1.0, 1,
                 chunk or _chunk(n), rows_ahead(W), INNER_TOL, 0, state, self.active, self.order,
                 np.zeros(5),

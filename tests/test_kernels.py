@@ -14,7 +14,6 @@ from simulation import Simulation
 from sbm import compiled
 from sbm.compiled import load
 from sbm.losses import LOSSES
-from sbm.rows import or_empty
 from sbm.solver.problem import MultiProblem
 
 N_FEATURES = 5
@@ -136,7 +135,7 @@ class Machine:
 
     def solve(self, rounds=1, sigma=1.0, only=slice(None), block=0, chunk=4, ahead=0, tol=0.0):
         starts, lengths, indices, values = self.rows
-        weight = or_empty(None if self.weight is None else self.weight[only].copy())
+        weight = None if self.weight is None else np.ascontiguousarray(self.weight[only])
         n, stats = len(starts[only]), np.zeros(5)
         load(f"sbm.solver.kernels.{self.kernel}").solve(
             starts[only], lengths[only], self.y[only], weight, self.home[only], indices, values,
@@ -148,7 +147,7 @@ class Machine:
     def screen(self, moving):
         starts, lengths, indices, values = self.rows
         load(f"sbm.solver.kernels.{self.kernel}").screen(
-            starts, lengths, self.y, or_empty(self.weight), indices, values, self.alpha, self.w,
+            starts, lengths, self.y, self.weight, indices, values, self.alpha, self.w,
             *self.numbers, 0, moving,
         )  # fmt: skip
 
@@ -156,8 +155,8 @@ class Machine:
         starts, lengths, indices, values = self.rows
         w_alpha, sums = np.zeros_like(self.w), np.zeros(5)
         load(f"sbm.solver.kernels.{self.kernel}").certify(
-            starts, lengths, self.y, or_empty(self.weight), indices, values, self.alpha, self.w,
-            w_alpha, *self.numbers, ahead, sums,
+            starts, lengths, self.y, self.weight, indices, values, self.alpha, self.w, w_alpha,
+            *self.numbers, ahead, sums,
         )  # fmt: skip
         return w_alpha, sums
 
@@ -519,7 +518,7 @@ def test_a_weight_of_two_is_the_row_twice_and_of_none_its_absence(machine):
 
 
 class Weighted:
-    """Kernels of many classes, with weights where `MultiProblem` has none."""
+    """Kernels of many classes, with weights where `MultiProblem` says None."""
 
     def __init__(self, weight):
         self._kernels = load("sbm.solver.kernels.multiclass")
@@ -529,7 +528,7 @@ class Weighted:
         kernel, place = getattr(self._kernels, name), 2 if name == "mark_free" else 3
 
         def call(*arguments):
-            assert len(arguments[place]) == 0
+            assert arguments[place] is None
             return kernel(*arguments[:place], self._weight, *arguments[place + 1 :])
 
         return call if name in ("solve", "screen", "certify", "mark_free") else kernel
@@ -579,8 +578,8 @@ def test_weights_of_many_classes_are_rows_so_many_times(loss, monkeypatch):
     marked = np.empty(30, bool)
     begin, count = lists.offsets[:-1].copy(), np.diff(lists.offsets).astype(np.int32)
     kernels.mark_free(
-        np.arange(30), y, np.empty(0), begin, count, lists.outputs, lists.values,
-        problem.loss.kind, 0, problem.costs, 0.4, problem.loss.squared, np.empty(16), marked,
+        np.arange(30), y, None, begin, count, lists.outputs, lists.values, problem.loss.kind, 0,
+        problem.costs, 0.4, problem.loss.squared, np.empty(16), marked,
     )  # fmt: skip
     np.testing.assert_array_equal(marked, free)
     assert ours.n_free == n_free > 0
@@ -709,7 +708,7 @@ def test_kernels_that_call_mathematical_functions_link_in_a_process_without_numb
         "sums, w = np.zeros(5), np.zeros(1)\n"
         "one = np.ones(1)\n"
         "compiled.load('sbm.solver.kernels.logistic').certify(\n"
-        "    np.zeros(1, np.int64), np.ones(1, np.int32), np.ones(1, np.int32), np.zeros(0),\n"
+        "    np.zeros(1, np.int64), np.ones(1, np.int32), np.ones(1, np.int32), None,\n"
         "    np.zeros(1, np.int32), one, 0.5 * one, w, w.copy(), 1, 1.0, 1.0, 0.0, 0, sums)\n"
         "print(*sums.tolist(), 'numba' in sys.modules)\n"
     )
@@ -750,7 +749,7 @@ class OneClass:
     def solve(self, rounds=1, sigma=1.0, only=slice(None), block=0, ahead=0):
         starts, lengths, indices, values = self.rows
         n, stats = len(starts[only]), np.zeros(5)
-        weight = or_empty(None if self.weight is None else self.weight[only])
+        weight = None if self.weight is None else self.weight[only]
         load("sbm.solver.kernels.one_class").solve(
             starts[only], lengths[only], weight, self.home[only], indices, values,
             self.alpha[only], self.score[only], self.w, self.level, self.scale, sigma, rounds, 4,
@@ -762,8 +761,8 @@ class OneClass:
         starts, lengths, indices, values = self.rows
         w_alpha, x_sum, sums = np.zeros(N_FEATURES), np.zeros(N_FEATURES), np.zeros(6)
         load("sbm.solver.kernels.one_class").certify(
-            starts, lengths, or_empty(self.weight), indices, values, self.alpha, self.w, w_alpha,
-            x_sum, rho, ahead, sums,
+            starts, lengths, self.weight, indices, values, self.alpha, self.w, w_alpha, x_sum, rho,
+            ahead, sums,
         )  # fmt: skip
         return w_alpha, x_sum, sums
 

@@ -4,12 +4,13 @@
 """
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM
+from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED
 from sbm.losses import LOSSES
 from sbm.settings import Settings
 
@@ -55,7 +56,11 @@ def run(command: str, value_type: str, folder: str) -> None:
         split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
         split([source], store, dtype=dtype, blocks=2, force=True)
     if command != "split":
-        settings = Settings(rounds=2, **_SETTINGS[command])
+        settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(WEIGHTED)])
+        if command.endswith(WEIGHTED):
+            weights = Path(folder, "weights.txt")
+            weights.write_text("1\n" * text.count("\n"), "ascii")
+            settings = replace(settings, weights=str(weights))
         if command == CLASS_BLOCKS:
             return _train_class_blocks(store, Path(folder, "t.model"), settings)
         train(store, Path(folder, "t.model"), settings)

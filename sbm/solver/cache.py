@@ -127,11 +127,9 @@ class WorkingSet:
         moving : ndarray, shape (n_rows,), bool, changed in place
             The rows to take.
         """
-        from sbm.rows import or_empty
-
         self.n, cached = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, or_empty(rows.weights), moving, self.n_cached,
-            self.starts, self.lengths, self.y, or_empty(self.weights), self.home, self.row,
+            block, rows.starts, rows.lengths, rows.y, rows.weights, moving, self.n_cached,
+            self.starts, self.lengths, self.y, self.weights, self.home, self.row,
         )  # fmt: skip
         self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
         self.age[self.n_cached : self.n] = 0
@@ -208,15 +206,13 @@ class WorkingSet:
         -------
         Evicted
         """
-        from sbm.rows import or_empty
-
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
         ages = self.age[:n][keep]
         self.age[: len(ages)] = ages
         self.n_cached = self._kernels.compact(
-            keep, n, self.base, self.starts, self.lengths, self.y, or_empty(self.weights),
-            self.score, self.home, self.row, self.arena.indices, self.arena.values,
+            keep, n, self.base, self.starts, self.lengths, self.y, self.weights, self.score,
+            self.home, self.row, self.arena.indices, self.arena.values,
         )  # fmt: skip
         self.n = self.n_cached
         return evicted
@@ -270,12 +266,10 @@ class WorkingSet:
         rows : Rows
             In the arena of the working set.
         """
-        from sbm.rows import or_empty
-
         return int(
             self._kernels.refill(
-                block, self.n_cached, rows.starts, rows.lengths, rows.y, or_empty(rows.weights),
-                self.starts, self.lengths, self.y, or_empty(self.weights), self.home, self.row,
+                block, self.n_cached, rows.starts, rows.lengths, rows.y, rows.weights,
+                self.starts, self.lengths, self.y, self.weights, self.home, self.row,
                 self.arena.indices, self.arena.values,
             )
         )  # fmt: skip

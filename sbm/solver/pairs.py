@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.rows import Rows, or_empty
+from sbm.rows import Rows
 
 __all__ = [
     "CHUNK", "Fixtures", "PairProblem", "PairRounds", "PairTotals", "certify_pairs", "count_days",
@@ -328,7 +328,7 @@ class _League:
         norms = np.empty(n)
         starts = rows.starts[self.order]
         kernels.norms(starts, lengths, rows.values, bias, norms)
-        weight = or_empty(None if rows.weights is None else rows.weights[self.order])
+        weight = None if rows.weights is None else rows.weights[self.order]
         self._rows = (starts, lengths, norms, weight)
         fixtures = problem.fixtures or Fixtures.within(np.arange(n_classes, dtype=np.int32))
         self._fixtures, self.n_days = fixtures, fixtures.n_days

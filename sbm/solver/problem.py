@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled import load
 from sbm.errors import DataError
-from sbm.rows import Rows, or_empty
+from sbm.rows import Rows
 from sbm.solver.pairs import PairProblem, PairRounds, solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
@@ -169,10 +169,10 @@ class Problem:
         assert isinstance(work.alpha, DenseSet)
         n, stats = work.n, np.zeros(5)
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], or_empty(work.weights)[:n],
-            work.home[:n], work.arena.indices, work.arena.values, work.alpha.values[:n],
-            work.score[:n], W[:, 0], *self._numbers, how.sigma, how.rounds, how.chunk,
-            rows_ahead(W), how.inner_tol, how.block, how.state, how.active, how.order, stats,
+            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
+            work.arena.indices, work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0],
+            *self._numbers, how.sigma, how.rounds, how.chunk, rows_ahead(W), how.inner_tol,
+            how.block, how.state, how.active, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -180,7 +180,7 @@ class Problem:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
         assert isinstance(alpha, Dense)
         self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, or_empty(rows.weights), rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.values, W[:, 0], *self._numbers, rows_ahead(W), moving,
         )  # fmt: skip
 
@@ -201,7 +201,7 @@ class Problem:
         assert isinstance(alpha, Dense)
         sums = np.zeros(5)
         self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, or_empty(rows.weights), rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.values, W[:, 0], W_alpha[:, 0], *self._numbers, rows_ahead(W), sums,
         )  # fmt: skip
         return sums
@@ -349,7 +349,7 @@ class OneClass:
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds, then move ρ; see `Problem.solve`."""
         assert isinstance(work.alpha, DenseSet)
-        n, stats, weights = work.n, np.zeros(5), or_empty(work.weights)[: work.n]
+        n, stats, weights = work.n, np.zeros(5), _first(work.weights, work.n)
         self._scale = self._scale or mean_square(
             work.starts[:n], work.lengths[:n], work.arena.values
         )
@@ -360,7 +360,7 @@ class OneClass:
             how.state, how.active, how.order, stats,
         )  # fmt: skip
         mine = work.home[:n] == how.block
-        share = float(np.count_nonzero(mine) if work.weights is None else weights[mine].sum())
+        share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         excess = self._level[1] - self.nu * self.total
         self._visited += share
         if how.sigma == 1.0:
@@ -396,8 +396,8 @@ class OneClass:
         assert isinstance(alpha, Dense)
         sums = np.zeros(6)
         self._kernels.certify(
-            rows.starts, rows.lengths, or_empty(rows.weights), rows.indices, rows.values,
-            alpha.values, W[:, 0], W_alpha[:, 0], self._x_sum, self.rho, rows_ahead(W), sums,
+            rows.starts, rows.lengths, rows.weights, rows.indices, rows.values, alpha.values,
+            W[:, 0], W_alpha[:, 0], self._x_sum, self.rho, rows_ahead(W), sums,
         )  # fmt: skip
         loss, alpha_sum, _, support, free, missed = sums
         return np.array([missed, loss, alpha_sum, support, free])
@@ -520,8 +520,8 @@ class MultiProblem:
             return self._solve_pairs(work, work.alpha, W, how)
         n, pool, stats = work.n, work.alpha, np.zeros(6)
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], or_empty(work.weights)[:n],
-            work.home[:n], work.arena.indices, work.arena.values, pool.begin[:n], pool.count[:n],
+            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
+            work.arena.indices, work.arena.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
             pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
@@ -538,7 +538,7 @@ class MultiProblem:
         n = work.n
         rows = Rows(
             work.starts[:n], work.lengths[:n], work.arena.indices, work.arena.values, work.y[:n],
-            None if work.weights is None else work.weights[:n],
+            _first(work.weights, n),
         )  # fmt: skip
         beta = pool.spread(n, self.n_outputs)
         by_class = np.ascontiguousarray(W.T)
@@ -557,7 +557,7 @@ class MultiProblem:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
         assert isinstance(alpha, Lists)
         self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, or_empty(rows.weights), rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, *self._numbers, self.bias,
             self.loss.squared, rows_ahead(W), np.empty((2, self._width)), moving,
         )  # fmt: skip
@@ -573,7 +573,7 @@ class MultiProblem:
         assert isinstance(alpha, Lists)
         sums = np.zeros(5)
         self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, or_empty(rows.weights), rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias,
             self.loss.squared, rows_ahead(W), np.empty((4, self._width)),
             np.empty(self._width, np.int32), sums,
@@ -629,7 +629,7 @@ class MultiProblem:
         assert isinstance(work.alpha, ListPool)
         pool, free = work.alpha, np.empty(len(rows), np.bool_)
         self._kernels.mark_free(
-            rows, work.y, or_empty(work.weights), pool.begin, pool.count, pool.outputs, pool.betas,
+            rows, work.y, work.weights, pool.begin, pool.count, pool.outputs, pool.betas,
             *self._numbers, self.loss.squared, np.empty(self._width), free,
         )  # fmt: skip
         return free
@@ -656,6 +656,10 @@ def _finite(stats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     if not np.isfinite(stats).all():
         raise DataError(TOO_LARGE)
     return stats
+
+
+def _first(weights: Weights | None, n: int) -> Weights | None:
+    return None if weights is None else weights[:n]
 
 
 def mean_square(

@@ -17,18 +17,20 @@ from sbm.jobs.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
-__all__ = ["CLASS_BLOCKS", "STREAM", "WITHOUT_STORE", "kernels_of", "prepare"]
+__all__ = ["CLASS_BLOCKS", "STREAM", "WEIGHTED", "WITHOUT_STORE", "kernels_of", "prepare"]
 
 CLASS_BLOCKS = "class-blocks"
 STREAM = "stream-"
+WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 WITHOUT_STORE = ("split", "predict", "names")
 
 
-def kernels_of(settings: Settings, problems: Sequence[AnyProblem]) -> str:
-    """Name the kernels a training needs, for `prepare`."""
+def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
+    """Name the kernels a training needs, for `prepare`; weights may come without a file."""
+    name = str(problems[0].loss.kernel)
     if problems[0].listed:
-        return "pairs" if settings.schedule == "pairs" else "multiclass"
-    return str(problems[0].loss.kernel)
+        name = "pairs" if settings.schedule == "pairs" else "multiclass"
+    return name + WEIGHTED if weighted or settings.weights is not None else name
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:

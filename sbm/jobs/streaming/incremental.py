@@ -224,7 +224,7 @@ class Incremental:
     def _make_desk(self, plan: _DeskPlan) -> _Desk:
         """Set room aside, and let what learns in it go on where the one before was."""
         settings, size, problems = self.settings, plan.size, self._problems()
-        prepare(kernels_of(settings, problems), plan.value_type, Progress())
+        prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
         begin = caches_nnz(size, len(problems))
         arena = Arena.of(begin + size.block_nnz + SPARE, plan.value_type)
         student = OnePass(

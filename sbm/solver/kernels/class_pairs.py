@@ -19,8 +19,8 @@ g = s v·x - 1; w_a += sδx; w_b -= sδx.
 
 A bias B > 0 is one more feature of value B, kept in the last entry of every w_c and in no row.
 
-Given: rows (as in sparse.py) in class order; pairs of classes; `weight` of each row, empty where
-all are 1.
+Given: rows (as in sparse.py) in class order; pairs of classes; `weight` of each row, None when all
+are 1.
 In place: beta, W, score. Returned: nothing; what visits add up to is written to `stats`.
 Source: Alber, Zimmert, Dogan & Kloft 2016, algorithms 1 and 2 (their equation 3 has the wrong
 sign).
@@ -189,7 +189,7 @@ def _solve_pair(
                         W, at_a, at_b, indices, np.uint64(starts[q]), np.uint64(lengths[q])
                     )
             C = cost
-            if len(weight):
+            if weight is not None:
                 C *= weight[t]
                 if C == 0.0:
                     continue
@@ -249,7 +249,7 @@ def solve(
     starts, lengths : (n,) int64, int32
     norms : (n,) float64
         |x|², the bias feature included.
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Multiplies the cost of each row; rows of weight 0 keep their score.
     counted : (n,) bool
         Rows that count towards the gap estimate.
@@ -311,7 +311,7 @@ def _certify_side(
     bias_at = np.uint64(W.shape[1] - 1)
     offset = bias * (W[at_own, bias_at] - W[at_other, bias_at]) if bias > 0.0 else 0.0
     for t in range(first[own], first[own + np.uint64(1)]):
-        C = costs[own] if len(weight) == 0 else costs[own] * weight[t]
+        C = costs[own] if weight is None else costs[own] * weight[t]
         if C == 0.0:
             continue
         i = np.uint64(rows[t])

@@ -22,7 +22,7 @@ the root lies above 0: steps come from one side after the first and need no line
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, empty where all are 1.
+of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
 """
@@ -206,7 +206,7 @@ def solve(
     Parameters
     ----------
     starts, lengths, y : (n,) int64, int32, int32
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Multiplies the cost of each row.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None
@@ -261,7 +261,7 @@ def solve(
                     score[i] = -np.inf
                     continue
                 inverse = inverse_positive if s > 0.0 else inverse_negative
-                if len(weight):
+                if weight is not None:
                     inverse /= weight[i]
                 begin = np.uint64(starts[i])
                 end = begin + np.uint64(lengths[i])

@@ -26,8 +26,8 @@ use and not with rows times classes. Lists lie in one pool (lists.py).
 Given: rows (as in sparse.py); class codes `y`; `kind` ONE_VS_REST or one of joint.py; `first` the
 class of the first column of W (one-vs-rest divides the classes into groups; 0 for the others);
 `costs` (n_classes,) float64: C times class weight, of one-vs-rest for the rows of the class itself;
-`cost_rest`: of one-vs-rest for all other rows; a `weight` for each row, which multiplies both,
-empty where all are 1.
+`cost_rest`: of one-vs-rest for all other rows; a `weight` for each row, which multiplies both, or
+None.
 In place: lists, W, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: those two files; of the few classes LIBLINEAR's appendix E.5.
 """
@@ -71,7 +71,7 @@ def _column(y, first, W):
 def _costs_of(i, label, costs, cost_rest, weight):
     """Return C_i of the row's own class, and of one-vs-rest of all other classes."""
     cost = costs[label]
-    if len(weight):
+    if weight is not None:
         cost *= weight[i]
         cost_rest *= weight[i]
     return cost, cost_rest
@@ -206,7 +206,7 @@ def solve(
     Parameters
     ----------
     starts, lengths, y : (n,) int64, int32, int32
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Multiplies the costs of each row; a row of weight 0 is never visited.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None

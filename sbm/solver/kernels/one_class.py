@@ -17,7 +17,7 @@ weight of one more feature of value -1, on a scale μ of its own ::
 and after a block or a pass the caller corrects it by ρ -= μ (S - N) or a share of that, S = Σ α_i
 (the method of multipliers: Σ α_i is N in the limit only). There is no bias.
 
-Given: rows (as in sparse.py); `weight` of each row, empty where all are 1.
+Given: rows (as in sparse.py); `weight` of each row, None when all are 1.
 In place: alpha, w, score, level. Returned: nothing; what visits add up to is added to `stats` and
 `sums`.
 Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is ours.
@@ -56,7 +56,7 @@ def solve(
     Parameters
     ----------
     starts, lengths : (n,) int64, int32
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Upper bound of each α; rows of weight 0 are never visited.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None
@@ -104,7 +104,7 @@ def solve(
                     prefetch_row(w, indices, starts, lengths, coming)
                 i = np.uint64(active[t] if r > 0 else t)
                 upper = 1.0
-                if len(weight):
+                if weight is not None:
                     upper = weight[i]
                     if upper == 0.0:
                         score[i] = -np.inf
@@ -175,7 +175,7 @@ def certify(
     for i in range(n):
         prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         upper = 1.0
-        if len(weight):
+        if weight is not None:
             upper = weight[i]
             if upper == 0.0:
                 continue

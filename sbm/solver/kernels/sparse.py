@@ -60,7 +60,7 @@ def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
     """Return (±1.0, C_i) of a row of two classes."""
     is_positive = y[i] == positive
     C = cost_positive if is_positive else cost_negative
-    if len(weight):
+    if weight is not None:
         C *= weight[i]
     return 1.0 if is_positive else -1.0, C
 

@@ -15,7 +15,7 @@ One visit of a row solves for its α exactly. The two losses differ in U and D o
 one more feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, empty where all are 1.
+of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
 """
@@ -58,7 +58,7 @@ def solve(
     Parameters
     ----------
     starts, lengths, y : (n,) int64, int32, int32
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Multiplies the cost of each row.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None
@@ -115,7 +115,7 @@ def solve(
                     score[i] = -np.inf
                     continue
                 diagonal = diagonal_positive if s > 0.0 else diagonal_negative
-                if len(weight):
+                if weight is not None:
                     diagonal /= weight[i]
                 upper = np.inf if squared else C
                 begin = np.uint64(starts[i])

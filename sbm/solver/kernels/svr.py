@@ -17,7 +17,7 @@ classification is squared error with targets ±1. A bias B > 0 is one more featu
 in the last entry of w and in no row.
 
 Given: rows (as in sparse.py); `y`: targets, or with `classify` class codes, of which `positive` has
-the target +1 and all others -1; `weight` of each row, empty where all are 1.
+the target +1 and all others -1; `weight` of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Ho & Lin 2012 (LIBLINEAR's equations 9 and 10), with one variable of either sign instead of
 two; of least squares classification Hsieh et al. 2008, section 6.
@@ -87,7 +87,7 @@ def solve(
     starts, lengths : (n,) int64, int32
     y : (n,) float64 or int32
         Targets, or class codes.
-    weight : (n,) float64, or none for ones
+    weight : (n,) float64, or None for ones
         Multiplies the cost of each row.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None
@@ -144,7 +144,7 @@ def solve(
                 i = np.uint64(active[t] if r > 0 else t)
                 target, is_positive = _target(y[i], positive, classify)
                 C = cost_positive if is_positive else cost_negative
-                if len(weight):
+                if weight is not None:
                     C *= weight[i]
                 if C == 0.0:
                     score[i] = -np.inf
@@ -216,7 +216,7 @@ def screen(
         prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
-        if len(weight):
+        if weight is not None:
             C *= weight[i]
         upper = np.inf if squared else C
         begin = np.uint64(starts[i])
@@ -259,7 +259,7 @@ def certify(
         prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
         target, is_positive = _target(y[i], positive, classify)
         C = cost_positive if is_positive else cost_negative
-        if len(weight):
+        if weight is not None:
             C *= weight[i]
         if C == 0.0:
             continue

@@ -2,9 +2,8 @@
 
 The arrays of a working set hold the cached rows first and the rows of the block behind them. The
 nonzeros lie in one arena: the cache's at its front, the block's in a buffer further back. A row is
-a record of starts int64, lengths int32, y int32 or float64, weight float64, score float32,
-home (its block) int32 and row (its number there) int32, an array (capacity,) each; that of weights
-is empty where all are 1.
+a record of starts int64, lengths int32, y int32 or float64, weight float64 or None, score float32,
+home (its block) int32 and row (its number there) int32, an array (capacity,) each.
 
 Given and in place: those arrays and the arena, as each kernel says. Returned: counts.
 Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is a radix select.
@@ -124,7 +123,7 @@ def merge(
     Parameters
     ----------
     block : int
-    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
     moving : (n_block,) bool, in place
         Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
     n_cached : int
@@ -143,7 +142,7 @@ def merge(
         starts[n] = b_starts[j]
         lengths[n] = b_lengths[j]
         y[n] = b_y[j]
-        if len(weight):
+        if weight is not None:
             weight[n] = b_weight[j]
         home[n] = block
         row[n] = j
@@ -230,7 +229,7 @@ def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices
             starts[kept] = to
             lengths[kept] = length
             y[kept] = y[i]
-            if len(weight):
+            if weight is not None:
                 weight[kept] = weight[i]
             score[kept] = score[i]
             home[kept] = home[i]
@@ -253,7 +252,7 @@ def refill(
     Parameters
     ----------
     block, n_cached : int
-    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
     starts, lengths, y, weight, home, row : arrays of the working set, y and weight in place
     indices, values : the arena, in place
     """
@@ -268,7 +267,7 @@ def refill(
             if values is not None:
                 values[to + p] = values[begin + p]
         y[i] = b_y[j]
-        if len(weight):
+        if weight is not None:
             weight[i] = b_weight[j]
         done += 1
     return done
