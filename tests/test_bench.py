@@ -155,7 +155,7 @@ RATIOS = {
         for loss in ("crammer_singer", "weston_watkins", "hinge")
     },
 }
-ROWS = 5000  # of two classes
+ROWS = 12_000  # of two classes
 MULTICLASS = {"multiclass", "bmd", "pairs", "class-blocks", "ovr-cache", "multiclass-error"}
 WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
 LEARNERS = {"liblinear": "liblinear-official", "sklearn": "scikit-learn"}
@@ -262,7 +262,7 @@ def test_benchmark_runs_at_toy_size(
         for row in report["rows"]:
             assert row["converged"], row
             assert row["above"] < 0.011, row
-            assert row["peer_above"] < 0.2, row  # the same problem, the same sign of the labels
+            assert row["peer_above"] < 0.1, row  # the same problem, the same sign of the labels
     if name == "tune":
         values = report["tables"]["values of C, all folds on one stream"]
         assert [row["C"] for row in values] == ["0.01", "1"]

@@ -343,7 +343,7 @@ def test_blocks_order_cache_and_policy_do_not_move_the_optimum(tmp_path):
         policies = [("gradient", 0.5), ("random", 0.7), ("none", 0.5)]
         for policy, frac in policies if name == "c" else policies[:1]:
             model, report, _ = fit(
-                tmp_path / f"{name}.sbm", policy=policy, cache_frac=frac, tol=1e-5,
+                tmp_path / f"{name}.sbm", policy=policy, cache_frac=frac, tol=1e-6,
                 max_passes=100_000,
             )  # fmt: skip
             assert report["converged"]
@@ -370,17 +370,17 @@ def test_blocks_too_large_for_the_memory_are_cut_and_the_optimum_stays(tmp_path,
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 200)
     X, y = random_rows(9, n=200)
     sbm.split([write_rows(tmp_path / "d.svm", X, y)], tmp_path / "d.sbm", blocks=2)
-    whole, _, _ = fit(tmp_path / "d.sbm", tol=1e-5, max_passes=20000)
+    whole, _, _ = fit(tmp_path / "d.sbm", tol=1e-6, max_passes=20000)
     with pytest.raises(MemoryPlanError) as error:
         fit(tmp_path / "d.sbm", mem="1MB")
     plans = []
     real = setup.plan_training
     monkeypatch.setattr(setup, "plan_training", lambda *a: plans.append(real(*a)) or plans[-1])
     least = error.value.least_bytes
-    cut, report, _ = fit(tmp_path / "d.sbm", mem=least, tol=1e-5, max_passes=20000)
+    cut, report, _ = fit(tmp_path / "d.sbm", mem=least, tol=1e-6, max_passes=20000)
     assert len(plans[-1].parts) > 2
     assert report["converged"]
-    np.testing.assert_allclose(whole.W, cut.W, atol=2 * np.sqrt(2e-5 * report["primal"]))
+    np.testing.assert_allclose(whole.W, cut.W, atol=2 * np.sqrt(2e-6 * report["primal"]))
 
 
 def test_too_little_memory_is_refused_with_the_plan_and_the_least_that_works(store):
