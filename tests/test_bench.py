@@ -197,6 +197,7 @@ def read_report(prefix: Path) -> dict[str, Any]:
         "benchmark", "title", "settings", "data", "rows", "tables", "ratios", "notes", "machine",
     }  # fmt: skip
     assert {"date", "cores", "memory_bytes", "python", "numpy", "numba"} <= set(report["machine"])
+    assert 0 <= report["machine"]["stolen_share"] < 1
     tables = [report["rows"], *report["tables"].values()]
     for rows in tables:
         assert rows
