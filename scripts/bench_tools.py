@@ -36,6 +36,7 @@ __all__ = [
     "script_command",
     "sizes",
     "started_process",
+    "stolen_share",
     "tell",
     "timed",
 ]
@@ -229,11 +230,7 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Date, machine and versions; nothing that names this very machine.
-
-    ``stolen_share`` is the share of the wanted processor time that a virtual machine did not get since
-    we were started: above some hundredths, trust ratios of neighbouring runs and no seconds.
-    """
+    """Date, machine and versions; nothing that names this very machine."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -246,7 +243,6 @@ def machine_facts() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "stolen_share": _stolen_share(),
         "python": platform.python_version(),
         **versions,
     }
@@ -263,7 +259,11 @@ def _processor_times() -> list[int]:
 _STARTED = _processor_times()
 
 
-def _stolen_share() -> float:
+def stolen_share() -> float:
+    """Share of the processor time wanted since we were started that a virtual machine did not get.
+
+    Above some hundredths, trust ratios of neighbouring runs and no seconds.
+    """
     user, nice, system, _, _, *interrupts, stolen = (
         now - then for now, then in zip(_processor_times(), _STARTED, strict=True)
     )
@@ -318,8 +318,13 @@ class Report:
     notes: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=machine_facts)
 
+    def _end(self) -> None:
+        """Note what is known at the end alone; later calls change nothing."""
+        self.machine.setdefault("stolen_share", stolen_share())
+
     def markdown(self) -> str:
         """The report as a Markdown section."""
+        self._end()
         lines = [f"## {self.benchmark}: {self.title}", "", *_table(self.rows), ""]
         for title, rows in self.tables.items():
             lines += [f"{title}:", "", *_table(rows), ""]
@@ -331,6 +336,7 @@ class Report:
 
     def write(self, prefix: Path) -> None:
         """Write PREFIX.json and PREFIX.md."""
+        self._end()
         prefix.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self), indent=1) + "\n"
         prefix.with_name(prefix.name + ".json").write_text(text, "utf-8")

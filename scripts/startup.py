@@ -19,7 +19,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sbm.compiled import COMPILE_HERE, FOLDER
-from scripts.bench_tools import Finished, machine_facts, run_process, sbm_command
+from scripts.bench_tools import (
+    Finished,
+    machine_facts,
+    run_process,
+    sbm_command,
+    stolen_share,
+)
 
 __all__ = ["COMMANDS", "Compiled", "compiled_by", "main", "report_of", "starts"]
 
@@ -183,7 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = "".join(f"{k % 2 * 2 - 1} {k % 5 + 1}:0.5 {k % 7 + 9}:1\n" for k in range(60))
         (folder / "rows.svm").write_text(rows)
         found = compiled_by(folder, {name: COMMANDS[name] for name in args.commands})
-        text = report_of(found, starts(folder, args.runs), machine_facts())
+        took = starts(folder, args.runs)
+        machine = machine_facts() | {"stolen_share": stolen_share()}
+        text = report_of(found, took, machine)
     print(text, end="")
     if args.output is not None:
         args.output.with_suffix(".md").write_text(text, "utf-8")
