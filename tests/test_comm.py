@@ -261,7 +261,7 @@ def test_control_c_while_one_waits_ends_all(tmp_path):
 def test_a_process_that_stands_still_meets_the_deadline(tmp_path):
     done = launch(3, tmp_path, "signalled", 1, "SIGSTOP", DEADLINE)
     # Not always 75: where mpiexec hears of all of them at once it is the signal it sent to one.
-    assert done.returncode != 0
+    assert done.returncode in (75, 9)
     said = [line for line in done.stderr.splitlines() if line.startswith("sbm:")]
     assert said
     assert set(said) <= {sentence(0, 3), sentence(2, 3)}
