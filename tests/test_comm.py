@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import select
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import ranks
 from launching import LIMIT, MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
-from processes import finished
+from processes import finished, started
 
 from sbm.distributed import comm
 from sbm.distributed.comm import SerialComm, launched_size, world
@@ -274,6 +276,39 @@ def test_who_gives_up_says_so_and_ends_with_75(monkeypatch, capfd):
     comm.MpiComm._give_up(SimpleNamespace(rank=2, size=3, _timeout=DEADLINE))
     assert codes == [75]
     assert capfd.readouterr().err == sentence(2, 3) + "\n"
+
+
+WAITS = """
+import os, sys
+from sbm.distributed import comm
+comm.HEARD = float(sys.argv[1])
+os.write(2, b"the last word")
+os.write(1, b"said")
+comm._wait_until_heard()
+os.write(int(sys.argv[2]), b"heard")
+"""
+
+
+@pytest.mark.parametrize(("seconds", "is_read"), [(600.0, True), (0.01, False)])
+def test_who_ends_all_waits_until_the_launcher_has_read_but_not_for_ever(seconds, is_read):
+    ear, mouth = os.pipe()
+    line = [sys.executable, "-c", WAITS, seconds, mouth]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [mouth]}
+    with started(line, **streams) as process:
+        os.close(mouth)
+        assert process.stdout.read(4) == b"said"
+        if is_read:
+            assert select.select([ear], [], [], 0.2)[0] == []
+            assert process.stderr.read(13) == b"the last word"
+        assert os.read(ear, 10) == b"heard"
+    os.close(ear)
+
+
+def test_what_is_no_pipe_is_not_waited_for(tmp_path):
+    with open(tmp_path / "out.txt", "wb") as file:
+        line = [sys.executable, "-c", WAITS, "600", "1"]
+        assert finished(line, stdout=file, stderr=file).returncode == 0
+    assert (tmp_path / "out.txt").read_bytes() == b"the last wordsaidheard"
 
 
 @needs_mpi

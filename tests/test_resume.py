@@ -21,6 +21,7 @@ from sbm.jobs.engine.engine import Engine
 from sbm.jobs.machine import limits
 from sbm.jobs.progress import Progress
 from sbm.jobs.training import state
+from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 EVERY = pytest.mark.parametrize(
@@ -119,6 +120,33 @@ def test_lost_without_warning_it_goes_on_from_the_last_commit(tmp_path, case):
     assert not path.exists()
     assert sbm.train(store, path, options)[1]["resumed"]
     assert path.read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case("hinge", 2), Case("hinge", 3), Case("hinge", 2, {"threads": 1}, "-one_thread"),
+     Case("log_loss", 2), Case("weston_watkins", 3)],
+    ids=str,
+)  # fmt: skip
+def test_a_block_that_cannot_be_read_once_is_not_in_a_commit(tmp_path, monkeypatch, case):
+    store, path = make(tmp_path, case), tmp_path / "m.model"
+    options = options_of(case, checkpoint_every=1e-9)
+    expected = whole(store, options)
+    read, left = BlockStore.read, [0]
+
+    def read_or_fail(*arguments, **more):
+        left[0] -= 1
+        if left[0] == 0:
+            raise StoreError("block is not there for once")
+        return read(*arguments, **more)
+
+    monkeypatch.setattr(BlockStore, "read", read_or_fail)
+    for fails_at in range(2, 32, 3):  # some within passes, some of a certificate
+        left[0] = fails_at
+        with pytest.raises(StoreError, match="not there for once"):
+            sbm.train(store, path, options, resume=False)
+        sbm.train(store, path, options)
+        assert path.read_bytes() == expected, fails_at
 
 
 def test_without_checkpoints_inside_it_goes_on_from_the_end_of_a_pass(tmp_path, monkeypatch):

@@ -12,11 +12,16 @@ are lists of places and values, wherever these take less than half of the bytes.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import itertools
 import json
 import os
 import signal
+import stat
+import struct
 import sys
+import termios
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -43,6 +48,7 @@ MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
 # Seconds. A process that waits looks again at once, and then after a share of what it has waited:
 # it leaves the core to others, and messages, which move on only when it looks, take little longer.
 SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
+HEARD = 2.0  # seconds at most until a launcher has read what was said last
 
 
 class Comm(Protocol):
@@ -291,6 +297,7 @@ class MpiComm:
         """See `Comm`."""
         if not self._mpi.Is_finalized():
             _limit(self._timeout)
+            _wait_until_heard()
             self._world.Abort(code)
 
     # -------------------------------------------------------------------------------- waiting
@@ -318,8 +325,25 @@ class MpiComm:
         )
         try:
             os.write(2, text.encode())
+            _wait_until_heard()
         finally:
             os._exit(EXIT_TIMEOUT)
+
+
+def _wait_until_heard() -> None:
+    """Wait until the launcher has read all output: what is in a pipe when it ends all is lost."""
+    end = time.monotonic() + HEARD
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
+            while is_pipe and _unread(number) and time.monotonic() < end:
+                time.sleep(LONGEST)
+
+
+def _unread(pipe: int) -> int:
+    """Return how many bytes of a pipe nobody has read so far."""
+    (n,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(n)
 
 
 def _limit(seconds: float, handler: Any = signal.SIG_DFL) -> Any:

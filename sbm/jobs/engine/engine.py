@@ -509,9 +509,17 @@ class Engine:
         """Where the engine is between two steps, as JSON; with `state` all there is to keep.
 
         Call it first: it waits until nothing is under way.
+
+        Raises
+        ------
+        Exception
+            The block that is read ahead cannot be read: which of its rows are to be visited is not
+            known, and whoever went on without that would come to other bytes.
         """
         self._settle()
         coming = self._coming
+        if coming is not None and self.reader.failure is not None:
+            raise self.reader.failure
         return {
             "last_block": self._last_block,
             "pass": None if self.now is None else self.now.record(),

@@ -49,6 +49,8 @@ class BlockReader:
     ----------
     bytes_read : int
         Bytes of block files read so far.
+    failure : Exception or None
+        Why the block that is read ahead cannot be used; raised, too, when its turn comes.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class BlockReader:
         self._decoders = decoders
         self._rate = rate
         self.bytes_read = 0
+        self.failure: Exception | None = None
         self._slept = 0.0
 
     @property
@@ -100,10 +103,18 @@ class BlockReader:
             ``look(coming, first, rows)`` sees every chunk as soon as it is decoded, in the thread
             that decoded it: what `prepare` returned, number of its first row, its rows.
         """
+        self.failure = None
         with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
             spread = decoders.map if self._decoders > 1 else map
 
             def load(block: int, slot: int, coming: Coming) -> Rows:
+                try:
+                    return load_now(block, slot, coming)
+                except Exception as error:
+                    self.failure = error
+                    raise
+
+            def load_now(block: int, slot: int, coming: Coming) -> Rows:
                 begin(block, coming)
 
                 def decode(place: tuple[Chunk, int, int]) -> None:
