@@ -122,7 +122,7 @@ def _unclear(ended: Ended, case: Case, stage: Stage) -> list[str]:
 def _names(case: Case, stage: Stage) -> set[str]:
     """Words that may stand for what could not be read or written."""
     paths = [case.point.name.removesuffix(".tmp"), *stage.states[0], *stage.states[-1]]
-    return {part for path in paths for part in Path(path).parts or "."}
+    return {part for path in paths for part in Path(path).parts or (".", str(stage.folder))}
 
 
 def run(

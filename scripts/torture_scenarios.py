@@ -461,6 +461,8 @@ class Stage:
 
     Attributes
     ----------
+    folder : Path
+        Where the commands run.
     states : list of dict
         The folder before the first command and after each.
     points : list of list of Point
@@ -485,18 +487,18 @@ class Stage:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.scenario = name, SCENARIOS[name]
-        self._folder = folder / re.sub(r"\W+", "-", name) / "case"
+        self.folder = folder / re.sub(r"\W+", "-", name) / "case"
         self._start = self._made(folder / "starts", self.scenario.before)
         self._rehearse()
         self.begin()
-        self.states = [read_tree(self._folder)]
+        self.states = [read_tree(self.folder)]
         self.points: list[list[Point]] = []
         self.seconds: list[float] = []
         for line in self.scenario.lines:
-            ended = self._run_well(line, self._folder)
+            ended = self._run_well(line, self.folder)
             self.points.append(ended.points)
             self.seconds.append(ended.seconds)
-            self.states.append(read_tree(self._folder))
+            self.states.append(read_tree(self.folder))
 
     def _made(self, folder: Path, lines: tuple[Line, ...]) -> Path:
         """Return a folder in which some commands were run; scenarios share them."""
@@ -528,11 +530,11 @@ class Stage:
 
     def begin(self) -> Path:
         """Make the folder of a case."""
-        for folder in (self._folder, self._folder.with_name("case.shadow")):
+        for folder in (self.folder, self.folder.with_name("case.shadow")):
             shutil.rmtree(folder, ignore_errors=True)
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(self._start, self._folder)
-        return self._folder
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self._start, self.folder)
+        return self.folder
 
     def _run_well(self, line: Line, folder: Path) -> Ended:
         ended = run_command(line, folder, slow_swap=self.scenario.slow_swap)
@@ -548,7 +550,7 @@ class Stage:
         return [*self._damaged_stores(), *self._damaged_files(), *self._damaged_runs()]
 
     def _damaged_stores(self) -> Iterator[str]:
-        now = read_tree(self._folder)
+        now = read_tree(self.folder)
         if self.scenario.slow_swap and "s.sbm/manifest.json" not in now:  # the next split finds it
             now = {name.replace("s.sbm.replaced/", "s.sbm/"): data for name, data in now.items()}
         manifests = {name for state in self.states for name in state if name.endswith(MANIFEST)}
@@ -576,7 +578,7 @@ class Stage:
 
     def _damaged_files(self) -> Iterator[str]:
         """Files of their own: models, exports, predictions, and the inputs."""
-        now = read_tree(self._folder)
+        now = read_tree(self.folder)
         names = {name for state in self.states for name in state if "/" not in name}
         for name in sorted(names):
             if name not in now:
@@ -587,12 +589,12 @@ class Stage:
                     yield f"{name} is of no state there ever was"
                     continue
                 try:
-                    sbm.Model.load(self._folder / name)
+                    sbm.Model.load(self.folder / name)
                 except SbmError as error:
                     yield f"{name}: {error}"
 
     def _damaged_runs(self) -> Iterator[str]:
-        for folder in sorted(self._folder.glob("*.run*")):
+        for folder in sorted(self.folder.glob("*.run*")):
             if not (folder / "run.json").exists():
                 continue
             try:
@@ -622,7 +624,7 @@ class Stage:
             is_done = ended.code == 1 and re.search(self.scenario.done, ended.stderr)
             if ended.code != 0 and not is_done:
                 return [f"the same command ends with {ended.code}: {ended.stderr.strip()}"]
-        return differences(read_tree(self._folder), self.states[-1])
+        return differences(read_tree(self.folder), self.states[-1])
 
     def run(
         self,
@@ -642,11 +644,11 @@ class Stage:
             sources = [word for word in line if ".svm" in word]
             line = ["stream", "-q", "--resume", "m.model", *sources]
         slow = self.scenario.slow_swap
-        return run_command(line, self._folder, trouble, kill_after=kill_after, slow_swap=slow)
+        return run_command(line, self.folder, trouble, kill_after=kill_after, slow_swap=slow)
 
     def _has_stream(self, line: Sequence[str]) -> bool:
         """Whether the stream in the folder is this command's, not one of before."""
-        path = self._folder / "m.model.run" / "run.json"
+        path = self.folder / "m.model.run" / "run.json"
         if not path.exists():
             return False
         old = self.states[0].get("m.model.run/run.json")

@@ -63,6 +63,17 @@ def test_an_error_of_another_file_is_not_blamed_on_the_one_that_is_written(tmp_p
     assert names(tmp_path) == []
 
 
+def test_a_file_that_is_removed_while_it_is_written_is_told(tmp_path: Path) -> None:
+    message = f"cannot write {tmp_path / 'out'}: something removed it meanwhile; run the same"
+    writing = files.open_atomically(tmp_path / "out")
+    writing.__enter__()
+    (unfinished,) = tmp_path.iterdir()
+    unfinished.unlink()
+    with pytest.raises(StoreError, match=message):
+        writing.__exit__(None, None, None)
+    assert names(tmp_path) == []
+
+
 def test_folders_are_made_with_those_they_lie_in(tmp_path: Path) -> None:
     files.make_folder(tmp_path / "a" / "b")
     files.make_folder(tmp_path / "a" / "b")

@@ -1,16 +1,20 @@
 """Sources of text: compression, pipes, globs, pieces, and the place of what is refused."""
 
 import bz2
+import errno
 import gzip
 import hashlib
+import io
 import json
 import lzma
+import os
 import random
 import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -106,6 +110,37 @@ def test_a_truncated_compressed_file_is_refused(tmp_path: Path, ending: str, sha
         r"the file is damaged or not what its name says",
         refusal(path),
     )
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_whichever_read_fails_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    path = tmp_path / f"a.svm{ending}"
+    path.write_bytes(COMPRESS[ending](TEXT))
+    failing, reads = 0, 0
+
+    class BadDisk(io.FileIO):
+        """Whose failures have no name, as those of the system."""
+
+        def readinto(self, buffer: Any, /) -> int:
+            nonlocal reads
+            reads += 1
+            if reads == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().readinto(buffer)
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            room = bytearray(size or 0)
+            return bytes(room[: self.readinto(room)])
+
+    monkeypatch.setattr(text_module, "_open", lambda name, patience: BadDisk(name))
+    read(path)
+    for failing in range(1, reads + 1):
+        reads = 0
+        said = refusal(path)
+        assert said.startswith(f"{path}: cannot be read behind byte "), failing
+        assert "Input/output error" in said
 
 
 @pytest.mark.parametrize("ending", [e for e in COMPRESS if e])

@@ -34,6 +34,10 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # a call th
 
 def write_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be written."""
+    if error.errno == errno.ENOENT and path.parent.is_dir():
+        return StoreError(
+            f"cannot write {path}: something removed it meanwhile; run the same command again"
+        )
     if error.errno == errno.ENOENT:
         return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
     full = error.errno in _FULL

@@ -202,7 +202,8 @@ class _Digested:
         return True
 
     def finish(self) -> None:
-        while self.read(1 << 20):
+        room = memoryview(bytearray(1 << 20))
+        while _fill(self._source, self, room):
             pass  # what a decompressor left over belongs to the digest
         self._source.sha256 = self._hash.hexdigest()
 
