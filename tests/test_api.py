@@ -6,6 +6,7 @@ import re
 import pytest
 
 import sbm
+from sbm.cli.entry import cli
 
 TEXT = "".join(f"{s}1 {k}:1 {k + 3}:1\n" for k in range(1, 9) for s in "+-")
 
@@ -25,6 +26,10 @@ def test_everything_can_be_seen_and_imported():
 
 
 FUNCTIONS = [n for n in sbm.__all__ if inspect.isfunction(getattr(sbm, n))]
+
+
+def test_every_command_is_a_function_and_every_function_a_command():
+    assert sorted(cli.commands) == FUNCTIONS
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "Settings"])
