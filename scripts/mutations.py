@@ -182,6 +182,11 @@ MUTATIONS = (
         ("tests/test_train.py", "-k", "first_certificate"),
     ),
     Mutation(
+        "no commit of a block that cannot be read ahead", "sbm/jobs/engine/engine.py",
+        "if coming is not None and self.reader.failure is not None:", "if False:",
+        ("tests/test_resume.py", "-k", "cannot_be_read_once"),
+    ),
+    Mutation(
         "resume: identity has the data", "sbm/jobs/training/resume.py",
         'checksum([store.manifest["blocks"], generations])', "0",
         ("tests/test_resume.py", "-k", "other_data"),

@@ -108,15 +108,6 @@ class BlockReader:
             spread = decoders.map if self._decoders > 1 else map
 
             def load(block: int, slot: int, coming: Coming) -> Rows:
-                try:
-                    return load_now(block, slot, coming)
-                except Exception as error:
-                    self.failure = error
-                    raise
-
-            def load_now(block: int, slot: int, coming: Coming) -> Rows:
-                begin(block, coming)
-
                 def decode(place: tuple[Chunk, int, int]) -> None:
                     chunk, first, offset = place
                     into = self._buffers[slot].part(first, chunk.rows)
@@ -126,9 +117,11 @@ class BlockReader:
                     if look is not None:
                         look(coming, first, rows)
 
-                with self._held_back(block):
-                    for _ in spread(decode, self._places(block, slot)):
-                        pass
+                with self._noting_failure():
+                    begin(block, coming)
+                    with self._held_back(block):
+                        for _ in spread(decode, self._places(block, slot)):
+                            pass
                 return self._buffers[slot].part(0, self._parts[block].rows)
 
             yield from prefetched(order, prepare, load, self._pool)
@@ -139,6 +132,15 @@ class BlockReader:
         for chunk in self._parts[block].chunks:
             yield chunk, first, offset
             first, offset = first + chunk.rows, offset + chunk.nnz
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Note what goes wrong, for whoever must know before the block's turn comes."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
 
     @contextmanager
     def _held_back(self, block: int) -> Iterator[None]:
