@@ -264,6 +264,9 @@ def test_a_process_that_stands_still_meets_the_deadline(tmp_path):
     done = launch(3, tmp_path, "signalled", 1, "SIGSTOP", DEADLINE)
     # Not always 75: where mpiexec hears of all of them at once it is the signal it sent to one.
     assert done.returncode in (75, 9)
+    codes = {path.stem: path.read_text() for path in tmp_path.glob("*.code")}
+    assert codes
+    assert codes.items() <= {("0", "75"), ("2", "75")}
     said = [line for line in done.stderr.splitlines() if line.startswith("sbm:")]
     assert said
     assert set(said) <= {sentence(0, 3), sentence(2, 3)}

@@ -34,12 +34,12 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # a call th
 
 def write_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be written."""
-    if error.errno == errno.ENOENT and path.parent.is_dir():
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
+        return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
+    if error.errno == errno.ENOENT:
         return StoreError(
             f"cannot write {path}: something removed it meanwhile; run the same command again"
         )
-    if error.errno == errno.ENOENT:
-        return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
     full = error.errno in _FULL
     advice = "free space or choose another place" if full else "choose another place"
     return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} with -o")
