@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sbm.jobs.export import export
     from sbm.jobs.info import check, info
     from sbm.jobs.plan import plan
+    from sbm.jobs.precompile import precompile
     from sbm.jobs.predict import predict
     from sbm.jobs.report import report
     from sbm.jobs.split import split
@@ -43,6 +44,7 @@ __all__ = [
     "export",
     "info",
     "plan",
+    "precompile",
     "predict",
     "report",
     "split",
@@ -64,6 +66,7 @@ _HOMES = {
     "export": "sbm.jobs.export",
     "info": "sbm.jobs.info",
     "plan": "sbm.jobs.plan",
+    "precompile": "sbm.jobs.precompile",
     "predict": "sbm.jobs.predict",
     "report": "sbm.jobs.report",
     "split": "sbm.jobs.split",

@@ -18,6 +18,7 @@ could have written it, and made again elsewhere: whoever can write it could as w
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import importlib
@@ -32,7 +33,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -374,8 +375,11 @@ def _make(module: str, name: str, kinds: Kinds) -> bytes:
     """Compile a kernel, in a child unless this process may; return what an object file holds."""
     file = _file_name(module, name, kinds)
     if COMPILE_HERE in os.environ:
-        code = _compile(module, name, kinds)
-        keep(file, _pack(file, code))
+        with _one_at_a_time(file):
+            code = _read(file)  # another process may have compiled it while this one waited
+            if code is None:
+                code = _compile(module, name, kinds)
+                keep(file, _pack(file, code))
         return code
     problem, data = run_compiler(
         f"from sbm.compiled import print_code; print_code({module!r}, {name!r}, {kinds!r})"
@@ -385,6 +389,23 @@ def _make(module: str, name: str, kinds: Kinds) -> bytes:
         reason = problem or "what the compiler printed is no machine code"
         raise KernelError(f"{module}.{name} cannot be compiled: {reason}")
     return found
+
+
+@contextlib.contextmanager
+def _one_at_a_time(name: str) -> Iterator[None]:
+    """Let one process compile a kernel while others that need it wait."""
+    lock = folder() / f"{name}.lock"
+    try:
+        file = open(lock, "ab", opener=_open_for_us)  # noqa: SIM115  closed below
+    except OSError:  # then each compiles for itself
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def print_code(module: str, name: str, kinds: Kinds) -> None:

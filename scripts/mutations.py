@@ -1,236 +1,458 @@
-"""Break important lines one by one, and see which test notices: ``python scripts/mutations.py``.
+"""Change the package in one place at a time and see which test fails.
 
-Each mutation is applied to a copy of the tree; the tests that are to notice run there until one
-fails. A mutation that no test notices is a test that is missing.
+    python scripts/mutations.py                            # the table of important lines below
+    python scripts/mutations.py --random 150 --seed 1      # random changes instead
+    python scripts/mutations.py --random 20 --in sbm/store --tests tests/test_blocks.py
 
-    python scripts/mutations.py -o scripts/results/mutations
-    python scripts/mutations.py --only fsync
+First the tests run once to record which of them reach which line. Then each mutation is applied to
+a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
+A mutation that no test notices is a test that is missing, or code that nobody needs.
 """
 
 import argparse
+import ast
+import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
-__all__ = ["MUTATIONS", "Mutation", "Noticed", "main", "report_of", "run"]
+__all__ = ["MUTATIONS", "Mutation", "draw", "main", "pytest_runtest_protocol", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ("sbm", "tests", "scripts", "configs", "data", "docs", "pyproject.toml", "README.md")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
+RECORD = "SBM_MUTATIONS_RECORD"  # where the recording run leaves what its tests reach
+LIMIT = 600  # seconds for the tests of one mutation; one that runs longer hangs, and is noticed
+JOBS = 2
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A line that is broken.
+    """A change in one place.
 
     Attributes
     ----------
     name : str
-        What it breaks.
+        What it breaks; for random ones, the line and the change.
     file : str
-        Below the top of the tree.
+        Relative to the top of the tree.
     old, new : str
-        What stands there exactly once, and what is put in its place.
-    tests : tuple of str
-        What is to notice, as pytest's arguments.
+        The text to replace, which the file has exactly once, and its replacement. If `line` is
+        not 0, they are the whole file.
+    line : int
+        The line of a random change.
     """
 
     name: str
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
+    line: int = 0
 
-    def apply(self, root: Path) -> None:
-        """Break the line in a tree.
+    def place(self, root: Path) -> int:
+        """Return the number of the line, from 1.
 
         Raises
         ------
         ValueError
-            `old` does not stand in the file exactly once.
+            The file does not contain `old` exactly once.
         """
-        path = root / self.file
-        text = path.read_text("utf-8")
+        text = (root / self.file).read_text("utf-8")
         if text.count(self.old) != 1:
             raise ValueError(f"{self.file} has {self.old!r} {text.count(self.old)} times, not once")
-        path.write_text(text.replace(self.old, self.new), "utf-8")
+        return self.line or text[: text.index(self.old)].count("\n") + 1
+
+    def apply(self, root: Path) -> None:
+        """Change the file in a tree."""
+        self.place(root)
+        path = root / self.file
+        path.write_text(path.read_text("utf-8").replace(self.old, self.new), "utf-8")
 
 
 MUTATIONS = (
     Mutation(
         "sign of the step in the hinge's kernel", "sbm/solver/kernels/svc.py",
-        "w, sigma * step * s)", "w, -sigma * step * s)",
-        ("tests/test_kernels.py", "-k", "visit_solves and Machine"),
+        "w, sigma * step * s)",
+        "w, -sigma * step * s)",
     ),
     Mutation(
         "shrinking: which rows later rounds leave out", "sbm/solver/kernels/svc.py",
-        "rank < -limit and violation", "rank < limit and violation",
-        ("tests/test_kernels.py", "-k", "nearly_move"),
+        "rank < -limit and violation",
+        "rank < limit and violation",
     ),
     Mutation(
         "state of the permutation's generator", "sbm/solver/kernels/visits.py",
-        "state[0] = permute(order, chunks, state[0])", "permute(order, chunks, state[0])",
-        ("tests/test_kernels.py", "-k", "fresh_order"),
+        "state[0] = permute(order, chunks, state[0])",
+        "permute(order, chunks, state[0])",
     ),
     Mutation(
         "curvature with σ' of several solvers", "sbm/solver/kernels/svc.py",
-        "sigma * a + diagonal)", "a + diagonal)",
-        ("tests/test_kernels.py", "-k", "visit_solves and Machine"),
+        "sigma * a + diagonal)",
+        "a + diagonal)",
     ),
     Mutation(
         "bound of a margin's rounding in the certificate", "sbm/solver/kernels/sparse.py",
-        "(np.float64(n) + 4.0) * _HALF_ULP * size", "0.0 * size",
-        ("tests/test_extremes.py", "-k", "without_rounding and hinge and not squared"),
+        "(np.float64(n) + 4.0) * _HALF_ULP * size",
+        "0.0 * size",
     ),
     Mutation(
         "home rule: a cached row's alpha leaves its block", "sbm/solver/kernels/working_set.py",
-        "0.0 if keep[i] else alpha[i]", "alpha[i]", ("tests/test_step.py", "-k", "homes"),
+        "0.0 if keep[i] else alpha[i]",
+        "alpha[i]",
     ),
     Mutation(
         "the cache's copy of a row wins", "sbm/solver/kernels/working_set.py",
-        "moving[np.uint32(row[i])] = False", "moving[np.uint32(row[i])] = True",
-        ("tests/test_step.py", "-k", "homes"),
+        "moving[np.uint32(row[i])] = False",
+        "moving[np.uint32(row[i])] = True",
     ),
     Mutation(
         "strays are handed back", "sbm/solver/kernels/working_set.py",
-        "elif not keep[i] and alpha[i] != 0.0:", "elif not keep[i] and alpha[i] > 1.0:",
-        ("tests/test_step.py", "-k", "homes"),
+        "elif not keep[i] and alpha[i] != 0.0:",
+        "elif not keep[i] and alpha[i] > 1.0:",
     ),
     Mutation(
         "seed of a solver", "sbm/solver/step.py",
-        "SeedSequence([seed, 1])", "SeedSequence([1])", ("tests/test_step.py", "-k", "seed"),
+        "SeedSequence([seed, 1])",
+        "SeedSequence([1])",
     ),
     Mutation(
         "certificate at fixed W", "sbm/solver/gap.py",
         "certify(rows, alpha, self._W, self.W_alpha)",
         "certify(rows, alpha, self.W_alpha, self.W_alpha)",
-        ("tests/test_step.py", "-k", "certificate"),
     ),
     Mutation(
         "gap of W that has drifted", "sbm/solver/problem.py",
-        "gap + 0.5 * squared_norm(W, W_alpha)", "gap", ("tests/test_step.py", "-k", "certificate"),
+        "gap + 0.5 * squared_norm(W, W_alpha)",
+        "gap",
     ),
     Mutation(
         "checksum of an array", "sbm/store/arrays.py",
-        'zlib.crc32(data) != entry["crc32"]', "False", ("tests/test_arrays.py", "-k", "bit"),
+        'zlib.crc32(data) != entry["crc32"]',
+        "False",
     ),
     Mutation(
         "checksum of a record", "sbm/store/records.py",
-        'or checksum(content) != outer["crc32"]', "", ("tests/test_records.py",),
+        'or checksum(content) != outer["crc32"]',
+        "",
     ),
     Mutation(
         "fsync before the rename", "sbm/store/files.py",
-        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_durability.py",),
+        "os.fsync(file.fileno())",
+        "file.fileno()",
     ),
     Mutation(
         "blocks are durable before the manifest names them", "sbm/store/blocks.py",
-        "os.fsync(file.fileno())", "file.fileno()", ("tests/test_durability.py",),
+        "os.fsync(file.fileno())",
+        "file.fileno()",
     ),
     Mutation(
         "alphas are durable before the record names them", "sbm/store/run.py",
-        "_sync(self.folder / file)", "pass", ("tests/test_durability.py",),
+        "_sync(self.folder / file)",
+        "pass",
     ),
     Mutation(
         "the record of a commit comes last", "sbm/store/run.py",
         'container.write(self.folder / name, "state", state, level=None)',
-        'files = {str(block): file for block, file in self._files.items()}\n'
-        '        self._write_record({**position, "state": name, "alphas": files, "crc32": {}})\n'
-        '        container.write(self.folder / name, "state", state, level=None)',
-        ("tests/test_durability.py",),
+        'files = {str(block): file for block, file in self._files.items()}\n        self._write_record({**position, "state": name, "alphas": files, "crc32": {}})\n        container.write(self.folder / name, "state", state, level=None)',  # noqa: E501
     ),
     Mutation(
         "links in a store lead nowhere", "sbm/store/files.py",
-        "os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_NONBLOCK",
-        ("tests/test_hostile.py", "-k", "link or not_opened"),
+        "os.O_NOFOLLOW | os.O_NONBLOCK",
+        "os.O_NONBLOCK",
     ),
     Mutation(
         "machine code that others can write", "sbm/compiled.py",
         "return status.st_uid in (os.geteuid(), 0, package.st_uid) and not others",
-        "return True", ("tests/test_compiled.py", "-k", "others_can_write"),
+        "return True",
     ),
     Mutation(
         "manifest of a shard last", "sbm/jobs/dealing/destination.py",
         "        shard = Shard(number, len(partials))\n",
-        "        shard = Shard(number, len(partials))\n"
-        "        files.copy(whole / store_files.MANIFEST, partial)\n",
-        ("tests/test_durability.py", "-k", "of_a_shard"),
+        "        shard = Shard(number, len(partials))\n        files.copy(whole / store_files.MANIFEST, partial)\n",  # noqa: E501
     ),
     Mutation(
         "two buffers in the memory plan", "sbm/jobs/machine/memory.py",
-        "buffers = 2 * (nnz", "buffers = 1 * (nnz", ("tests/test_memory_plan.py",),
+        "buffers = 2 * (nnz",
+        "buffers = 1 * (nnz",
     ),
     Mutation(
         "the larger label is the positive one", "sbm/jobs/training/problem.py",
-        "int(np.argmax(labels))", "int(np.argmin(labels))",
-        ("tests/test_train.py", "-k", "liblinear or scikit"),
+        "int(np.argmax(labels))",
+        "int(np.argmin(labels))",
     ),
     Mutation(
         "labels of a model ascend", "sbm/jobs/training/problem.py",
-        "labels=sorted(labels)", "labels=list(labels)",
-        ("tests/test_multiclass_train.py", "-k", "labels_of_a_model_ascend"),
+        "labels=sorted(labels)",
+        "labels=list(labels)",
     ),
     Mutation(
         "tolerance is that of the relative gap", "sbm/jobs/train.py",
-        "last or certificate.relative_gap <=", "last or certificate.gap <=",
-        ("tests/test_train.py", "-k", "first_certificate"),
+        "last or certificate.relative_gap <=",
+        "last or certificate.gap <=",
     ),
     Mutation(
         "no commit of a block that cannot be read ahead", "sbm/jobs/engine/engine.py",
-        "if coming is not None and self.reader.failure is not None:", "if False:",
-        ("tests/test_resume.py", "-k", "cannot_be_read_once"),
+        "if coming is not None and self.reader.failure is not None:",
+        "if False:",
     ),
     Mutation(
         "resume: identity has the data", "sbm/jobs/training/resume.py",
-        'checksum([store.manifest["blocks"], generations])', "0",
-        ("tests/test_resume.py", "-k", "other_data"),
+        'checksum([store.manifest["blocks"], generations])',
+        "0",
     ),
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Noticed:
-    """What became of a mutation.
+# -------------------------------------------------------------------------------- random changes
 
-    Attributes
-    ----------
-    mutation : Mutation
-    test : str
-        The first that failed; empty where none did.
-    seconds : float
-    """
-
-    mutation: Mutation
-    test: str
-    seconds: float
+_OTHER = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.Add: "-",
+    ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.And: "or",
+    ast.Or: "and", ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<",
+}  # fmt: skip
 
 
-def run(mutations: Sequence[Mutation], root: Path = ROOT) -> list[Noticed]:
-    """Apply mutations one by one to a copy of a tree, and run their tests."""
+def draw(n: int, seed: int, below: Sequence[str] = ("sbm",), root: Path = ROOT) -> list[Mutation]:
+    """Draw random changes: constants, comparisons, operators, conditions and removed calls."""
+    files = sorted(
+        file for top in below for file in ([root / top] if (root / top).is_file()
+        else (root / top).rglob("*.py"))
+    )  # fmt: skip
+    places = [(file, *change) for file in files for change in _changes(file.read_text("utf-8"))]
+    chosen = random.Random(seed).sample(places, min(n, len(places)))
     found = []
+    for file, line, begin, end, new in chosen:
+        whole = file.read_bytes()
+        name = file.relative_to(root).as_posix()
+        old = whole[begin:end].decode()
+        changed = (whole[:begin] + new.encode() + whole[end:]).decode()
+        what = f"{name}:{line} {' '.join(old.split())[:60]} -> {new}"
+        found.append(Mutation(what, name, whole.decode(), changed, line))
+    return found
+
+
+def _changes(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """Yield line, first and last byte, and new text of each change that a file allows."""
+    data = text.encode()
+    starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
+
+    def span(node: Any) -> tuple[int, int]:
+        first = starts[node.lineno - 1] + node.col_offset
+        return first, starts[node.end_lineno - 1] + node.end_col_offset
+
+    def sign(left: Any, right: Any, operator: Any) -> Iterator[tuple[int, int, int, str]]:
+        between = data[span(left)[1] : span(right)[0]].decode()
+        word = re.search(r"not in|is not|[a-z]+|[^\s\w()#\\]+", between)
+        if type(operator) in _OTHER and word is not None and word[0] != ",":
+            first = span(left)[1] + len(between[: word.start()].encode())
+            line = data[:first].count(b"\n") + 1
+            yield line, first, first + len(word[0]), _OTHER[type(operator)]
+
+    for node in _nodes(ast.parse(text)):
+        match node:
+            case ast.Constant(value=bool()):
+                yield node.lineno, *span(node), str(not node.value)
+            case ast.Constant(value=int() | float() as number):
+                yield node.lineno, *span(node), repr(number + 1)
+            case ast.Compare(comparators=[right]):
+                yield from sign(node.left, right, node.ops[0])
+            case ast.BinOp():
+                yield from sign(node.left, node.right, node.op)
+            case ast.BoolOp():
+                yield from sign(node.values[0], node.values[1], node.op)
+            case ast.UnaryOp(op=ast.Not()):
+                yield node.lineno, *span(node), f"bool({data[slice(*span(node.operand))].decode()})"
+            case ast.If() | ast.While() | ast.IfExp():
+                test = data[slice(*span(node.test))].decode()
+                yield node.test.lineno, *span(node.test), f"(not ({test}))"
+            case ast.Expr(value=ast.Call()):
+                yield node.lineno, *span(node), "pass"
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes that run, so without annotations, decorators and constants of `__all__`."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_comment"):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _nodes(child)
+
+
+# ------------------------------------------------------------------- which tests reach which line
+
+
+class _Recorder:
+    """Notes the lines and kernels that each test reaches, in a worker of pytest."""
+
+    def __init__(self, folder: str) -> None:
+        import coverage
+
+        from sbm import compiled
+
+        self.path = Path(folder) / f"{os.getpid()}.json"
+        self.coverage = coverage.Coverage(
+            data_file=None, source_pkgs=["sbm"], omit=["*/kernels/*"], config_file=False
+        )
+        self.coverage.start()
+        self.test = ""
+        self.kernels: dict[str, set[str]] = defaultdict(set)
+        self.seconds: dict[str, float] = {}
+        call = compiled.Kernel.__call__
+
+        def noted(kernel: Any, *values: Any) -> Any:
+            self.kernels[kernel.module].add(self.test)
+            return call(kernel, *values)
+
+        compiled.Kernel.__call__ = noted  # type: ignore[method-assign, assignment]
+
+    def begin(self, test: str) -> None:
+        self.test = test
+        self.coverage.switch_context(test)
+
+    def write(self) -> None:
+        from sbm import compiled
+
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        reached: dict[str, dict[int, list[str]]] = {
+            Path(file).relative_to(ROOT).as_posix(): data.contexts_by_lineno(file)
+            for file in data.measured_files()
+        }
+        kernels: dict[str, set[str]] = defaultdict(set)
+        for module, tests in self.kernels.items():
+            if not module.startswith("sbm."):  # one that a test made
+                continue
+            for source in compiled._sources(module):
+                kernels[source.relative_to(ROOT).as_posix()] |= tests
+        found = {
+            "lines": reached, "seconds": self.seconds,
+            "kernels": {file: sorted(tests) for file, tests in kernels.items()},
+        }  # fmt: skip
+        self.path.write_text(json.dumps(found))
+
+
+_recorder: _Recorder | None = None
+
+
+def pytest_configure(config: Any) -> None:
+    """Begin to record, in workers alone."""
+    global _recorder
+    if RECORD in os.environ and hasattr(config, "workerinput"):
+        _recorder = _Recorder(os.environ[RECORD])
+
+
+def pytest_runtest_protocol(item: Any) -> None:
+    """Note whose lines these are."""
+    if _recorder is not None:
+        _recorder.begin(item.nodeid)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Add up how long a test takes."""
+    if _recorder is not None:
+        before = _recorder.seconds.get(report.nodeid, 0.0)
+        _recorder.seconds[report.nodeid] = before + report.duration
+
+
+def pytest_sessionfinish() -> None:
+    """Write what was found."""
+    if _recorder is not None:
+        _recorder.write()
+
+
+class Reach:
+    """Which tests reach a line, the quickest first."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.lines: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self.kernels: dict[str, set[str]] = defaultdict(set)
+        self.seconds: dict[str, float] = {}
+        with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
+            path = f"{ROOT / 'scripts'}{os.pathsep}{ROOT}"
+            command = [
+                sys.executable, "-m", "pytest", "-n", str(JOBS), "-p", "mutations", *tests,
+            ]  # fmt: skip
+            environment = {**os.environ, RECORD: folder, "PYTHONPATH": path}
+            subprocess.run(command, cwd=ROOT, env=environment, check=True)
+            for file in Path(folder).glob("*.json"):
+                self._add(json.loads(file.read_text()))
+
+    def _add(self, found: dict[str, Any]) -> None:
+        for file, lines in found["lines"].items():
+            for line, names in lines.items():
+                self.lines[file, int(line)].update(names)
+        for file, names in found["kernels"].items():
+            self.kernels[file].update(names)
+        self.seconds.update(found["seconds"])
+
+    def of(self, mutation: Mutation, root: Path) -> list[str]:
+        """Return the tests that reach a mutation's line; of a constant's line, those of its file.
+
+        Lines of a module's or a class's body run at import, so for no test in particular.
+        """
+        line = mutation.place(root)
+        tests = self.kernels[mutation.file] | self.lines[mutation.file, line] - {""}
+        if not tests:
+            tests = {t for (file, _), names in self.lines.items() if file == mutation.file
+                     for t in names if t}  # fmt: skip
+        return sorted(tests & self.seconds.keys(), key=lambda test: self.seconds[test])
+
+
+# ------------------------------------------------------------------------------------ running
+
+
+def run(
+    mutations: Sequence[Mutation], tests: Sequence[str], reach: Reach | None = None
+) -> dict[Mutation, str]:
+    """Apply mutations one by one to copies of the tree; return the first test that failed of each.
+
+    It is empty if no test failed.
+    """
+    reach = reach or Reach(tests)
+    found: dict[Mutation, str] = {}
     with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
-        copy = Path(folder) / "tree"
-        _copy(root, copy)
-        for mutation in mutations:
+        copies: Queue[Path] = Queue()
+        for k in range(JOBS):
+            _copy(ROOT, Path(folder, str(k), "tree"))
+            copies.put(Path(folder, str(k), "tree"))
+
+        def attempt(mutation: Mutation) -> None:
+            copy = copies.get()
             whole = (copy / mutation.file).read_bytes()
-            mutation.apply(copy)
-            begin = time.perf_counter()
-            test = _first_failure(copy, mutation.tests)
-            found.append(Noticed(mutation, test, time.perf_counter() - begin))
-            print(f"{mutation.name}: {test or 'NOBODY'}", file=sys.stderr, flush=True)
-            (copy / mutation.file).write_bytes(whole)
+            try:
+                names = reach.of(mutation, copy)
+                mutation.apply(copy)
+                found[mutation] = _first_failure(copy, names)
+            finally:
+                (copy / mutation.file).write_bytes(whole)
+                copies.put(copy)
+            what = found[mutation] or f"NOT NOTICED by {len(names)} tests"
+            print(f"{mutation.name}: {what}", file=sys.stderr, flush=True)
+
+        with ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(attempt, mutations))
     return found
 
 
 def _copy(root: Path, target: Path) -> None:
     """Copy what tests need, machine code included: unbroken kernels are not compiled again."""
-    target.mkdir()
+    target.mkdir(parents=True)
     skip = shutil.ignore_patterns("*.pyc", "results")
     for name in TREE:
         source = root / name
@@ -243,54 +465,69 @@ def _copy(root: Path, target: Path) -> None:
 
 
 def _first_failure(tree: Path, tests: Sequence[str]) -> str:
-    """Return the first test that fails, empty where all pass.
+    """Return the first test that fails; empty if all pass, or there is none.
 
     Raises
     ------
     RuntimeError
         The tests could not be run.
     """
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    if not tests:
+        return ""
+    names = tree.parent / "names"
+    names.write_text("\n".join(tests))
+    command = [
+        sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}",
+        "-o", "timeout=100",
+    ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(tree)}
-    done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, check=False,
+            timeout=LIMIT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "(does not end)"
     failed = FAILED.search(done.stdout)
     if done.returncode == 0:
         return ""
-    if done.returncode not in (1, 2) or failed is None:
-        raise RuntimeError(f"{' '.join(tests)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if failed is None:  # nothing can be imported any more, or the process died
+        last = (done.stderr.strip() or done.stdout.strip() or "(died)").splitlines()[-1]
+        return f"({last[:80]})"
     return failed[1].removeprefix("tests/").replace("::", ", ")
 
 
-def report_of(found: Sequence[Noticed]) -> str:
-    """Return a table of what was broken and who noticed."""
+def report_of(found: dict[Mutation, str]) -> str:
+    """Return a table of mutations and the tests that notice them."""
+    noticed = sum(map(bool, found.values()))
     lines = [
-        "# Mutations",
-        "",
-        "Important lines, broken one by one, and the first test that notices each.",
-        "",
-        "| broken | file | test that notices | seconds |",
-        "|---|---|---|---|",
-    ]
-    for one in found:
-        m, test = one.mutation, f"`{one.test}`" if one.test else "**nobody**"
-        lines.append(f"| {m.name} | `{m.file}` | {test} | {one.seconds:.0f} |")
+        f"# Mutations: {noticed} of {len(found)} noticed", "",
+        "One change at a time, and the first test that fails.", "",
+        "| change | file | noticed by |", "|---|---|---|",
+    ]  # fmt: skip
+    for m, test in found.items():
+        name = m.name.replace("|", "\\|")
+        lines.append(f"| `{name}` | `{m.file}` | {f'`{test}`' if test else '**no test**'} |")
     return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run mutations; return 1 where nobody noticed one."""
+    """Run mutations; return 1 if one was not noticed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, help="write OUTPUT.md")
-    parser.add_argument("--only", default="", help="mutations whose name has this word")
+    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--random", type=int, default=0, help="draw this many instead of the table")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--in", dest="below", nargs="+", default=["sbm"], help="draw from these")
+    parser.add_argument("--tests", nargs="+", default=[], help="for pytest")
     args = parser.parse_args(argv)
-    found = run([m for m in MUTATIONS if args.only in m.name])
+    drawn = draw(args.random, args.seed, args.below) if args.random else list(MUTATIONS)
+    found = run([m for m in drawn if args.only in m.name], args.tests)
     text = report_of(found)
     print(text, end="")
     if args.output is not None:
         args.output.with_suffix(".md").write_text(text, "utf-8")
-    return 0 if all(one.test for one in found) else 1
+    return 0 if all(found.values()) else 1
 
 
 if __name__ == "__main__":

@@ -1,16 +1,39 @@
 #!/bin/sh
-# All checks: installs the test extras in .venv, then ruff, mypy and pytest.
-# Arguments go to pytest: sh scripts/test.sh -k parser
+# Checks and tests, in three tiers; each prints which tests it leaves out.
+#
+#   sh scripts/test.sh                  ruff, mypy and the tests that protect users
+#   sh scripts/test.sh --quick [PATH]   while editing: ruff and the tests that take no time
+#   sh scripts/test.sh --all            also torture, experiments, benchmarks, coverage
+#
+# Further arguments go to pytest: sh scripts/test.sh -k parser
 set -e
 cd "$(dirname "$0")/.."
+TIER=default
+case "$1" in
+    --quick) TIER=quick; shift ;;
+    --all) TIER=all; shift ;;
+esac
 EXTRAS='[test]'
+if [ "$TIER" = quick ] && [ -x .venv/bin/pytest ]; then
+    INSTALLED=yes
+fi
 . scripts/venv.sh
 
 echo "== ruff"
 ruff check .
 ruff format --check .
-echo "== mypy"
-mypy
-echo "== pytest"
+if [ "$TIER" != quick ]; then
+    echo "== mypy"
+    mypy
+fi
+echo "== compiling kernels (once)"
+sbm precompile
+echo "== pytest, $TIER tests"
 # As many tests at a time as there are cores.
-exec python -m pytest -n auto --dist worksteal "$@"
+set -- -n auto --dist worksteal --tier "$TIER" "$@"
+if [ "$TIER" != all ]; then
+    exec python -m pytest "$@"
+fi
+SBM_LONG_TESTS=1 coverage run -m pytest "$@"
+coverage combine -q
+coverage report --skip-covered --fail-under=93

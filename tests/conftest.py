@@ -2,9 +2,17 @@ import gc
 import json
 import os
 import signal
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# Random cases: the same ones in every run, and many more of them with `sh scripts/test.sh --all`.
+for profile, examples in (("default", 25), ("long", 200)):
+    settings.register_profile(profile, max_examples=examples, deadline=None, derandomize=True)
+settings.load_profile("long" if "SBM_LONG_TESTS" in os.environ else "default")
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests
 # that press Ctrl-C want the usual answer.
@@ -17,6 +25,44 @@ os.environ["SBM_COMPILE_HERE"] = "1"
 # Waiting for the disk makes a test slow and shows nothing: what a power cut leaves is tested in
 # processes of its own, where it is simulated.
 os.fsync = lambda handle: None
+
+
+# The marks that each tier leaves out.
+TIERS = {"quick": ("slow", "process", "long"), "default": ("slow",), "all": ()}
+_left_out: Counter[str] = Counter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=list(TIERS), default="default", help="which tests to run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the tier does not run."""
+    marks = TIERS[config.getoption("--tier")]
+    kept = []
+    for item in items:
+        mark = next((mark for mark in marks if item.get_closest_marker(mark)), None)
+        if mark is None:
+            kept.append(item)
+        else:
+            _left_out[mark] += 1
+    items[:] = kept
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker left out; all workers collect the same tests."""
+    _left_out.update(Counter(node.workeroutput.get("left_out", {})) - _left_out)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what the tier left out."""
+    for mark, number in _left_out.items():
+        terminalreporter.write_line(
+            f"left out: {number} tests marked {mark} (--tier all runs them)"
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -93,7 +93,6 @@ OF_MARGIN: dict[str, Callable[[Array], Array]] = {
 }
 # What a row adds to the dual, d(α) = C f(α / C), of those whose α is from 0 to C.
 OF_ALPHA: dict[str, Callable[[Array], Array]] = {
-    "hinge": lambda p: p,
     "log_loss": lambda p: -xlogy(p, p) - xlogy(1 - p, 1 - p),
 }
 

@@ -1,8 +1,10 @@
 """What the tests of `sbm stream` share: text that grows in every way, and pipes to read it from."""
 
+import bz2
 import contextlib
+import gzip
 import itertools
-import json
+import lzma
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 import sbm
 from sbm.jobs.streaming import plan as streamplan
@@ -21,6 +24,14 @@ from sbm.jobs.streaming.positions import sources_at
 from sbm.solver.onepass import Size
 from sbm.store import arrays, text
 from sbm.store.run import Run
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
 
 
 def make_lines(
@@ -149,7 +160,3 @@ def small_plans(
 def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Parse text in pieces of few bytes."""
     monkeypatch.setattr(text, "PIECE", size)
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())

@@ -1,13 +1,13 @@
 """Variables of rows against plain Python lists."""
 
 import numpy as np
-from helpers import Variables, lists_of, plain
-from hypothesis import given, settings
+from helpers import lists_of, plain
+from hypothesis import given
 from hypothesis import strategies as st
 
-from sbm.alphas import Dense, Lists, join, no_alphas
+from sbm.alphas import Dense, Lists, blend, join, no_alphas
 
-VALUES = st.floats(-1e300, 1e300)
+VALUES = st.floats(-1e300, 1e300).filter(bool)
 LIST = st.dictionaries(st.integers(0, 70_000), VALUES, max_size=4).map(lambda d: sorted(d.items()))
 DENSE = (VALUES, lambda rows: Dense(np.array(rows, float)), 0.0)
 LISTED = (LIST, lists_of, [])
@@ -24,11 +24,15 @@ def rows_and_alphas(draw, kinds=(DENSE, LISTED)):
 
 
 @given(rows_and_alphas(), st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
-def test_take_and_part_are_those_of_a_list(case, data):
-    _, rows, alpha = case
+def test_take_part_and_clear_are_those_of_a_list(case, data):
+    (_, _, nothing), rows, alpha = case
     assert plain(alpha) == rows
     assert len(alpha) == len(rows)
+    if isinstance(alpha, Lists):
+        assert alpha.counts.tolist() == [len(row) for row in rows]
+        assert alpha.nbytes == 8 * (len(rows) + 1) + 12 * sum(map(len, rows))
+    else:
+        assert alpha.nbytes == 8 * len(rows)
     chosen = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
     taken = alpha.take(np.array(chosen, np.int32))
     assert plain(taken) == [rows[k] for k in chosen]
@@ -37,11 +41,13 @@ def test_take_and_part_are_those_of_a_list(case, data):
     assert plain(alpha.part(first, n)) == rows[first : first + n]
     taken.values[:] = 7.0
     assert plain(alpha) == rows, "take copies"
+    alpha.clear()
+    assert plain(alpha) == [nothing] * len(rows)
+    assert plain(no_alphas(len(rows), isinstance(alpha, Lists))) == [nothing] * len(rows)
 
 
 @given(rows_and_alphas(), st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
-def test_put_replaces_rows_in_any_order_the_last_of_each_row(case, data):
+def test_put_replaces_rows_and_last_of_each_row_counts(case, data):
     (row, make, _), rows, alpha = case
     where = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
     fresh = [data.draw(row) for _ in where]
@@ -55,18 +61,8 @@ def test_put_replaces_rows_in_any_order_the_last_of_each_row(case, data):
     assert plain(others) == fresh
 
 
-@given(rows_and_alphas())
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_clear_and_no_alphas_are_all_zero(case):
-    (_, _, nothing), rows, alpha = case
-    alpha.clear()
-    assert plain(alpha) == [nothing] * len(rows)
-    assert plain(no_alphas(len(rows), isinstance(alpha, Lists))) == [nothing] * len(rows)
-
-
 @given(st.sampled_from([DENSE, LISTED]), st.data())
-@settings(max_examples=100, deadline=None, derandomize=True)
-def test_join_puts_parts_one_behind_the_other(kind, data):
+def test_join_appends_copies(kind, data):
     parts = data.draw(st.lists(rows_and_alphas([kind]), min_size=1, max_size=4))
     joined = join([alpha for _, _, alpha in parts])
     assert plain(joined) == [row for _, rows, _ in parts for row in rows]
@@ -74,10 +70,20 @@ def test_join_puts_parts_one_behind_the_other(kind, data):
     assert [plain(alpha) for _, _, alpha in parts] == [rows for _, rows, _ in parts]
 
 
-@given(rows_and_alphas([LISTED]))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_counts_and_bytes_are_those_of_the_own_rows(case):
-    _, rows, alpha = case
-    lists: list[Variables] = rows
-    assert alpha.counts.tolist() == [len(row) for row in lists]
-    assert alpha.nbytes == 8 * (len(rows) + 1) + 12 * sum(map(len, lists))
+@given(st.sampled_from([DENSE, LISTED]), st.sampled_from([0.0, 0.25, 1.0]), st.data())
+def test_blend_goes_a_share_of_the_way(kind, share, data):
+    row, make, _ = kind
+    pairs = data.draw(st.lists(st.tuples(row, row), max_size=8))
+    old, new = ([pair[k] for pair in pairs] for k in (0, 1))
+
+    def mix(a, b):
+        return min(max(a + share * (b - a), min(a, b)), max(a, b))
+
+    def mixed(a, b):
+        if kind is DENSE:
+            return mix(a, b)
+        a, b = dict(a), dict(b)
+        found = {k: mix(a.get(k, 0.0), b.get(k, 0.0)) for k in sorted({*a, *b})}
+        return [(k, value) for k, value in found.items() if value != 0]
+
+    assert plain(blend(make(old), make(new), share)) == [mixed(*pair) for pair in pairs]

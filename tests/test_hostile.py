@@ -1,11 +1,11 @@
-"""Files made to do harm: an error of ours, no crash, little memory, nothing opened elsewhere."""
+"""Hostile files: a `SbmError` and no crash, little memory, and no other file is opened."""
 
 import contextlib
 import copy
 import json
 import math
 import os
-import re
+import shutil
 import sys
 import tracemalloc
 import zlib
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sbm
@@ -25,21 +24,14 @@ from sbm.errors import SbmError, StoreError
 from sbm.rows import Arena
 from sbm.store import arrays as container
 from sbm.store.blocks import BlockStore, read_manifest
-from sbm.store.codec import decode_rows
-from sbm.store.files import open_own
 from sbm.store.records import encode_record
 
-MAGIC = b"\x89SBM\r\n\x1a\n"
-SMALL = (
-    40_000_000  # bytes that a file of a few kilobytes may cost: 16 MB an array, twice for a moment
-)
+SMALL = 40_000_000  # bytes that a small file may cost: 16 MB an array, twice for a moment
 TEXT = "".join(f"{(-1, 1, 5)[k % 3]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))
-MANY = settings(
-    max_examples=60, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+QUICK = {"mem": "300MB", "max_passes": 1, "threads": 1, "loss": "squared_hinge"}
+U8 = np.uint8
 
-# What stands where something else is expected.
+# Values in the place of others.
 ODD: list[Any] = [
     None, True, -1, 0, 7, 2**31, 2**61, 2**63, 10**400, 0.5, -1e308, math.nan, math.inf, "", "x",
     "../x", "/etc/passwd", "a\0b", "x" * 9000, "lock", [], [[]], [None], ["x"], {}, {"x": 1},
@@ -47,7 +39,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- watching
+# -------------------------------------------------------------------------------------- watching
 
 _opened: list[str] | None = None
 
@@ -57,12 +49,12 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         _opened.append(os.fsdecode(arguments[0]))
 
 
-sys.addaudithook(_note)  # nothing takes it out again; it does nothing where nobody asks
+sys.addaudithook(_note)  # stays for the rest of the process, and does nothing outside `watched`
 
 
 @contextlib.contextmanager
 def watched(folder: Path) -> Iterator[None]:
-    """See to it that little memory is taken, and that no file beside the folder is opened."""
+    """Fail if much memory is taken, or a file outside the folder is opened."""
     global _opened
     _opened = []
     tracemalloc.start()
@@ -72,29 +64,30 @@ def watched(folder: Path) -> Iterator[None]:
     finally:
         tracemalloc.stop()
         opened, _opened = _opened, None
-    ours = (str(folder), str(Path(sbm.__file__).parent), "/proc/", "/dev/", "/sys/", sys.prefix)
-    elsewhere = [name for name in opened if name.startswith("/") and not name.startswith(ours)]
-    assert [name for name in elsewhere if not name.startswith(sys.base_prefix)] == []
+    ours = (str(folder), str(Path(sbm.__file__).parent), "/proc/", "/dev/", "/sys/", sys.prefix,
+            sys.base_prefix)  # fmt: skip
+    assert [name for name in opened if name.startswith("/") and not name.startswith(ours)] == []
 
 
-def refusal(folder: Path, call: Callable[[], Any]) -> str:
-    """Return the sentence in which something is refused."""
-    with watched(folder), pytest.raises(SbmError) as caught:
-        call()
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    assert len(sentence) < 600
-    return sentence
+def refuse(path: Path, *calls: Callable[[], Any], within: Path | None = None) -> None:
+    """Fail unless each call is refused in a line that names the path."""
+    for call in calls:
+        with watched(within or path.parent), pytest.raises(SbmError) as caught:
+            call()
+        sentence = str(caught.value)
+        assert str(path) in sentence
+        assert "\n" not in sentence
+        assert len(sentence) < 600
 
 
-def is_refused_or_read(folder: Path, *calls: Callable[[], Any]) -> None:
-    """Nothing but an error of ours comes of any of the calls."""
+def refuse_or_read(folder: Path, *calls: Callable[[], Any]) -> None:
+    """Fail if a call raises anything but a `SbmError`."""
     for call in calls:
         with watched(folder), contextlib.suppress(SbmError):
             call()
 
 
-# ---------------------------------------------------------------------------------- stores
+# ---------------------------------------------------------------------------------------- stores
 
 
 def read_all(folder: Path) -> None:
@@ -106,12 +99,12 @@ def read_all(folder: Path) -> None:
 
 
 def forge(folder: Path, manifest: Any) -> None:
-    """Write a manifest with a right checksum, whatever it says."""
+    """Write a manifest with a valid checksum."""
     (folder / "manifest.json").write_bytes(encode_record("manifest", manifest))
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
     (folder / "a.svm").write_text(TEXT)
     (folder / "b.svm").write_text("1 400:1\n5 9:2\n")
@@ -122,51 +115,45 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(sound: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "s.sbm"
-    folder.mkdir()
-    for path in (sound / "s.sbm").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+def store(sound, tmp_path):
+    return shutil.copytree(sound / "s.sbm", tmp_path / "s.sbm")
 
 
-def chunk_arrays() -> dict[str, Any]:
-    """Three rows: 0 2, nothing, 1 2 3."""
-    return {
-        "lengths": np.array([2, 0, 3], np.uint8),
-        "lengths_bits": np.zeros(8, np.uint8),
-        "gaps": np.array([0, 1, 1, 0, 0], np.uint8),
-        "gaps_bits": np.zeros(8, np.uint8),
-        "values": np.array([1, 2, 3, 4, 5], np.float32),
-        "codes": np.array([0, 1, 0], np.uint8),
-    }
+CHUNK: dict[str, Any] = {  # three rows: 0 2, nothing, 1 2 3
+    "lengths": np.array([2, 0, 3], U8),
+    "lengths_bits": np.zeros(8, U8),
+    "gaps": np.array([0, 1, 1, 0, 0], U8),
+    "gaps_bits": np.zeros(8, U8),
+    "values": np.array([1, 2, 3, 4, 5], np.float32),
+    "codes": np.array([0, 1, 0], U8),
+}
 
 
 def lay(
     folder: Path,
-    chunk: dict[str, Any] | bytes,
+    chunk: dict[str, Any] | None = None,
     rows: int = 3,
     nnz: int = 5,
-    ids: Any = None,
-    index: Any = None,
+    ids: Any = (5, 7, 9, 2**40),
+    index: Callable[[Any], Any] = lambda table: table,
+    crcs: Callable[[Any], Any] = lambda crcs: crcs,
     **manifest: Any,
 ) -> Path:
-    """Make a store of one chunk whose checksums are all right, whatever it says."""
+    """Make a store of one chunk with valid checksums, whatever it says."""
     folder.mkdir(exist_ok=True)
-    data = chunk if isinstance(chunk, bytes) else b"".join(container.encode("chunk", chunk))
+    arrays = {k: v for k, v in {**CHUNK, **(chunk or {})}.items() if v is not None}
+    data = b"".join(container.encode("chunk", arrays))
     (folder / "block-000000.sbb").write_bytes(data)
-    names = np.array([5, 7, 9, 2**40]) if ids is None else ids
-    features = b"".join(container.encode("features", {"ids": names}))
+    features = b"".join(container.encode("features", {"ids": np.asarray(ids)}))
     (folder / "features-0000.sba").write_bytes(features)
     table = np.array([[0, 0, len(data), rows, nnz]], np.int64)
-    crcs = np.array([container.header_crc(data)], np.uint32)
+    crc32 = np.array([container.header_crc(data)], np.uint32)
     container.write(
-        folder / "index-0000.sba", "index",
-        {"chunks": table if index is None else index(table), "crc32": crcs},
-    )  # fmt: skip
+        folder / "index-0000.sba", "index", {"chunks": index(table), "crc32": crcs(crc32)}
+    )
     entry = {
         "file": "block-000000.sbb", "rows": rows, "nnz": nnz, "bytes": len(data),
-        "crc32": zlib.crc32(crcs.tobytes()),
+        "crc32": zlib.crc32(crc32.tobytes()),
     }  # fmt: skip
     content = {
         "format": "sbm-store", "version": 2, "rows": rows, "features": 4, "nnz": nnz,
@@ -176,205 +163,115 @@ def lay(
         "generations": [{
             "features": "features-0000.sba", "index": "index-0000.sba", "rows": rows,
             "features_crc32": container.header_crc(features), "blocks": ["block-000000.sbb"],
-            "sources": [], "options": {}, "added": "2026-01-01T00:00:00+00:00",
+            "sources": [{"name": "a", "rows": rows, "bytes": 9, "skipped": 0}],
+            "options": {"seed": 0, "shuffle": True}, "added": "2026-01-01T00:00:00+00:00",
+            "deal": {"first": 0, "blocks": 1, "batches": [rows]},
         }],
     }  # fmt: skip
     forge(folder, content | manifest)
     return folder
 
 
-def test_the_forger_can_make_sound_stores(tmp_path: Path) -> None:
-    folder = lay(tmp_path / "s.sbm", chunk_arrays())
+def test_forged_store_of_the_tests_is_valid(tmp_path):
+    folder = lay(tmp_path / "s.sbm")
     assert sbm.check(folder)["rows"] == 3
-    is_refused_or_read(tmp_path, lambda: read_all(folder))
+    assert sbm.check(lay(folder, {"values": None}))["rows"] == 3
+    real = {"codes": None, "labels": np.array([1.5, 2, 3])}
+    assert sbm.check(lay(folder, real, labels=None))["rows"] == 3
+    read_all(folder)
 
 
-def bomb(size: int) -> bytes:
-    """A frame of zeros that says its size."""
-    return zstandard.ZstdCompressor(level=19).compress(bytes(size))
+def test_invalid_chunks_are_refused(tmp_path):
+    for chunk in (
+        {"gaps": np.array([0, 1, 1, 0, 1], U8)}, {"gaps": np.array([0, 1, 227, 0, 0], U8)},
+        {"gaps": np.zeros(1 << 20, U8)}, {"gaps": None}, {"lengths": np.array([2, 0, 4], U8)},
+        {"lengths": np.array([227, 0, 3], U8)}, {"lengths": np.array([2, 3], U8)},
+        {"values": np.array([1, 2, np.nan, 4, 5], np.float32)}, {"values": np.zeros(5)},
+        {"codes": np.array([0, 2, 0], U8)}, {"codes": np.array([0, 1, 0], np.int64)},
+        {"codes": np.zeros((3, 1), U8)}, {"codes": np.zeros(2, U8)}, {"codes": None},
+        {"codes": None, "labels": np.zeros(3)},
+    ):  # fmt: skip
+        folder = lay(tmp_path / "s.sbm", chunk)
+        refuse(folder, lambda: read_all(folder), lambda: sbm.check(folder))  # noqa: B023
+    for labels in (np.zeros(2), np.zeros(3, np.float32), np.array([0, 1, np.nan])):
+        folder = lay(tmp_path / "s.sbm", {"codes": None, "labels": labels}, labels=None)
+        refuse(folder, lambda: read_all(folder))  # noqa: B023
 
 
-def forged(*entries: tuple[dict[str, Any], bytes], **more: Any) -> bytes:
-    """Return a container whose checksums are all right, whatever its entries say."""
-    plain = {"codec": "raw", "dtype": "|u1"}
-    listed = [
-        {**plain, "bytes": len(data), "crc32": zlib.crc32(data), **entry} for entry, data in entries
-    ]
-    text = json.dumps({"kind": "chunk", "meta": {}, "arrays": listed, **more}).encode()
-    numbers = (1, len(text), zlib.crc32(text))
-    head = MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers) + text
-    return head + b"".join(data for _, data in entries)
+def test_invalid_indexes_are_refused(tmp_path):
+    added = [
+        [0, 1, 0, 0, 0], [0, 2**62, 0, 0, 0], [0, -1, 0, 0, 0], [0, 0, -(2**62), 0, 0],
+        [0, 0, 0, 0, -(2**62)], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1], [0, 0, 1, 0, 0], [1, 0, 0, 0, 0],
+    ]  # fmt: skip
+    for change in (
+        *(lambda t, row=row: np.add(t, row) for row in added), lambda t: np.vstack([t, t]),
+        lambda t: np.vstack([t, [0, t[0, 2], 0, 0, 0]]), lambda t: t[:0], lambda t: t[:, :4],
+        lambda t: t.astype(np.float64), lambda t: t.ravel(),
+        lambda t: np.full((1 << 19, 5), 0, np.int64),
+    ):  # fmt: skip
+        folder = lay(tmp_path / "s.sbm", index=lambda t, c=change: np.ascontiguousarray(c(t)))
+        refuse(folder, lambda: BlockStore(folder))  # noqa: B023
+    for change in (lambda c: c + np.uint32(1), lambda c: c[:0], lambda c: c.astype(np.int64)):
+        folder = lay(tmp_path / "s.sbm", crcs=change)
+        refuse(folder, lambda: BlockStore(folder))  # noqa: B023
 
 
-def of_chunk(**changed: Any) -> dict[str, Any]:
-    arrays = chunk_arrays() | changed
-    return {name: array for name, array in arrays.items() if array is not None}
+def test_claims_of_a_manifest_are_checked(tmp_path):
+    def labels(*values: Any, counts: Any = (2, 1)) -> dict[str, Any]:
+        return {"labels": {"values": list(values), "counts": list(counts)}}
 
-
-U8 = np.uint8
-
-
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        pytest.param(of_chunk(gaps=np.array([0, 1, 1, 0, 1], U8)), id="an index that is none"),
-        pytest.param(of_chunk(gaps=np.array([0, 1, 227, 0, 0], U8)), id="a gap of 2^32"),
-        pytest.param(of_chunk(gaps=np.array([0, 1, 255, 0, 0], U8)), id="a gap that is none"),
-        pytest.param(of_chunk(gaps=np.array([0, 1], U8)), id="few gaps"),
-        pytest.param(of_chunk(gaps=np.zeros(1 << 20, U8)), id="many gaps"),
-        pytest.param(of_chunk(gaps=np.zeros((5, 1), U8)), id="gaps in two dimensions"),
-        pytest.param(of_chunk(gaps=np.zeros(5, np.int8)), id="gaps of another type"),
-        pytest.param(of_chunk(gaps=None), id="no gaps"),
-        pytest.param(of_chunk(gaps_bits=np.zeros(7, U8)), id="a stream too short to be read"),
-        pytest.param(of_chunk(gaps_bits=np.zeros(9, U8)), id="a stream that goes on"),
-        pytest.param(of_chunk(gaps_bits=np.zeros(0, U8)), id="no stream"),
-        pytest.param(of_chunk(lengths=np.array([2, 0, 4], U8)), id="longer rows"),
-        pytest.param(of_chunk(lengths=np.array([2, 0, 2], U8)), id="shorter rows"),
-        pytest.param(of_chunk(lengths=np.array([227, 0, 3], U8)), id="a row of 2^32"),
-        pytest.param(of_chunk(lengths=np.array([255, 0, 3], U8)), id="a length that is none"),
-        pytest.param(of_chunk(lengths=np.array([2, 3], U8)), id="few rows"),
-        pytest.param(of_chunk(values=np.array([1, 2, np.nan, 4, 5], np.float32)), id="NaN"),
-        pytest.param(of_chunk(values=np.array([1, 2, 3, -np.inf, 5], np.float32)), id="infinity"),
-        pytest.param(of_chunk(values=np.zeros(5)), id="values of another type"),
-        pytest.param(of_chunk(values=np.zeros(4, np.float32)), id="few values"),
-        pytest.param(of_chunk(codes=np.array([0, 2, 0], U8)), id="a code without a label"),
-        pytest.param(of_chunk(codes=np.array([0, 1, 0], np.int64)), id="codes of another type"),
-        pytest.param(of_chunk(codes=np.zeros((3, 1), U8)), id="codes in two dimensions"),
-        pytest.param(of_chunk(codes=None, labels=np.zeros(3)), id="numbers instead of codes"),
-        pytest.param(of_chunk(codes=None), id="no labels"),
-        pytest.param(of_chunk(gaps_more=np.zeros(0, np.uint32)), id="half of version 1"),
-        pytest.param(b"", id="nothing"),
-        pytest.param(forged(), id="no arrays"),
-        pytest.param(
-            forged(({"name": "gaps", "codec": "zstd", "shape": [1 << 28]}, bomb(1 << 28))),
-            id="a bomb",
-        ),
-        pytest.param(
-            forged(({"name": "gaps", "codec": "zstd", "shape": [5]}, bomb(1 << 28))),
-            id="a bomb that is not told of",
-        ),
-    ],
-)
-def test_chunks_that_make_no_sense_are_refused(tmp_path: Path, chunk: Any) -> None:
-    folder = lay(tmp_path / "s.sbm", chunk)
-    sentence = refusal(tmp_path, lambda: read_all(folder))
-    assert str(folder) in sentence
-    assert refusal(tmp_path, lambda: sbm.check(folder)).startswith(str(folder))
-
-
-def frame(said: int, blocks: int) -> bytes:
-    """A frame of zstd that says a size, of blocks of 128 kB zeros."""
-    size = said.to_bytes(8, "little")
-    head = b"\x28\xb5\x2f\xfd\xc0\x88" + size  # 8 bytes of size, a window of 128 MB
-    one = (1 << 1 | (1 << 17) << 3).to_bytes(3, "little")  # a run of one byte, not the last
-    return head + (one + b"\0") * blocks + (1).to_bytes(3, "little")
-
-
-@pytest.mark.parametrize(
-    ("data", "shape"),
-    [
-        pytest.param(frame(8, 2000), [8], id="more than it says"),
-        pytest.param(frame(1 << 40, 2), [1 << 40], id="less than it says"),
-        pytest.param(bomb(1 << 28), [1 << 28], id="as much as it says"),
-        pytest.param(bomb(64) + bomb(1 << 28), [64], id="two frames"),
-        pytest.param(
-            zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64)), [64],
-            id="no size",
-        ),
-        pytest.param(b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + bomb(64), [64], id="a frame to skip"),
-        pytest.param(b"", [0], id="no frame"),
-    ],
-)  # fmt: skip
-def test_frames_made_to_expand_are_refused(tmp_path: Path, data: bytes, shape: list[int]) -> None:
-    path = tmp_path / "x.sba"
-    for codec in ("zstd", "shuffle"):
-        path.write_bytes(forged(({"name": "a", "codec": codec, "shape": shape}, data)))
-        sentence = refusal(tmp_path, lambda: container.read(path, "chunk"))
-        assert sentence == f"{path} is damaged (array 'a'); restore it from a copy or make it again"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b'{"kind": "chunk", "meta": {}, "arrays": [], "arrays": []}',
-        b'{"kind": "chunk", "kind": "chunk", "meta": {}, "arrays": []}',
-        b'{"kind": "chunk", "meta": {"a": 1, "a": 2}, "arrays": []}',
-        b'{"kind": "chunk", "meta": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}",
-        b'{"kind": "chunk", "meta": {}, "arrays": [' + b"9" * 10_000 + b"]}",
-    ],
-    ids=["arrays twice", "kind twice", "meta twice", "deep", "digits"],
-)
-def test_headers_that_say_two_things_or_never_end_are_refused(
-    tmp_path: Path, header: bytes
-) -> None:
-    path = tmp_path / "x.sba"
-    numbers = (1, len(header), zlib.crc32(header))
-    path.write_bytes(MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers) + header)
-    sentence = refusal(tmp_path, lambda: container.read(path, "chunk"))
-    assert sentence == f"{path} is damaged (its header); restore it from a copy or make it again"
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        pytest.param(lambda t: np.add(t, [0, 1, 0, 0, 0]), id="behind its place"),
-        pytest.param(lambda t: np.add(t, [0, 2**62, 0, 0, 0]), id="far outside"),
-        pytest.param(lambda t: np.vstack([t, t]), id="one place twice"),
-        pytest.param(lambda t: np.vstack([t, t - t]), id="a chunk of nothing"),
-        pytest.param(lambda t: np.subtract(t, [0, 0, 0, 0, 2**63 - 1]), id="negative"),
-        pytest.param(lambda t: np.full((1 << 22, 5), 0, np.int64), id="millions"),
-        pytest.param(lambda t: t.astype(np.float64), id="no whole numbers"),
-        pytest.param(lambda t: t.ravel(), id="one dimension"),
-    ],
-)
-def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, index: Any) -> None:
-    folder = lay(tmp_path / "s.sbm", chunk_arrays(), index=index)
-    assert str(folder) in refusal(tmp_path, lambda: read_all(folder))
-
-
-@pytest.mark.parametrize(
-    "claim",
-    [
+    for claim in (
         {"rows": 2**61}, {"nnz": 2**61}, {"rows": 70_000}, {"nnz": 300_000}, {"rows": 1},
-        {"nnz": 0}, {"features": 2**31 - 1}, {"features": 5}, {"features": 3},
-        {"labels": {"values": [1.0, math.nan], "counts": [2, 1]}},
-        {"labels": {"values": [1.0, 1.0], "counts": [2, 1]}},
-        {"labels": {"values": ["a", "b"], "counts": [2, 1]}},
-        {"labels": {"values": [1.0, 10**400], "counts": [2, 1]}},
-        {"labels": {"values": [1.0, 2.0], "counts": [2**62, 1]}},
-        {"labels": {"values": [1.0, 2.0], "counts": [1, 2]}},
-        {"labels": {"values": [True, 2.0], "counts": [2, 1]}},
-        {"labels": None},
+        {"rows": 4}, {"nnz": 0}, {"features": 2**31 - 1}, {"features": 2**31}, {"features": 5},
+        {"features": 3}, {"features": -1}, {"features": "4"}, {"features": True},
+        labels(1.0, math.nan), labels(1.0, 1.0), labels("a", "b"), labels(1.0, 10**400),
+        labels(True, 2.0), labels(1.0), labels(-1.0, 1.0, counts=(1, 2)),
+        labels(-1.0, 1.0, counts=(2**62, 1)), labels(-1.0, 1.0, counts=(2, -1)),
+        labels(-1.0, 1.0, counts=(2, 1, 0)), {"labels": {}}, {"labels": None},
         {"labels": None, "class_values": []}, {"labels": None, "class_values": [math.inf, 0.0]},
-        {"value_type": "ones"}, {"value_type": "float64"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_claims_that_the_files_do_not_bear_out_are_refused(
-    tmp_path: Path, claim: dict[str, Any]
-) -> None:
-    sizes = {key: value for key, value in claim.items() if key in ("rows", "nnz")}
-    rest = {key: value for key, value in claim.items() if key not in sizes}
-    folder = lay(tmp_path / "s.sbm", chunk_arrays(), **sizes, **rest)
-    assert str(folder) in refusal(tmp_path, lambda: sbm.check(folder))
+        {"value_type": "ones"}, {"value_type": "float64"}, {"value_type": "int8"},
+        {"dtype": "float16"}, {"version": 3}, {"version": True}, {"format": "sbm-run"},
+        {"blocks": 5}, {"blocks": [{}]}, {"blocks": []}, {"blocks": ["block-000000.sbb"]},
+        {"generations": [{}]}, {"generations": []}, {"generations": None},
+        {"ids": (5, -7, 9, 1)}, {"ids": (5.0, 7, 9, 1)}, {"ids": ((5, 7), (9, 1))},
+        {"ids": np.array([5, 7, 9, 1], np.int32)}, {"ids": (5, 7, 9)}, {"ids": (5, 7, 9, 1, 3)},
+        {"ids": (5, 7, 5, 1)}, {"ids": np.zeros(1 << 22, np.int64)},
+    ):  # fmt: skip
+        folder = lay(tmp_path / "s.sbm", **claim)
+        refuse(folder, lambda: sbm.check(folder))  # noqa: B023
 
 
-@pytest.mark.parametrize(
-    ("ids", "why"),
-    [
-        (np.array([5, -7, 9, 1]), "holds no feature ids"),
-        (np.array([5.0, 7, 9, 1]), "holds no feature ids"),
-        (np.array([[5, 7], [9, 1]]), "holds no feature ids"),
-        (np.array([5, 7, 9], np.int32), "holds no feature ids"),
-        (np.array([5, 7, 9]), "holds fewer feature ids"),
-        (np.array([5, 7, 9, 1, 3]), "holds more ids"),
-        (np.array([5, 7, 5, 1]), "a feature id occurs twice"),
-        (np.zeros(1 << 24, np.int64), "is damaged"),
-    ],
-)
-def test_ids_that_are_none_are_refused(tmp_path: Path, ids: Any, why: str) -> None:
-    folder = lay(tmp_path / "s.sbm", chunk_arrays(), ids=ids)
-    assert why in refusal(tmp_path, lambda: sbm.check(folder))
+def test_claims_of_a_generation_are_checked(tmp_path):
+    folder = lay(tmp_path / "s.sbm")
+    good = read_manifest(folder)
+    source, deal = good["generations"][0]["sources"][0], good["generations"][0]["deal"]
+    generation = [
+        {"rows": -1}, {"rows": None}, {"blocks": None}, {"blocks": [5]}, {"blocks": ["../x"]},
+        {"sources": None}, {"sources": [source | {"name": 5}]},
+        {"sources": [source | {"rows": -1}]},
+        {"options": []}, {"left_out": 5}, {"added": "soon"}, {"added": "2026-01-01T00:00:00"},
+        {"features_crc32": -1}, {"features_crc32": 2**32}, {"features_crc32": "x"},
+        {"features_crc32": 5}, {"deal": deal | {"batches": [2]}}, {"deal": deal | {"batches": 3}},
+        {"deal": deal | {"batches": [4, -1]}}, {"deal": deal | {"blocks": 0}},
+        {"deal": deal | {"blocks": 1_000_000}}, {"deal": deal | {"first": -1}},
+        {"options": {"seed": -1, "shuffle": True}}, {"options": {"seed": 0, "shuffle": 1}},
+        {"expired": {"at": 5, "blocks": []}}, {"expired": {"at": "", "blocks": good["blocks"]}},
+    ]  # fmt: skip
+    block = [{"crc32": 5}, {"crc32": -1}, {"bytes": 4}, {"bytes": 2**62}, {"rows": "3"}]
+    for place, changes in (("generations", generation), ("blocks", block)):
+        for change in changes:
+            bad = copy.deepcopy(good)
+            bad[place][0].update(change)
+            forge(folder, bad)
+            refuse(folder, lambda: sbm.check(folder))
+    for key, most in (("rows", 1 << 10), ("nnz", 1 << 15)):  # a byte cannot stand for more
+        good[key] = good["blocks"][0][key] = good["blocks"][0]["bytes"] * most
+        forge(folder, good)
+        assert read_manifest(folder)[key] == good[key]
+        good[key] = good["blocks"][0][key] = good[key] + 1
+        forge(folder, good)
+        refuse(folder, lambda: read_manifest(folder))
+        good[key] = good["blocks"][0][key] = 0
 
 
 NAMES = [
@@ -384,201 +281,78 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name)[:20])
 @pytest.mark.parametrize("place", ["file", "index", "features", "expired"])
-def test_names_of_other_files_are_refused(store: Path, name: Any, place: str) -> None:
+def test_names_of_other_files_are_refused(store, place):
     manifest = read_manifest(store)
-    if place == "file":
-        manifest["blocks"][0]["file"] = name
-    elif place == "expired":
-        gone = {**manifest["blocks"][0], "file": name}
-        manifest["generations"][0]["expired"] = {"at": "", "blocks": [gone]}
-    else:
-        manifest["generations"][0][place] = name
-    forge(store, manifest)
-    for call in (sbm.info, sbm.check, BlockStore):
-        assert str(store) in refusal(store.parent, lambda call=call: call(store))
+    for name in NAMES:
+        bad = copy.deepcopy(manifest)
+        if place == "file":
+            bad["blocks"][0]["file"] = name
+        elif place == "expired":
+            gone = {**manifest["blocks"][0], "file": name}
+            bad["generations"][0]["expired"] = {"at": "", "blocks": [gone]}
+        else:
+            bad["generations"][0][place] = name
+        forge(store, bad)
+        refuse(store, lambda: sbm.info(store), lambda: BlockStore(store))
 
 
 @pytest.mark.parametrize(
     "name", ["manifest.json", "index-0000.sba", "features-0000.sba", "block-000000.sbb"]
 )
-@pytest.mark.parametrize("what", ["link", "folder", "pipe", "device", "loop"])
-def test_what_is_no_file_of_the_store_is_not_opened(store: Path, name: str, what: str) -> None:
+def test_links_and_devices_are_not_opened(store, name):
     path, outside = store / name, store.parent / "outside"
-    content = path.read_bytes()
-    path.unlink()
-    if what == "link":
-        outside.write_bytes(content)  # even if there is what should be here
-        path.symlink_to(outside)
-    elif what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero" if what == "device" else name)
-    sentence = refusal(store.parent, lambda: read_all(store))
-    assert sentence == f"{path} is a link or no file at all; put a copy of the file there"
-
-
-def test_a_store_may_be_reached_by_a_link(store: Path) -> None:
+    path.rename(outside)  # even if it is what should be here
+    for make in (
+        lambda: path.symlink_to(outside), lambda: path.symlink_to("/dev/zero"),
+        lambda: path.symlink_to(name), lambda: os.mkfifo(path),
+    ):  # fmt: skip
+        make()
+        refuse(path, lambda: read_all(store), within=store.parent)
+        path.unlink()
+    path.mkdir()
+    refuse(path, lambda: read_all(store), within=store.parent)
+    path.rmdir()
+    outside.rename(path)
     link = store.parent / "link.sbm"
-    link.symlink_to(store)
+    link.symlink_to(store)  # the store itself may be reached by a link
     assert sbm.check(link)["rows"] == 26
-    with open_own(link / "manifest.json") as file:
-        assert file.read(1) == b"{"
-
-
-def outside(folder: Path) -> Path:
-    """Make a file that is not ours."""
-    path = folder / "outside"
-    path.write_text("mine")
-    return path
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_no_link_in_a_store_is_written_through(store: Path, is_there: bool) -> None:
-    mine = outside(store.parent)
-    target = mine if is_there else store.parent / "none"
+def test_links_in_a_store_are_not_written_through(store, is_there):
+    target = store.parent / "outside"
+    if is_there:
+        target.write_text("mine")
     (store.parent / "new.svm").write_text("1 5:1\n")
     for name in (
-        "manifest.json.tmp",
-        "block-000004.sbb",
-        "features-0002.sba",
-        "index-0002.sba.tmp",
-    ):
+        "manifest.json.tmp", "block-000004.sbb", "features-0002.sba", "index-0002.sba.tmp"
+    ):  # fmt: skip
         (store / name).symlink_to(target)
     sbm.split([store.parent / "new.svm"], store, append=True, threads=1)
     assert sbm.check(store)["rows"] == 27
     (store / "lock").unlink()
     (store / "lock").symlink_to(target)
-    with pytest.raises(StoreError, match=r"cannot write .*lock: Too many levels of symbolic links"):
+    with pytest.raises(StoreError, match=r"cannot write .*lock"):
         sbm.expire(store, sources=["new.svm"])
-    assert mine.read_text() == "mine"
-    assert not (store.parent / "none").exists()
+    assert target.exists() == is_there
+    assert not is_there or target.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     "name", ["log.jsonl", "run.json.tmp", "lock", "state-000001.sba", "alpha-00000.000001.sba"]
 )
-def test_no_link_in_a_run_is_written_through(sound: Path, tmp_path: Path, name: str) -> None:
-    mine = outside(tmp_path)
+def test_links_in_a_run_are_not_written_through(sound, tmp_path, name):
+    (tmp_path / "outside").write_text("mine")
     run = tmp_path / "x.model.run"
     run.mkdir()
-    (run / name).symlink_to(mine)
-    chosen = {"mem": "300MB", "max_passes": 1, "threads": 1, "loss": "squared_hinge"}
+    (run / name).symlink_to(tmp_path / "outside")
     with contextlib.suppress(StoreError):
-        sbm.train(sound / "s.sbm", tmp_path / "x.model", chosen)
-    assert mine.read_text() == "mine"
+        sbm.train(sound / "s.sbm", tmp_path / "x.model", QUICK)
+    assert (tmp_path / "outside").read_text() == "mine"
 
 
-# --------------------------------------------------------------------------- anything, anywhere
-
-
-def places(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths of all values in JSON content."""
-    found = [at] if at else []
-    if isinstance(content, dict | list):
-        inner = content.items() if isinstance(content, dict) else enumerate(content[:4])
-        for key, value in inner:
-            found += places(value, (*at, key))
-    return found
-
-
-def changed(content: Any, at: tuple[Any, ...], to: Any) -> Any:
-    """Return content with another value somewhere, or, for ``...``, without it."""
-    content = copy.deepcopy(content)
-    parent = content
-    for key in at[:-1]:
-        parent = parent[key]
-    if to is ...:
-        del parent[at[-1]]
-    else:
-        parent[at[-1]] = to
-    return content
-
-
-def odd(data: st.DataObject, content: Any) -> Any:
-    at = data.draw(st.sampled_from(places(content)))
-    return changed(content, at, data.draw(st.sampled_from([*ODD, ...])))
-
-
-def quick_train(folder: Path) -> None:
-    chosen = {"mem": "300MB", "max_passes": 1, "threads": 1, "loss": "squared_hinge"}
-    sbm.train(folder, folder.parent / "new.model", chosen)
-
-
-@MANY
-@given(st.data())
-def test_any_change_of_a_manifest_is_refused_or_harmless(store: Path, data: Any) -> None:
-    manifest = json.loads((store / "manifest.json").read_bytes())["manifest"]
-    before = (store / "manifest.json").read_bytes()
-    try:
-        forge(store, odd(data, manifest))
-        is_refused_or_read(
-            store.parent, lambda: sbm.info(store), lambda: sbm.check(store),
-            lambda: sbm.expire(store, before="30d", dry_run=True),
-            lambda: sbm.expire(store, sources=["a.svm"], dry_run=True),
-        )  # fmt: skip
-        with contextlib.suppress(SbmError):
-            quick_train(store)
-    finally:
-        (store / "manifest.json").write_bytes(before)
-
-
-@MANY
-@given(st.data())
-def test_any_change_of_a_header_is_refused_or_harmless(tmp_path: Path, data: Any) -> None:
-    sound = b"".join(container.encode("chunk", chunk_arrays(), {"x": [1, {"y": 2}]}))
-    end = container.HEAD + int.from_bytes(sound[12:16], "little")
-    header = json.dumps(odd(data, json.loads(sound[container.HEAD : end]))).encode()
-    numbers = (1, len(header), zlib.crc32(header))
-    head = MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers) + header
-    (tmp_path / "x").write_bytes(head + sound[end:])
-    is_refused_or_read(tmp_path, lambda: container.read(tmp_path / "x", "chunk"))
-
-
-BYTES = st.binary(max_size=40).map(lambda data: np.frombuffer(data, np.uint8))
-GUARD = 32
-
-
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(
-    st.fixed_dictionaries({
-        "lengths": BYTES, "lengths_bits": BYTES, "gaps": BYTES, "gaps_bits": BYTES
-    }),
-    st.integers(0, 2**31 - 1),
-    st.booleans(),
-)  # fmt: skip
-def test_no_bytes_lead_a_kernel_out_of_its_arrays(
-    arrays: dict[str, Any], n_features: int, is_old: bool
-) -> None:
-    n, nnz = len(arrays["lengths"]), len(arrays["gaps"])
-    if is_old:
-        for name in ("lengths", "gaps"):
-            more = arrays.pop(f"{name}_bits")
-            arrays[f"{name}_more"] = np.frombuffer(more[: len(more) // 4 * 4].tobytes(), np.uint32)
-            width = 2 if len(arrays[name]) % 2 == 0 else 1
-            arrays[name] = arrays[name].reshape(width, -1)
-        n, nnz = arrays["lengths"].shape[1], arrays["gaps"].shape[1]
-    lengths = np.full(n + 2 * GUARD, -99, np.int32)
-    indices = np.full(nnz + 2 * GUARD, -99, np.int32)
-    own = slice(GUARD, GUARD + nnz)
-    try:
-        decode_rows(arrays, n_features, lengths[GUARD : GUARD + n], indices[own], None)
-    except (ValueError, KeyError):
-        pass
-    else:
-        assert lengths[GUARD : GUARD + n].sum() == nnz
-        assert nnz == 0 or 0 <= indices[own].min() <= indices[own].max() < n_features
-        for row in np.split(indices[own], np.cumsum(lengths[GUARD : GUARD + n])[:-1]):
-            assert (np.diff(row) > 0).all()
-    for array in (lengths, indices):
-        assert (array[:GUARD] == -99).all()
-        assert (array[-GUARD:] == -99).all()
-
-
-# ---------------------------------------------------------------------------------- models
+# ---------------------------------------------------------------------------------------- models
 
 X = scipy.sparse.csr_matrix(np.eye(3, 20))
 META: dict[str, Any] = {
@@ -593,8 +367,8 @@ META: dict[str, Any] = {
 SPARSE: dict[str, Any] = {
     "ids": np.array([3, 4, 2**40]),
     "bias_weights": np.zeros(3),
-    "counts": np.array([1, 0, 2], np.uint8),
-    "columns": np.array([0, 1, 2], np.uint8),
+    "counts": np.array([1, 0, 2], U8),
+    "columns": np.array([0, 1, 2], U8),
     "values": np.array([1.0, 2.0, 3.0]),
 }
 WIDE = {"ids": SPARSE["ids"], "bias_weights": np.zeros(3), "W": np.ones((3, 3))}
@@ -609,118 +383,116 @@ def use(path: Path) -> None:
     sbm.predict(path, path.parent / "t.svm", path.parent / "out.txt", probability=True)
 
 
-def test_the_models_to_be_changed_are_sound(tmp_path: Path) -> None:
+def test_invalid_models_are_refused(tmp_path):
+    path = tmp_path / "m.model"
     for arrays in (SPARSE, WIDE):
-        container.write(tmp_path / "m.model", "model", arrays, META)
-        use(tmp_path / "m.model")
-        assert (tmp_path / "out.txt").exists()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+        container.write(path, "model", arrays, META)
+        use(path)
+    many = {"ids": np.zeros(1 << 20, "i8"), "counts": np.zeros(1 << 20, U8), "values": np.zeros(0),
+            "columns": np.zeros(0, U8), "bias_weights": np.zeros(1 << 22)}  # fmt: skip
+    for change in (
         {"columns": np.array([0, 1, 3], U8)}, {"columns": np.array([0, -1, 2], np.int8)},
-        {"columns": np.array([0.0, 1, 2])}, {"counts": np.array([1, 0, 3], U8)},
-        {"counts": np.array([2, -1, 2], np.int8)}, {"counts": np.array([2**63, 2**63, 3], "<u8")},
-        {"counts": np.array([1, 2], U8)}, {"values": np.ones(4)}, {"values": np.ones((3, 1))},
-        {"ids": np.array([3, -4, 9])}, {"ids": np.array([3.0, 4, 9])},
-        {"ids": np.zeros((3, 1), "i8")},
-        {"ids": np.zeros(1 << 20, "i8"), "counts": np.zeros(1 << 20, U8),
-         "columns": np.zeros(0, U8), "values": np.zeros(0), "bias_weights": np.zeros(1 << 22)},
+        {"columns": np.array([0.0, 1, 2])}, {"columns": np.array([0, 1], U8)},
+        {"counts": np.array([1, 0, 3], U8)}, {"counts": np.array([2, -1, 2], np.int8)},
+        {"counts": np.array([2**63, 2**63, 3], "<u8")}, {"counts": np.array([1, 2], U8)},
+        {"values": np.ones(4)}, {"values": np.ones((3, 1))}, {"values": None},
+        {"values": np.ones(3, np.int64)}, {"ids": np.array([3, -4, 9])},
+        {"ids": np.array([3.0, 4, 9])}, {"ids": np.zeros((3, 1), "i8")}, {"bias_weights": None},
         {"bias_weights": np.zeros(2)}, {"bias_weights": np.zeros((3, 1))},
-        {"bias_weights": np.zeros(3, np.float32)}, {"bias_weights": np.zeros(0)},
-    ],
-    ids=lambda change: f"{next(iter(change))}-{next(iter(change.values())).dtype}",
-)  # fmt: skip
-def test_models_whose_arrays_make_no_sense_are_refused(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
-    path = tmp_path / "m.model"
-    container.write(path, "model", SPARSE | change, META)
-    if len(change) == 5:  # it would take 32 TB: whether that is refused is up to the system
-        with pytest.raises(StoreError, match=re.escape(str(path))):
+        {"bias_weights": np.zeros(3, np.float32)}, {"bias_weights": np.zeros(0)}, many,
+    ):  # fmt: skip
+        arrays = {k: v for k, v in {**SPARSE, **change}.items() if v is not None}
+        container.write(path, "model", arrays, META)
+        with pytest.raises(StoreError, match=str(path)):
             sbm.Model.load(path)
-    else:
-        assert str(path) in refusal(tmp_path, lambda: sbm.Model.load(path))
+    for change in ({"labels": [1.0]}, {"labels": [1.0, 2.0]}, {"labels": [1.0, 1.0, 2.0]},
+                   {"labels": [1.0, 2.0, math.nan]}, {"bias": "x"}, {"info": []}):  # fmt: skip
+        container.write(path, "model", WIDE, META | change)
+        refuse(path, lambda: sbm.Model.load(path))
 
 
-@MANY
-@given(st.data())
-def test_any_change_of_what_a_model_says_is_refused_or_harmless(tmp_path: Path, data: Any) -> None:
-    path = tmp_path / "m.model"
-    container.write(path, "model", data.draw(st.sampled_from([SPARSE, WIDE])), odd(data, META))
-    is_refused_or_read(tmp_path, lambda: use(path), lambda: sbm.export(
-        path, tmp_path / "e.sbm.model", format="sbm", prune=0.5
-    ))  # fmt: skip
-
-
-def test_a_model_does_not_say_that_it_is_something_else(tmp_path: Path) -> None:
+def test_model_cannot_claim_to_be_something_else(tmp_path):
     path = tmp_path / "m.model"
     info = {"kind": "store", "path": "/etc/passwd", "loss": "hinge"}
     container.write(path, "model", WIDE, META | {"info": info})
     assert (sbm.info(path)["kind"], sbm.info(path)["path"]) == ("model", str(path))
 
 
-# ---------------------------------------------------------------------------- LIBLINEAR's text
-
 LIBLINEAR = "solver_type L2R_LR\nnr_class 3\nlabel 1 2 3\nnr_feature 2\nbias 1\nw\n" + "1 2 3\n" * 3
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("nr_feature 2", "nr_feature 1000000000000000000"),
-        ("nr_feature 2", "nr_feature 2147483647"),
-        ("nr_feature 2", "nr_feature -1"), ("nr_feature 2", "nr_feature 1"),
-        ("nr_class 3", "nr_class 1000000000"), ("nr_class 3", "nr_class 0"),
-        ("label 1 2 3", "label 1 2 99999999999"), ("label 1 2 3", "label 1 2 nan"),
-        ("label 1 2 3", "label 1 2 2"), ("label 1 2 3", "label " + "1 " * 100_000),
-        ("bias 1", "bias nan"), ("bias 1", "bias 1e999"), ("bias 1", "bias 1\nbias 1"),
-        ("w\n", ""), ("w\n1 2 3", "w\n1 nan 3"), ("w\n1 2 3", "w\n1 -inf 3"),
-        ("w\n1 2 3", "w\n1 1e999 3"), ("w\n1 2 3", "w\n1 2"), ("w\n1 2 3", "w\n1 1_0 3"),
-        ("w\n1 2 3", "w\n1 0x1 3"), ("w\n1 2 3", "w\n" + "1" * 1_000_000),
-        ("w\n1 2 3", "w\n" + " " * 1_000_000), ("w\n1 2 3", "w\n1 2 \0"),
-        ("solver_type L2R_LR", "solver_type " + "x" * 1_000_000),
-        ("L2R_LR", "ONECLASS_SVM"), ("L2R_LR", "__import__('os')"),
-    ],
-    ids=lambda text: text[:30].strip(),
-)  # fmt: skip
-def test_hostile_text_of_liblinear_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    path = tmp_path / "m.txt"
-    path.write_text(LIBLINEAR)
-    assert len(sbm.info(path)["labels"]) == 3
-    path.write_text(LIBLINEAR.replace(old, new, 1))
-    assert str(path) in refusal(tmp_path, lambda: sbm.info(path))
+# ------------------------------------------------------------------------ any change of any value
 
 
-@MANY
-@given(st.integers(0, len(LIBLINEAR)), st.integers(0, 9), st.binary(max_size=12))
-def test_any_change_of_liblinears_text_is_refused_or_harmless(
-    tmp_path: Path, at: int, length: int, new: bytes
-) -> None:
-    text = LIBLINEAR.encode()
-    (tmp_path / "m.txt").write_bytes(b"solver_type " + (text[:at] + new + text[at + length :])[12:])
-    is_refused_or_read(tmp_path, lambda: sbm.info(tmp_path / "m.txt"))
+def places(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values in JSON content."""
+    found = [at] if at else []
+    if isinstance(content, dict | list):
+        inner = content.items() if isinstance(content, dict) else enumerate(content[:4])
+        for key, value in inner:
+            found += places(value, (*at, key))
+    return found
 
 
-# ---------------------------------------------------------------------------------------- runs
+def odd(data: st.DataObject, content: Any) -> Any:
+    """Return content with an odd value somewhere, or without a value."""
+    at = data.draw(st.sampled_from(places(content)))
+    to = data.draw(st.sampled_from([*ODD, ...]))
+    content = copy.deepcopy(content)
+    parent = content
+    for key in at[:-1]:
+        parent = parent[key]
+    if to is ...:
+        del parent[at[-1]]
+    else:
+        parent[at[-1]] = to
+    return content
 
 
-@MANY
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory):
+    """A folder whose files any example may change."""
+    return tmp_path_factory.mktemp("changing")
+
+
+@pytest.mark.long
 @given(st.data())
-def test_any_change_of_a_runs_record_is_refused_or_harmless(
-    sound: Path, tmp_path: Path, data: Any
-) -> None:
-    run = tmp_path / "m.model.run"
-    run.mkdir(exist_ok=True)
-    for path in (sound / "m.model.run").iterdir():
-        (run / path.name).write_bytes(path.read_bytes())
+def test_changed_manifest_is_refused_or_harmless(sound, changing, data):
+    store = changing / "s.sbm"
+    shutil.copytree(sound / "s.sbm", store, dirs_exist_ok=True)
+    forge(store, odd(data, read_manifest(store)))
+    refuse_or_read(
+        changing, lambda: sbm.info(store), lambda: sbm.check(store),
+        lambda: sbm.expire(store, before="30d", dry_run=True),
+        lambda: sbm.expire(store, sources=["a.svm"], dry_run=True),
+    )  # fmt: skip
+    with contextlib.suppress(SbmError):
+        sbm.train(store, changing / "new.model", QUICK)
+
+
+@given(st.data())
+def test_changed_model_is_refused_or_harmless(changing, data):
+    path = changing / "m.model"
+    container.write(path, "model", data.draw(st.sampled_from([SPARSE, WIDE])), odd(data, META))
+    refuse_or_read(changing, lambda: use(path), lambda: sbm.export(
+        path, changing / "e.sbm.model", format="sbm", prune=0.5
+    ))  # fmt: skip
+
+
+@given(st.integers(0, len(LIBLINEAR)), st.integers(0, 9), st.binary(max_size=12))
+def test_changed_liblinear_text_is_refused_or_harmless(changing, at, length, new):
+    text = LIBLINEAR.encode()
+    path = changing / "m.txt"
+    path.write_bytes(b"solver_type " + (text[:at] + new + text[at + length :])[12:])
+    refuse_or_read(changing, lambda: sbm.info(path))
+
+
+@given(st.data())
+def test_changed_run_is_refused_or_harmless(sound, changing, data):
+    run = changing / "m.model.run"
+    shutil.copytree(sound / "m.model.run", run, dirs_exist_ok=True)
     record = json.loads((run / "run.json").read_bytes())["run"]
     (run / "run.json").write_bytes(encode_record("run", odd(data, record)))
-    chosen = {
-        "mem": "300MB", "max_passes": 1, "threads": 1, "loss": "squared_hinge",
-        "warm_start": str(run),
-    }  # fmt: skip
-    is_refused_or_read(tmp_path, lambda: sbm.info(run))
+    refuse_or_read(changing, lambda: sbm.info(run))
     with contextlib.suppress(SbmError):
-        sbm.train(sound / "s.sbm", tmp_path / "new.model", chosen)
+        sbm.train(sound / "s.sbm", changing / "new.model", {**QUICK, "warm_start": str(run)})

@@ -1,8 +1,14 @@
-"""Inputs of every format through the commands: named, mixed, predicted, refused."""
+"""Inputs of every format: tables and Vowpal Wabbit's text, named, mixed, predicted, refused."""
 
+import csv
+import gzip
 import io
 import json
+import math
+import random
+import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,102 +16,151 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers import fit, store_rows
-from processes import finished
+from helpers import as_rows, fit, store_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from slow_parser import Row
 
 import sbm
 from sbm.cli import cli
 from sbm.errors import DataError, SbmError, SettingsError
 from sbm.jobs.split import default_store, split
-from sbm.store.formats import FORMATS, format_of
+from sbm.store.blocks import read_manifest
+from sbm.store.formats import format_of
 from sbm.store.inputs import InputOptions
 from sbm.store.model import Model
+from sbm.store.parsing import SPARE
+from sbm.store.table import read_table
+from sbm.store.text import Source
+from sbm.store.vw import explain_vw, hash_names, parse_vw
 
-ROOT = Path(__file__).resolve().parent.parent
-IN_TURN: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": 1, "force": True}
+IN_TURN: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": 2, "force": True}
 
 
-def test_the_command_line_offers_the_formats_that_there_are() -> None:
-    for command in ("split", "predict"):
-        [option] = [p for p in cli.commands[command].params if p.name == "format"]
-        assert sorted(option.type.choices) == sorted(FORMATS)  # type: ignore[attr-defined]
+def in_order(folder: Path) -> list[Row]:
+    return [row for block in store_rows(folder) for row in block]
+
+
+def rows_in(path: Path, content: str | bytes, /, **options: Any) -> list[Row]:
+    """Write a file, split it, and read the rows of the store."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    split(path, path.parent / "rows.sbm", **{**IN_TURN, **options})
+    return in_order(path.parent / "rows.sbm")
+
+
+def identity(name: str, bits: int = 22) -> int:
+    return int(hash_names([name.encode("utf-8", "surrogateescape")], bits)[0])
+
+
+# ---------------------------------------------------------------------------- names and options
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "store"),
     [
-        ("a.svm", "libsvm", "a"), ("a", "libsvm", "a"), ("a.dat", "libsvm", "a.dat"),
-        ("-", "libsvm", "-"), ("a.csv.zst", "csv", "a"), ("A.CSV", "csv", "A.CSV"),
-        ("a.tsv", "tsv", "a"), ("x/a.vw.gz", "vw", "a"), ("a.npz", "npz", "a"),
-        ("a.parquet", "parquet", "a"), ("a.pq", "parquet", "a"), ("csv", "libsvm", "csv"),
+        ("a.svm", "libsvm", "a"), ("a.dat", "libsvm", "a.dat"), ("-", "libsvm", "-"),
+        ("a.csv.zst", "csv", "a"), ("A.CSV", "csv", "A.CSV"), ("a.tsv", "tsv", "a"),
+        ("x/a.vw.gz", "vw", "a"), ("a.npz", "npz", "a"), ("a.pq", "parquet", "a"),
     ],
 )  # fmt: skip
-def test_the_name_tells_the_format(name: str, kind: str, store: str) -> None:
+def test_name_decides_the_format(name: str, kind: str, store: str) -> None:
     assert format_of(name).name == kind
     assert default_store(name) == Path(f"{store}.sbm")
 
 
-def test_the_content_tells_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("y,b\n1,2\n")
-    with pytest.raises(DataError) as caught:
-        split(tmp_path / "a.txt", tmp_path / "a.sbm")
-    assert str(caught.value) == (
-        f"{tmp_path}/a.txt:1: found 'y,b' where a numeric label is expected"
-    )
-    report = split(tmp_path / "a.txt", tmp_path / "a.sbm", format="csv")
-    assert report["rows"] == 1
-
-
-def test_inputs_of_several_formats_make_one_store(tmp_path: Path) -> None:
+def test_several_formats_make_one_store(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 5:2\n")
     (tmp_path / "b.vw").write_text("2 | 5:3\n")
     (tmp_path / "c.csv").write_text("y,5\n3,4\n")
     np.savez(tmp_path / "d.npz", data=[5.0], indices=[5], indptr=[0, 1], y=[4])
     names = [tmp_path / f"{name}" for name in ("a.svm", "b.vw", "c.csv", "d.npz", "a.svm")]
     split(names, tmp_path / "a.sbm", **IN_TURN)
-    assert store_rows(tmp_path / "a.sbm") == [
-        [(1, ((5, 2),)), (2, ((5, 3),)), (3, ((5, 4),)), (4, ((5, 5),)), (1, ((5, 2),))]
-    ]
+    expected = [(1, ((5, 2),)), (2, ((5, 3),)), (3, ((5, 4),)), (4, ((5, 5),)), (1, ((5, 2),))]
+    assert in_order(tmp_path / "a.sbm") == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "sentence"),
+    ("name", "options", "facts"),
     [
-        ("a.npz.gz", {}, "{} is compressed, and npz files are so inside; unpack it"),
-        ("a.svm", {"format": "cvs"}, (f"unknown format 'cvs', known are {', '.join(FORMATS)}; "
-         "did you mean 'csv'?")),
+        ("a.npz.gz", {}, "a.npz.gz .*compressed"),
+        ("a.svm", {"format": "cvs"}, "'cvs'.*libsvm, vw, csv.*'csv'"),
+        ("a.txt", {}, r"a\.txt:1: found 'y,b'"),
+        ("-", {"format": "npz"}, "standard input: npz .*pipe"),
+        ("-", {"format": "parquet"}, "standard input: parquet .*pipe"),
+        ("a.vw", {"hash_bits": 0}, "hash_bits is 0"),
+        ("a.vw", {"hash_bits": 33}, "hash_bits is 33"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_read_is_refused(
-    tmp_path: Path, name: str, options: dict[str, Any], sentence: str
+)
+def test_unreadable_input_is_refused(
+    name: str, options: dict[str, Any], facts: str, tmp_path: Path
 ) -> None:
-    (tmp_path / name).touch()
-    with pytest.raises(SbmError) as caught:
-        split(tmp_path / name, tmp_path / "a.sbm", **options)
-    assert str(caught.value) == sentence.format(tmp_path / name)
+    (tmp_path / name).write_text("y,b\n1,2\n")
+    with pytest.raises(SbmError, match=facts):
+        split("-" if name == "-" else tmp_path / name, tmp_path / "a.sbm", **options)
 
 
-def piped(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
-
-
-def test_a_pipe_says_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    piped(monkeypatch, b"y\t7\n1\t2\n")
+def test_format_of_pipe_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"y\t7\n1\t2\n")))
     split("-", tmp_path / "a.sbm", format="tsv", **IN_TURN)
-    assert store_rows(tmp_path / "a.sbm") == [[(1, ((7, 2),))]]
-    for kind in ("npz", "parquet"):
-        with pytest.raises(DataError) as caught:
-            split("-", tmp_path / "b.sbm", format=kind)
-        assert str(caught.value) == (
-            f"standard input: {kind} is read from files only, not from a pipe"
-        )
+    assert in_order(tmp_path / "a.sbm") == [(1, ((7, 2),))]
+    (tmp_path / "a.csv").write_text("c,zip,w\n1,5,x\n0,5,7\n")
+    line = f"split {tmp_path}/a.csv -o {tmp_path}/b.sbm --format csv --label c --text zip --text w"
+    done = CliRunner().invoke(cli, [*line.split(), "--hash-bits", "12", "--json"])
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["features"], report["value_type"]) == (2, 3, "ones")
 
 
-def test_rare_words_are_counted_in_a_first_reading(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("y,w\n1,a\n0,b\n1,a\n")
-    report = split(tmp_path / "a.csv", tmp_path / "a.sbm", min_count=2, **IN_TURN)
-    assert report["left_out"] == {"features": 1, "nnz": 1}
-    assert [len(f) for _, f in store_rows(tmp_path / "a.sbm")[0]] == [1, 0, 1]
+def test_rare_words_are_left_out(tmp_path: Path) -> None:
+    rows = rows_in(tmp_path / "a.csv", "y,w\n1,a\n0,b\n1,a\n", min_count=2)
+    assert rows == [(1, ((identity("w=a"), 1),)), (0, ()), (1, ((identity("w=a"), 1),))]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("a.csv", "class,zip\n1,94110\n", "zip,class\n94111,0\n"),
+        ("a.tsv", "class\tzip\n1\t94110\n", "zip\tclass\n94111\t0\n"),
+        ("a.vw", "1 | zip=94110\n", "0 | zip=94111\n"),
+    ],
+)
+def test_name_options_are_kept_with_the_store(
+    name: str, first: str, second: str, tmp_path: Path
+) -> None:
+    path, store = tmp_path / name, tmp_path / "a.sbm"
+    path.write_text(first)
+    split(path, store, label="class", text=["zip"], hash_bits=10, **IN_TURN)
+    path.write_text(second)
+    split(path, store, append=True)
+    assert in_order(store) == [
+        (1.0, ((identity("zip=94110", 10), 1.0),)), (0.0, ((identity("zip=94111", 10), 1.0),))
+    ]  # fmt: skip
+    records = [g["options"]["names"] for g in read_manifest(store)["generations"]]
+    assert records == [{"hash_bits": 10, "label": "class", "text": ["zip"]}] * 2
+    for option, facts in (
+        ({"text": ["class"]}, r"text columns of .*a\.sbm are zip"),
+        ({"hash_bits": 11}, r"hash_bits is 11.*a\.sbm.* 10 bits"),
+    ):
+        with pytest.raises(SettingsError, match=facts):
+            split(path, store, append=True, **option)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.vw.gz"])
+def test_threads_and_pieces_change_no_row(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = random.Random(4)
+    rows = [(k % 2, r.choice(["", "1", "2.5"]), f"w{r.randrange(500)}") for k in range(3000)]
+    if ".vw" in name:
+        text = "".join(f"{y} | n:{n or 0} {word}\n" for y, n, word in rows)
+    else:
+        text = "".join(f"{y},{n},{word}\n" for y, n, word in [("y", "n", "w"), *rows])
+    data = (text.replace(",", "\t") if "tsv" in name else text).encode()
+    data = gzip.compress(data) if name.endswith(".gz") else data
+    whole = rows_in(tmp_path / name, data, threads=1)
+    monkeypatch.setattr("sbm.store.table._CELLS", 100)
+    monkeypatch.setattr("sbm.store.text.PIECE", 1000)
+    assert rows_in(tmp_path / name, data, threads=3) == whole
+    assert len(whole) == 3000
 
 
 # ------------------------------------------------------------------------------------ prediction
@@ -127,7 +182,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_names_are_hashed_for_a_model_as_they_were_for_its_store(trained: Path) -> None:
+def test_model_hashes_names_as_its_store(trained: Path) -> None:
     model = trained / "a.model"
     of_store = sbm.predict(model, trained / "a.sbm")
     of_table = sbm.predict(model, trained / "a.csv")
@@ -142,56 +197,255 @@ def test_names_are_hashed_for_a_model_as_they_were_for_its_store(trained: Path) 
     assert (trained / "out").read_text() == (trained / "out.vw").read_text()
 
 
-def test_the_command_line_tests_a_training_on_a_table(trained: Path) -> None:
-    done = CliRunner().invoke(
-        cli,
-        ["train", str(trained / "a.sbm"), "-o", str(trained / "b.model"), "-C", "10", "--mem",
-         "400MB", "--test", str(trained / "a.csv"), "-q"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "test accuracy 100.0000 % (90 of 90)" in done.output
-
-
-def test_a_model_of_ids_knows_no_names(tmp_path: Path) -> None:
+def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("y,b\n1,2\n")
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
-    (tmp_path / "a.csv").write_text("y,b\n1,2\n")
-    with pytest.raises(SettingsError) as caught:
-        sbm.predict(model, tmp_path / "a.csv")
-    assert str(caught.value) == (
-        f"{tmp_path}/a.csv has features with names, but the model was trained on ids without "
-        "names; train it on a store that was split from such text"
-    )
-    model.info["names"] = {"hash_bits": "many"}
-    with pytest.raises(SettingsError, match="what the model says of its inputs makes no sense"):
-        sbm.predict(model, tmp_path / "a.csv")
+    with pytest.raises(SettingsError, match=r"a\.csv has .*names.* ids"):
+        sbm.predict(model, path)
+    with pytest.raises(SettingsError, match=r"a\.csv is csv .*LIBSVM"):
+        sbm.stream(path, tmp_path / "a.model")
+    good = {"hash_bits": 9, "label": None, "text": []}
+    assert InputOptions().following(good, "a").hash_bits == 9
+    bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1}, {"text": [1]},
+           {"text": None}]  # fmt: skip
+    for wrong in bad:
+        with pytest.raises(SettingsError, match="what a says of its inputs"):
+            InputOptions().following({**good, **wrong}, "a")
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def slow_table(table: list[list[str]], text: tuple[str, ...] = ()) -> list[Row]:
+    """The rows of a table with a column y, cell by cell; values as float64."""
+    header, *records = table
+    rows = []
+    for record in records:
+        features: dict[int, float] = defaultdict(float)
+        for name, cell in zip(header, record, strict=True):
+            number = None
+            if name not in text and re.fullmatch(r"[-+.eE0-9\s]+", cell, re.ASCII):
+                try:
+                    number = float(cell)
+                except ValueError:
+                    number = None
+            value = 1.0 if number is None else number
+            if name != "y" and cell.strip() and value:
+                features[identity(name if number is not None else f"{name}={cell}")] += value
+        rows.append((float(record[header.index("y")]), tuple(sorted(features.items()))))
+    return rows
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
+CELLS = st.one_of(
+    st.sampled_from(["", " ", "0", "1", "-2.5", " 3 ", "1e3", ".5", "5.", "a=b", "\t"]),
+    st.sampled_from(["1_0", "nan", "inf", "e", "1e", "2024-01-31", "\u0663", "7"]),
+    WORDS,
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[str]]:
+    header = draw(st.lists(WORDS.filter(bool), unique=True, max_size=4))
+    header = [name for name in header if name not in ("label", "y", "target")]
+    header.insert(draw(st.integers(0, len(header))), "y")
+    n = draw(st.integers(1, 12))
+    return [header, *(["1" if name == "y" else draw(CELLS) for name in header] for _ in range(n))]
+
+
+@given(
+    tables(), st.sampled_from(["csv", "tsv", "csv.gz"]), st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.integers(1, 30), st.booleans(),
+)  # fmt: skip
+def test_table_of_csv_library_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, table: list[list[str]], ending: str, end: str,
+    quoting: int, cells: int, all_text: bool,
+) -> None:  # fmt: skip
+    file = io.StringIO()
+    delimiter = "\t" if ending == "tsv" else ","
+    writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=quoting)
+    writer.writerows(table)
+    data = file.getvalue().encode("utf-8", "surrogateescape")
+    text = tuple(name for name in table[0] if name != "y") if all_text else ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sbm.store.table._CELLS", cells)
+        path = tmp_path_factory.mktemp("tables") / f"a.{ending}"
+        data = gzip.compress(data) if path.suffix == ".gz" else data
+        ours = rows_in(path, data, dtype="float64", text=text)
+    assert_close(ours, slow_table(table, text))
+
+
+def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -> None:
+    """See to it that rows are the same but for rounding."""
+    for (y, features), (label, expected) in zip(ours, theirs, strict=True):
+        assert (y, [i for i, _ in features]) == (label, [i for i, _ in expected])
+        for (_, a), (_, b) in zip(features, expected, strict=True):
+            assert math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def test_table_is_the_vw_text_that_says_the_same(tmp_path: Path) -> None:
+    table = 'age,colour,7,y\n33,"dark_red",2,1\n,blue,,-1\n0,5,x,1\n'
+    text = "1 | age:33 colour=dark_red 7:2\n-1 | colour=blue\n1 | colour:5 7=x\n"
+    rows = rows_in(tmp_path / "a.csv", "\ufeff" + table)
+    assert rows == rows_in(tmp_path / "a.vw", text)
+    assert (7, 2.0) in rows[0][1], "a name of digits is a number"
 
 
 @pytest.mark.parametrize(
-    "record",
-    [{}, {"hash_bits": 0, "label": None, "text": []}, {"hash_bits": 9, "label": 1, "text": []},
-     {"hash_bits": 9, "label": None, "text": [1]}, {"hash_bits": True, "label": None, "text": []}],
-)  # fmt: skip
-def test_records_that_are_none_are_refused(record: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="what a says of its inputs makes no sense"):
-        InputOptions().following(record, "a")
+    ("header", "label", "column"),
+    [("a,label", None, 1), ("y,a", None, 0), ("a,target", None, 1), ("y,z", "z", 1)],
+)
+def test_label_column_is_found_by_name(
+    header: str, label: str | None, column: int, tmp_path: Path
+) -> None:
+    other, values = header.split(",")[1 - column], [3.0, 5.0]
+    expected = [(values[column], ((identity(other), values[1 - column]),))]
+    assert rows_in(tmp_path / "a.csv", f"{header}\n3,5\n", label=label) == expected
 
 
-def test_a_stream_takes_libsvm_text_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("y,b\n1,2\n")
-    with pytest.raises(SettingsError) as caught:
-        sbm.stream(tmp_path / "a.csv", tmp_path / "a.model")
-    assert str(caught.value) == (
-        f"{tmp_path}/a.csv is csv by its name, and sbm stream reads LIBSVM text; make a store of "
-        "it with sbm split, and train on that"
-    )
+REFUSED_TABLES = [
+    ("y,label\n1,2\n", {}, ":1: found label and y among .* y, label.*--label"),
+    ("a,b\n1,2\n", {}, ":1: found no label or y or target among .* a, b"),
+    ("y,b\n1,2\n", {"label": "z"}, ":1: found no z among"),
+    ("y,b\n1,2\n", {"text": ["z"]}, ":1: found no column z among y, b"),
+    ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
+    (",y\n0,1\n", {}, ":1: found a column without a name"),
+    ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),
+    ("y,b\n1,2\n1\n", {}, ":3: found 1 cells.* 2"),
+    ("y,b\n1,2\nx,2\n", {}, ":3: found 'x' .*label"),
+    ("y,b\n1,2\n,2\n", {}, ":3: found '' .*label"),
+    ("y,b\n%s,2\n" % ("x" * 41), {}, f":2: found '{'x' * 37}\\.\\.\\.' "),
+    ("y,b\nnan,2\n", {}, ":2: found 'nan' .*finite"),
+    ("y,b\n1e999,2\n", {}, ":2: found '1e999' .*finite"),
+    ("y,b\n1,1e39\n", {}, ":2: found 1e39 in column b, too large"),
+    ('y,b\n1,"a\nb"\n1,"a" b\n', {}, ":4: .*quotes"),
+    ('y,b\n1,"a\n1,2\n', {}, ":2: .*quotes"),
+    ("y,b\n1,2\n1," + "a" * 140_000, {}, ":3: .*131072"),
+    ("", {}, "found no label"),
+    ("y,b\n", {}, "no rows"),
+    (gzip.compress(b"y,b\n1,2\n", mtime=0), {}, "found gzip data"),
+]
 
 
-def test_the_command_line_splits_a_table_from_a_pipe(tmp_path: Path) -> None:
-    done = finished(
-        [sys.executable, "-m", "sbm", "split", "-", "-o", "a.sbm", "--format", "csv", "--label",
-         "c", "--text", "zip", "--text", "w", "--hash-bits", "12", "--json"],
-        feed="c,zip,w\n1,5,x\n0,5,7\n", cwd=tmp_path, check=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "SBM_COMPILE_HERE": "1", "HOME": str(tmp_path)},
-    )  # fmt: skip
-    report = json.loads(done.stdout)
-    assert (report["rows"], report["features"], report["value_type"]) == (2, 3, "ones")
+@pytest.mark.parametrize(("text", "options", "facts"), REFUSED_TABLES)
+def test_table_is_refused_by_line(
+    text: str | bytes, options: dict[str, Any], facts: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=facts):
+        rows_in(tmp_path / "a.csv", text, **options)
+    assert not (tmp_path / "rows.sbm").exists()
+
+
+def test_wrong_rows_of_table_may_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,b\n1,2\nx,2\n1\n-1,1e99\n-1,4\n")
+    report = split(tmp_path / "a.csv", tmp_path / "a.sbm", on_error="skip", **IN_TURN)
+    b = identity("b")
+    assert in_order(tmp_path / "a.sbm") == [(1.0, ((b, 2.0),)), (-1.0, ((b, 4.0),))]
+    assert [p.split(": ")[0].rsplit(":", 1)[1] for p in report["problems"]] == ["3", "4", "5"]
+
+
+@pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 "), (90, "longer than 80 .*--mem")])
+def test_rows_larger_than_memory_are_refused(cells: int, facts: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y" + "".join(f",{k}" for k in range(1, cells)))
+    options = InputOptions(hash_bits=9)
+    with pytest.raises(DataError, match=facts):
+        list(read_table(Source(str(tmp_path / "a.csv")), options, largest_row=10))
+
+
+# -------------------------------------------------------------------------- Vowpal Wabbit's text
+
+
+def parsed_vw(text: bytes, bits: int = 18, **options: Any) -> Any:
+    buffer = np.zeros(len(text) + SPARE, np.uint8)
+    buffer[: len(text)] = np.frombuffer(text, np.uint8)
+    chosen = {"dtype": "float64", "skip": True, **options}
+    return parse_vw(buffer, len(text), mask=(1 << bits) - 1, **chosen)
+
+
+def vw_rows(text: bytes, bits: int = 18) -> list[Row]:
+    p = parsed_vw(text, bits)
+    assert not p.errors, [explain_vw(e) for e in p.errors]
+    return as_rows(p.labels, p.indptr[:-1], np.diff(p.indptr), p.ids, p.values)
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    """What Vowpal Wabbit makes of a line: its label, and its features added up by id."""
+    pyvw = pytest.importorskip("vowpalwabbit.pyvw")
+    workspace = pyvw.Workspace("--quiet --noconstant -b 18")
+
+    def read(line: str) -> Row:
+        example = workspace.parse(line)
+        features: dict[int, float] = defaultdict(float)
+        for identity, value in example.iter_features():
+            features[identity] += value
+        label = example.get_simplelabel_label()
+        workspace.finish_example(example)
+        return label, tuple(sorted(features.items()))
+
+    yield read
+    workspace.finish()
+
+
+# Values are sums of few powers of two: exact in the float32 that Vowpal Wabbit computes with.
+NAMES = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\n\r\t\v\f \0|:"), min_size=1),
+    st.integers(0, 2**40).map(str),
+    st.sampled_from(["a", "b", "12", "colour=red", "#", "'", "\x01a\x01", "é"]),
+)
+VALUES = st.sampled_from(["", "", ":1", ":0.5", ":-2", ":.25", ":4.", ":+3", ":1e1", ":0"])
+
+
+@st.composite
+def vw_lines(draw: st.DrawFn) -> str:
+    label = draw(st.sampled_from(["1", "-1", "0.5", "+3", "1 1", "-1 1.0 0", "left\t2"]))
+    line = label + " " + draw(st.sampled_from(["", "'tag", "tag", "' "]))
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.one_of(st.just(""), NAMES))
+        name += draw(st.sampled_from(["", "", ":2", ":0.5"])) if name else ""
+        features = draw(st.lists(st.builds("{}{}".format, NAMES, VALUES), max_size=6))
+        line += f"|{name} " + draw(st.sampled_from([" ", "\t", "  "])).join(features)
+    return line + draw(st.sampled_from(["", " "]))
+
+
+@given(line=vw_lines())
+def test_vw_rows_are_those_of_vowpal_wabbit(line: str, theirs: Any) -> None:
+    assert_close(vw_rows(line.encode() + b"\n"), [theirs(line)], 1e-6)
+
+
+REFUSED_LINES = [
+    ("|f a", "no label in front of the bar"), ("1|f a", "no label in front of the bar"),
+    ("x |f a", "'x' .*label"), ("1 1 0 7 |f a", "'7' .*label"), ("nan |f a", "'nan'.*finite"),
+    ("1 2.5 |f a", "importance '2.5'.*--weights"), ("1 1 0.5 |f a", "base '0.5'"),
+    ("1 |f a:x", "'x' .*number"), ("1 |f a:", "'' .*number"), ("1 |f a:1:2", "'1:2' .*number"),
+    ("1 |f a:inf", "'inf'.*finite"), ("1 |f:x a", "'x' .*number"),
+    ("1 |f a:1e39", "'1e39', too large"), ("1 1:2 3:4", "'1' without a bar"),
+    ("1 |f :1", "':1' .*name"), ("1 |:2 a", "':2' .*name"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "facts"), REFUSED_LINES)
+def test_vw_line_is_refused_or_skipped(line: str, facts: str, tmp_path: Path) -> None:
+    text = f"1 |f a:2\n\n{line}\n-1 |f b:0.5\n"
+    with pytest.raises(DataError, match=rf"a\.vw:3: found .*{facts}"):
+        rows_in(tmp_path / "a.vw", text)
+    rows = rows_in(tmp_path / "a.vw", text, on_error="skip")
+    assert [(y, [v for _, v in f]) for y, f in rows] == [(1.0, [2.0]), (-1.0, [0.5])]
+
+
+@given(st.lists(st.binary(max_size=30), max_size=4), st.booleans())
+def test_random_bytes_keep_vw_arrays_consistent(rows: list[bytes], skip: bool) -> None:
+    text = b"".join(b"1 |f a:0.5 " + row + b"\n" for row in rows)
+    p = parsed_vw(text, skip=skip)
+    assert len(p.indptr) == len(p.labels) + 1
+    assert p.indptr[-1] == len(p.ids)
+    assert not len(p.ids) or (p.ids.min() >= 0 and p.ids.max() < 2**18)
+    if skip:
+        assert len(p.labels) + p.n_errors <= p.n_lines == text.count(b"\n")
+
+
+def test_shortest_vw_names_find_room() -> None:
+    text = b"1 |f " + b" ".join(b"%c" % (97 + k % 26) for k in range(5000)) + b"\n"
+    [(_, features)] = vw_rows(text)
+    assert (len(features), sum(v for _, v in features)) == (26, 5000)

@@ -1,4 +1,4 @@
-"""Rounds and cache size chosen while training runs."""
+"""Rounds, blocks and cache size that are chosen while training runs."""
 
 import math
 
@@ -6,7 +6,6 @@ import pytest
 
 from sbm.jobs.engine.pace import (
     LEAST_BYTES,
-    MOST_ROUNDS,
     choose_blocks,
     choose_cache_rows,
     choose_rounds,
@@ -17,19 +16,39 @@ MUCH = 10 * LEAST_BYTES
 
 
 @pytest.mark.parametrize(
-    ("blocks", "rounds"), [(1, 10), (2, 10), (4, 6), (12, 2), (13, 2), (24, 1), (100, 1)]
-)
-def test_cached_rows_are_visited_about_as_often_whatever_the_number_of_blocks(blocks, rounds):
-    assert choose_rounds("auto", blocks) == min(rounds + 1, MOST_ROUNDS)
-    assert choose_rounds("auto", blocks, [rounds], MUCH, 0.0, 9.0, 1.0) == rounds
+    ("rounds", "blocks", "options"),
+    [
+        (10, 2, {}),
+        (7, 4, {}),  # the first pass does one more
+        (6, 4, {"before": [6]}),
+        (2, 100, {}),
+        (1, 100, {"before": [1]}),
+        (25, 1, {"listed": True}),
+        (24, 1, {"before": [25], "listed": True}),
+        (6, 1, {"warm": True}),
+        (2, 4, {"warm": True}),
+        (1, 100, {"before": [1] * 9, "warm": True}),
+        (1, 1, {"processes": 2}),
+        # Behind a slow disk: (pass of so many bytes, seconds of disk, loading, solving)
+        (4, 12, {"before": [2], "times": (MUCH, 2.0, 2.4, 1.0)}),  # 2 rounds took 1 s
+        (2, 12, {"before": [2], "times": (LEAST_BYTES - 1, 2.0, 2.4, 1.0)}),
+        (4, 12, {"before": [2], "times": (LEAST_BYTES, 2.0, 2.4, 1.0)}),
+        (2, 12, {"before": [2], "times": (MUCH, 0.6, 1.0, 1.0)}),  # solving takes as long
+        (2, 12, {"before": [2], "times": (MUCH, 0.4, 1.0, 0.1)}),  # decoding takes the time
+        (10, 12, {"before": [2], "times": (MUCH, 50.0, 50.0, 1.0)}),
+        (2, 12, {"before": [2], "times": (MUCH, 50.0, 50.0, 0.0)}),
+        (5, 12, {"before": [1], "times": (MUCH, 5.0, 5.0, 1.0), "warm": True}),
+    ],
+)  # fmt: skip
+def test_auto_rounds_follow_blocks_and_disk(rounds, blocks, options):
+    before, times = options.pop("before", ()), options.pop("times", ())
+    assert choose_rounds("auto", blocks, before, *times, **options) == rounds
 
 
-@pytest.mark.parametrize(("blocks", "rounds"), [(1, 6), (2, 3), (4, 2), (6, 1), (12, 1), (100, 1)])
-def test_after_a_warm_start_cached_rows_are_visited_less_often(blocks, rounds):
-    assert choose_rounds("auto", blocks, warm=True) == rounds
-    assert choose_rounds("auto", blocks, [rounds] * 9, warm=True) == rounds
-    assert choose_rounds("auto", blocks, [1], MUCH, 5.0, 5.0, 1.0, warm=True) == max(rounds, 5)
-    assert choose_rounds(7, blocks, warm=True) == 7
+def test_rounds_of_a_list_are_those_of_its_passes():
+    chosen = [choose_rounds("2,3,5", 12, [0] * k, MUCH, 9.0, 9.0, 0.1) for k in range(5)]
+    assert chosen == [2, 3, 5, 5, 5]
+    assert choose_rounds(7, 12, [7] * 3, MUCH, 9.0, 9.0, 0.1, warm=True) == 7
 
 
 @pytest.mark.parametrize(
@@ -41,54 +60,22 @@ def test_after_a_warm_start_cached_rows_are_visited_less_often(blocks, rounds):
         (3e-3, 0.4, 40),  # a whole pass will not do
         (1.2e-3, 0.0, 40),
         (1.2e-3, 1.0, 40),
-        (1.2e-3, 3.0, 40),
     ],
 )
-def test_a_certificate_that_fell_short_tells_how_much_of_a_pass_is_missing(gap, shrink, blocks):
+def test_short_certificate_chooses_part_of_a_pass(gap, shrink, blocks):
     assert choose_blocks(40, gap, 1e-3, shrink) == blocks
-    assert 1 <= choose_blocks(3, gap, 1e-3, shrink) <= 3
 
 
-def test_lists_are_visited_in_more_rounds_where_there_is_one_block():
-    assert choose_rounds("auto", 1, listed=True) == 25
-    assert choose_rounds("auto", 1, [25], listed=True) == 24
-    assert choose_rounds("auto", 12, [2], listed=True) == 2
-
-
-@pytest.mark.parametrize(
-    ("disk", "load", "solve", "rounds"),
-    [
-        (2.0, 2.4, 1.0, 4),  # two rounds took 1 s: four take about as long as loading
-        (0.6, 1.0, 1.0, 2),  # as it is, the solver takes as long
-        (0.4, 1.0, 0.1, 2),  # decoding takes the time, not the disk
-        (50.0, 50.0, 1.0, MOST_ROUNDS),
-        (50.0, 50.0, 0.0, 2),
-    ],
-)
-def test_behind_a_slow_disk_rounds_fill_the_time_of_loading(disk, load, solve, rounds):
-    assert choose_rounds("auto", 12, [2], MUCH, disk, load, solve) == rounds
-    assert choose_rounds("auto", 12, [2], LEAST_BYTES - 1, disk, load, solve) == 2
-
-
-def test_a_list_gives_a_number_for_each_pass_and_the_last_one_for_the_rest():
-    chosen = [choose_rounds("2,3,5", 12, [0] * k, MUCH, 9.0, 9.0, 0.1) for k in range(6)]
-    assert chosen == [2, 3, 5, 5, 5, 5]
-    assert choose_rounds(7, 12, [7] * 3, MUCH, 9.0, 9.0, 0.1) == 7
-
-
-def test_the_cache_holds_half_as_many_rows_again_as_are_free_within_its_limits():
+def test_cache_holds_half_as_many_rows_again_as_are_free():
     assert choose_cache_rows(1000, 1500, 9999) == 1500
     assert choose_cache_rows(1000, 1500, 1200) == 1200
     assert choose_cache_rows(10, 1500, 9999) == 500  # a quarter of the working set
     assert choose_cache_rows(10, 1500, 100) == 100
-
-
-def test_before_the_first_pass_the_cache_is_half_of_the_working_set():
-    assert choose_cache_rows(None, 1500, 9999) == 1500
+    assert choose_cache_rows(None, 1500, 9999) == 1500  # half of it before the first pass
     assert choose_cache_rows(None, 1500, 1200) == 1200
 
 
-def test_a_gap_goes_on_to_shrink_as_it_did_lately():
+def test_passes_left_follow_the_latest_gaps():
     assert passes_left([1.0, 0.5, 0.4, 0.2, 0.1], 1e-3) == pytest.approx(math.log2(100))
     assert passes_left([0.5, 0.6], 1e-3) == pytest.approx(math.log(600) / -math.log(0.99))
     assert passes_left([0.5, 0.0005], 1e-3) == 0.0

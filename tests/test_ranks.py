@@ -1,210 +1,73 @@
-"""Several processes train one model: the optimum, the same bits again, and what is refused."""
+"""Several ranks train one model: optimum, resumed runs, shards, and what is refused."""
 
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import fit, write_rows
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from threads import in_threads
 
 import sbm
-from sbm.alphas import Dense, Lists, blend
-from sbm.distributed.comm import SerialComm
 from sbm.errors import SettingsError, StoreError
 from sbm.jobs.engine.combine import Combiner
+from sbm.jobs.engine.engine import Engine
+from sbm.jobs.training import ranks
 from sbm.solver.adding import Adding
 from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here
 
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}
+HINGE = Case("hinge", 2)
+BY_CLASS = Case("hinge", 3)
+CS = Case("crammer_singer", 3)
+WW = Case("weston_watkins", 3)
 
 
 def options_of(case, **options):
     return {**{k: v for k, v in OPTIONS.items() if k != "C"}, **case.at(OPTIONS["C"]), **options}
 
 
-def train(size, store, options, name="many.model", **more):
-    """Train as several processes; return what each returned."""
-    return in_threads(
-        size, lambda comm: sbm.train(store, store.parent / name, options, comm=comm, **more)
-    )
+@pytest.fixture(scope="module")
+def store_of(tmp_path_factory):
+    """Return the store of a case, made once."""
+    made = {}
+
+    def store(case, n_blocks=5):
+        key = str(case), n_blocks
+        if key not in made:
+            made[key] = make_store(tmp_path_factory.mktemp("s"), *case.rows(), blocks=n_blocks)
+        return made[key]
+
+    return store
 
 
-def a_store(folder, case=None, n_blocks=5, **rows):
-    X, y = (case or Case("hinge", 2)).rows(**rows)
-    return make_store(folder, X, y, blocks=n_blocks)
+@pytest.fixture(scope="module")
+def alone(store_of):
+    """Return what one process without others comes to."""
+
+    def model(case):
+        path = store_of(case)  # a second call finds the training finished
+        return fit(path, "alone.model", **options_of(case, tol=1e-6))[:2]
+
+    return model
 
 
-# --------------------------------------------------------------------------------- the optimum
+@pytest.fixture
+def model(tmp_path):
+    return tmp_path / "many.model"
 
 
-@pytest.mark.parametrize(
-    ("case", "size"), [(case, 2 + k % 2) for k, case in enumerate(CASES)], ids=str
-)
-def test_every_loss_comes_to_the_optimum(tmp_path, case, size):
-    store = a_store(tmp_path, case)
-    alone = fit(store, "alone.model", **options_of(case, tol=1e-6))[:2]
-    (model, report), *others = train(size, store, options_of(case))
-    assert report["converged"]
-    assert report["drift"] <= 1e-9
-    assert_same_optimum((model, report), alone)
-    assert all(theirs is None for theirs, _ in others)
-    proven = ("primal", "dual", "gap", "n_support", "n_free", "passes")
-    for _, theirs in others:
-        assert {name: theirs[name] for name in proven} == {name: report[name] for name in proven}
-    assert sbm.Model.load(tmp_path / "many.model").info == model.info
-    assert report["processes"] == size
+def train(size, store, path, options, **more):
+    """Train as several ranks; return what each returned."""
+    return in_threads(size, lambda comm: sbm.train(store, path, options, comm=comm, **more))
 
 
-@pytest.mark.parametrize(("loss", "options"), [
-    ("hinge", {"sigma": "safe"}), ("crammer_singer", {"sigma": 1.0}), ("hinge", {"sigma": 1.5}),
-    ("crammer_singer", {"sync_every": 2}), ("hinge", {"sync_every": 9}),
-    ("crammer_singer", {"sigma": 1.0, "sync_every": 3}), ("hinge", {"policy": "none"}),
-    ("crammer_singer", {"screen": False}), ("hinge", {"rounds": 4}),
-    ("crammer_singer", {"cache_frac": "auto"}), ("hinge", {"bias": 1.0}),
-    ("crammer_singer", {"class_weight": "balanced"}),
-], ids=str)  # fmt: skip
-def test_every_setting_comes_to_the_optimum(tmp_path, loss, options):
-    case = Case(loss, 3 if loss == "crammer_singer" else 2)
-    store = a_store(tmp_path, case)
-    chosen = options_of(case, **options)
-    alone = fit(store, "alone.model", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
-    (model, report), *_ = train(3, store, chosen)
-    assert report["converged"]
-    assert_same_optimum((model, report), alone)
-
-
-@pytest.mark.parametrize(("size", "n_blocks"), [(4, 3), (5, 1), (2, 2)])
-def test_processes_may_have_few_blocks_or_none(tmp_path, size, n_blocks):
-    case = Case("squared_hinge", 2)
-    store = a_store(tmp_path, case, n_blocks)
-    alone = fit(store, "alone.model", **options_of(case))[:2]
-    (model, report), *_ = train(size, store, options_of(case))
-    assert report["converged"]
-    assert_same_optimum((model, report), alone)
-
-
-def test_one_process_writes_what_a_program_alone_writes(tmp_path):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    for name, more in (("a.model", {}), ("b.model", {"comm": SerialComm()})):
-        sbm.train(store, tmp_path / name, options_of(case), **more)
-    assert (tmp_path / "a.model").read_bytes() == (tmp_path / "b.model").read_bytes()
-
-
-@pytest.mark.parametrize("case", [Case("hinge", 2), Case("weston_watkins", 3), Case("hinge", 3)])
-def test_the_same_again_and_any_number_of_threads(tmp_path, case):
-    store = a_store(tmp_path, case)
-    for k, threads in enumerate((1, 1, 3)):
-        train(3, store, options_of(case, threads=threads), f"{k}.model")
-    first, second, third = ((tmp_path / f"{k}.model").read_bytes() for k in range(3))
-    assert first == second == third
-
-
-@pytest.mark.parametrize("case", [
-    Case("hinge", 2), Case("squared_hinge", 2), Case("log_loss", 2), Case("squared_error", 0),
-    Case("epsilon_insensitive", 0), Case("crammer_singer", 3), Case("weston_watkins", 3),
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("sigma", ["adaptive", "safe", 1.0])
-def test_the_dual_never_falls(tmp_path, monkeypatch, case, sigma):
-    """The lower bound that is kept, against the objective computed anew from all alphas."""
-    duals = []
-    combine = Combiner.combine
-
-    def noted(self):
-        result = combine(self)
-        if self._comm.rank == 0:
-            duals.append(self._solver.dual)
-        return result
-
-    monkeypatch.setattr(Combiner, "combine", noted)
-    store = a_store(tmp_path, case, n=200)
-    (_, report), *_ = train(4, store, options_of(case, sigma=sigma, max_passes=12, tol=1e-9))
-    assert len(duals) >= 20
-    # A certificate puts the dual itself in the place of the bound, which is below it.
-    assert all(b >= a - 1e-12 * abs(a) for a, b in itertools.pairwise(duals))
-    assert duals[-1] <= report["dual"] * (1 + 1e-12)
-
-
-def test_plain_adding_would_let_it_fall(tmp_path, monkeypatch):
-    """What the share is for: rows that all say the same, and steps that are simply added up."""
-    monkeypatch.setattr(Adding, "share", lambda self, gain, cross, size: 1.0)
-    X, y = np.ones((120, 1)), np.ones(120)
-    y[::40] = -1.0
-    store = make_store(tmp_path, X, y, blocks=4)
-    (_, report), *_ = train(4, store, {"sigma": 1.0, "max_passes": 3, "threads": 1, "tol": 1e-9})
-    assert report["dual"] < 0
-
-
-# ------------------------------------------------------------------------------------ the parts
-
-floats = st.floats(-1e6, 1e6)
-
-
-@given(st.lists(st.tuples(floats, floats), max_size=20), st.floats(0, 1))
-def test_a_share_of_the_way_lies_between(pairs, share):
-    old, new = (np.array([pair[k] for pair in pairs], float) for k in (0, 1))
-    mixed = blend(Dense(old), Dense(new), share).values
-    assert ((np.minimum(old, new) <= mixed) & (mixed <= np.maximum(old, new))).all()
-    np.testing.assert_allclose(mixed, old + share * (new - old), rtol=1e-12, atol=1e-9)
-    np.testing.assert_array_equal(mixed[old == new], old[old == new])
-
-
-tables = st.integers(0, 6).flatmap(
-    lambda n: st.tuples(*(st.lists(st.tuples(*[st.sampled_from([0, 0, 1.5, 2, 7])] * 4),
-                                   min_size=n, max_size=n) for _ in range(2)))
-)  # fmt: skip
-
-
-def lists_of(table):
-    table = np.array(table, float).reshape(-1, 4)
-    rows, outputs = np.nonzero(table)
-    offsets = np.searchsorted(rows, np.arange(len(table) + 1))
-    return Lists(offsets.astype(np.int64), outputs.astype(np.int32), table[rows, outputs])
-
-
-@given(tables, st.sampled_from([0.0, 0.25, 1.0]))
-def test_lists_are_blended_like_tables(pair, share):
-    old, new = (np.array(table, float).reshape(-1, 4) for table in pair)
-    mixed = blend(lists_of(old), lists_of(new), share)
-    expected = lists_of(old + share * (new - old))
-    np.testing.assert_array_equal(mixed.offsets, expected.offsets)
-    np.testing.assert_array_equal(mixed.outputs, expected.outputs)
-    np.testing.assert_array_equal(mixed.values, expected.values)
-
-
-@settings(max_examples=200)
-@given(st.integers(1, 9), st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), max_size=12))
-def test_sigma_stays_between_one_and_the_number_of_processes(n, rounds):
-    adding = Adding("adaptive", n)
-    assert adding.sigma == n
-    for size, other in rounds:
-        adding.learn(size, [other / n] * n)
-        assert 1 <= adding.sigma <= n
-    again = Adding("adaptive", n)
-    again.restore(json.loads(json.dumps(adding.record())))
-    assert again == adding
-
-
-@pytest.mark.parametrize(
-    ("rule", "gain", "cross", "size", "share"),
-    [(1.0, 3.0, 1.0, 4.0, 0.5), (1.0, 9.0, 1.0, 4.0, 1.0), (1.0, 1.0, 2.0, 4.0, 0.0),
-     (1.0, 0.0, 0.0, 0.0, 1.0), ("safe", 1.0, 0.0, 4.0, 1.0)],
-)  # fmt: skip
-def test_the_share_is_the_best_point_of_a_parabola(rule, gain, cross, size, share):
-    assert Adding(rule, 4).share(gain, cross, size) == share
-
-
-# ---------------------------------------------------------------------------- stopped, gone on
-
-
-def stopped(size, store, options, after, name="many.model"):
-    """Train, but have process 0 told to stop after so many rounds."""
+def stop(size, store, path, options, after):
+    """Train, but have rank 0 stopped after some rounds."""
     left = [after]
 
     def train_some(comm):
@@ -214,273 +77,331 @@ def stopped(size, store, options, after, name="many.model"):
             return comm.rank == 0 and left[0] < 0
 
         with pytest.raises(KeyboardInterrupt):
-            sbm.train(store, store.parent / name, options, comm=comm, is_stopped=is_stopped)
+            sbm.train(store, path, options, comm=comm, is_stopped=is_stopped)
 
     in_threads(size, train_some)
 
 
-@pytest.mark.parametrize(
-    ("after", "case"),
-    [(7, case) for case in CASES[::2]] + [(2, case) for case in CASES[1:4]],
-    ids=str,
-)
-def test_the_same_command_goes_on_to_the_same_bytes(tmp_path, case, after):
-    store = a_store(tmp_path, case)
-    options = options_of(case, tol=1e-3, checkpoint_every=0)
-    train(3, store, options, "whole.model")
-    stopped(3, store, options, after)
-    assert not (tmp_path / "many.model").exists()
-    (_, report), *_ = train(3, store, options)
-    assert report["resumed"]
-    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
-    (_, again), *_ = train(3, store, options)
-    assert again == {**report, "was_finished": True}
+# ------------------------------------------------------------------------- optimum and resume
 
 
-@pytest.mark.parametrize("case", [Case("hinge", 2), Case("weston_watkins", 3)], ids=str)
-def test_stopped_after_every_round_it_comes_to_the_same_bytes(tmp_path, case):
-    """Also where a process has no block in the round between two stops."""
-    store = a_store(tmp_path, case)  # of 5 blocks, 3 and 2 for each
-    options = options_of(case, tol=1e-4)
-    train(2, store, options, "whole.model")
-    for _ in range(14):
-        stopped(2, store, options, 1)
-    train(2, store, options)
-    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model, case):
+    """Resumed with other numbers of threads, it comes to the same bytes."""
+    k = CASES.index(case)
+    size, store, options = 2 + k % 2, store_of(case), options_of(case, checkpoint_every=0)
+    (found, report), *others = train(size, store, tmp_path / "whole.model", options)
+    assert report["converged"]
+    assert report["drift"] <= 1e-9
+    assert report["processes"] == size
+    assert_same_optimum((found, report), alone(case))
+    assert math.isclose(case.primal(*case.rows(), found), report["primal"], rel_tol=1e-9)
+    for no_model, theirs in others:
+        assert no_model is None
+        for name in ("primal", "dual", "gap", "n_support", "n_free", "passes", "updates"):
+            assert theirs[name] == report[name], name
+
+    stop(size, store, model, options, 2 + k % 6)
+    assert not model.exists()
+    (_, resumed), *_ = train(size, store, model, {**options, "threads": 3})
+    assert resumed["resumed"]
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
+    assert train(size, store, model, options)[0][1] == {**resumed, "was_finished": True}
 
 
+@pytest.mark.parametrize(("case", "size", "n_blocks", "options"), [
+    (HINGE, 3, 5, {"sigma": "safe", "rounds": 4}), (HINGE, 2, 5, {"sigma": 1.5, "policy": "none"}),
+    (HINGE, 4, 3, {"sync_every": 9, "bias": 1.0}), (CS, 3, 5, {"sigma": 1.0, "sync_every": 3}),
+    (CS, 5, 1, {"screen": False}), (CS, 3, 5, {"cache_frac": "auto", "class_weight": "balanced"}),
+    (HINGE, 2, 12, {"sigma": 1.0, "cache_frac": 0.1}), (CS, 2, 12, {"sigma": 1.0}),
+    (BY_CLASS, 4, 5, {"sigma": 1.0}),  # more ranks than classes: their weights are added up
+], ids=str)  # fmt: skip
+def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_blocks, options):
+    drifts, replace = [0.0], Engine.replace_weights
+
+    def noted(engine, found):
+        drifts.extend(certificate.drift for certificate, _ in found.values())
+        replace(engine, found)
+
+    monkeypatch.setattr(Engine, "replace_weights", noted)
+    store, chosen = store_of(case, n_blocks), options_of(case, **options)
+    expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
+    (found, report), *_ = train(size, store, model, chosen)
+    assert report["converged"]
+    assert max(drifts) <= 1e-9  # every sum kept W that of the alphas
+    assert_same_optimum((found, report), expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("case", "sigma"), [
+    (HINGE, "adaptive"), (CS, 1.0), (WW, "adaptive"), (Case("squared_error", 0), "safe"),
+    (Case("log_loss", 2), 1.0), (Case("epsilon_insensitive", 0), 1.0),
+], ids=str)  # fmt: skip
+def test_dual_bound_never_falls(store_of, model, monkeypatch, case, sigma):
+    duals, sigmas = [], set()
+    combine = Combiner.combine
+
+    def noted(self):
+        result = combine(self)
+        if self._comm.rank == 0:
+            duals.append(self._solver.dual)
+            sigmas.add(self.adding.sigma)
+        return result
+
+    monkeypatch.setattr(Combiner, "combine", noted)
+    options = options_of(case, sigma=sigma, max_passes=8, tol=1e-9)
+    (_, report), *_ = train(4, store_of(case, 24), model, options)
+    assert len(duals) >= 10
+    if sigma == 1.0 and case != CS:  # there is always room for the alphas in between
+        assert sigmas == {1.0}
+    # A certificate replaces the lower bound by the dual itself, which is above it.
+    assert all(b >= a - 1e-12 * abs(a) for a, b in itertools.pairwise(duals))
+    assert duals[-1] <= report["dual"] * (1 + 1e-12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [HINGE, WW], ids=str)
+def test_stop_after_every_round_keeps_bytes(store_of, tmp_path, model, case):
+    options = options_of(case)
+    train(2, store_of(case), tmp_path / "whole.model", options)
+    for _ in range(7):
+        stop(2, store_of(case), model, options, 1)
+    train(2, store_of(case), model, options)
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("late", [0, 2])
-def test_all_go_back_to_a_commit_they_have_in_common(tmp_path, late):
-    case = Case("crammer_singer", 3)
-    store = a_store(tmp_path, case)
-    options = options_of(case, tol=1e-4)
-    train(3, store, options, "whole.model")
-    for after in (5, 9):
-        stopped(3, store, options, after)  # which commits
+def test_ranks_return_to_their_common_commit(store_of, tmp_path, model, late):
+    store, options = store_of(CS), options_of(CS)
+    train(3, store, tmp_path / "whole.model", options)
+    for after in (3, 4):
+        stop(3, store, model, options, after)
     folder = tmp_path / "many.model.run" / f"rank-{late}-of-3"
     number = Run.read(folder)["commit"]
     assert Run.roll_back(folder)["commit"] == number - 1  # it was killed before its last commit
-    train(3, store, options)
-    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+    train(3, store, model, options)
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "now", "case"), [
-    (3, 2, Case("hinge", 2)), (2, 4, Case("weston_watkins", 3)), (3, 1, Case("weston_watkins", 3)),
-    (1, 3, Case("hinge", 2)), (3, 2, Case("one_class", 1, {"nu": 0.2})),
+    (3, 2, HINGE), (3, 1, WW), (1, 3, HINGE), (2, 4, Case("one_class", 1, {"nu": 0.2})),
 ], ids=str)  # fmt: skip
-def test_another_number_of_processes_goes_on_from_the_alphas(tmp_path, case, before, now):
-    store = a_store(tmp_path, case)
-    options = options_of(case, tol=1e-5)
-    alone = fit(store, "alone.model", **options)[:2]
-    stopped(before, store, options, 12)
-    told = []
-
-    class Told(sbm.jobs.progress.Progress):
-        def stage(self, text):
-            told.append(text)
-
-    (model, report), *_ = train(now, store, options, progress=Told())
-    run = tmp_path / "many.model.run"
-    assert f"going on from the alphas of another number of processes, in {run}" in told or (
-        before == 1 and any("going on from the alphas" in text for text in told)
-    )
-    assert list(runs_here(run)) == [now]
+def test_other_number_of_ranks_resumes(store_of, alone, tmp_path, model, case, before, now):
+    store, options = store_of(case), options_of(case)
+    stop(before, store, model, options, 8)
+    (found, report), *_ = train(now, store, model, options)
+    assert list(runs_here(tmp_path / "many.model.run")) == [now]
     assert report["converged"]
-    assert_same_optimum((model, report), alone)
+    assert_same_optimum((found, report), alone(case))
+    (_, cold), *_ = train(now, store, tmp_path / "cold.model", options)
+    assert report["updates"] != cold["updates"]  # it began at the alphas it found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "now"), [(3, 3), (1, 3), (3, 1)])
-def test_the_next_night_goes_on_from_alphas_of_any_number(tmp_path, before, now):
-    case = Case("crammer_singer", 3)
-    store = a_store(tmp_path, case)
-    train(before, store, options_of(case, tol=1e-4))
-    X, y = case.rows(1, n=40)
-    sbm.split([write_rows(tmp_path / "more.svm", X, y)], store, append=True)
-    (model, report), *_ = train(now, store, options_of(case, warm_start=True))
-    assert_same_optimum((model, report), fit(store, "alone.model", **options_of(case))[:2])
-    (_, cold), *_ = train(now, store, options_of(case), "cold.model")
+def test_warm_start_takes_alphas_of_any_number(tmp_path, model, before, now):
+    store = make_store(tmp_path, *CS.rows(), blocks=5)
+    train(before, store, model, options_of(CS))
+    sbm.split([write_rows(tmp_path / "more.svm", *CS.rows(1, n=20))], store, append=True)
+    (found, report), *_ = train(now, store, model, options_of(CS, warm_start=True))
+    assert_same_optimum((found, report), fit(store, "alone.model", **options_of(CS))[:2])
+    (_, cold), *_ = train(now, store, tmp_path / "cold.model", options_of(CS))
     assert report["updates"] < cold["updates"]
 
 
-def test_a_finished_training_is_left_alone_by_any_number(tmp_path):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    (_, report), *_ = train(3, store, options_of(case))
-    data = (tmp_path / "many.model").read_bytes()
+def test_finished_model_is_kept_by_any_number(store_of, model):
+    (_, report), *_ = train(3, store_of(HINGE), model, options_of(HINGE))
+    data = model.read_bytes()
     for size in (1, 2, 3):
-        results = train(size, store, options_of(case))
+        results = train(size, store_of(HINGE), model, options_of(HINGE))
         assert all(theirs["was_finished"] for _, theirs in results)
         assert results[0][1] == {**report, "was_finished": True}
-    assert (tmp_path / "many.model").read_bytes() == data
+    assert model.read_bytes() == data
 
 
-def forgetful(monkeypatch, rank):
-    """Have a process killed, as it were, before it notes the end."""
+@pytest.mark.parametrize(("rank", "more"), [(0, 0), (1, 0), (0, 20), (1, 20)])
+def test_rank_that_missed_the_end_resumes(store_of, tmp_path, model, monkeypatch, rank, more):
+    store, whole = store_of(HINGE), tmp_path / "whole.model"
+    options = options_of(HINGE, tol=1e-6, max_passes=3)
+    train(2, store, whole, options)
+    train(2, store, whole, {**options, "max_passes": 3 + more})
     note = Run.note
-    monkeypatch.setattr(
-        Run, "note", lambda run, **facts: None if run.folder.name == f"rank-{rank}-of-2"
-        else note(run, **facts),
-    )  # fmt: skip
 
+    def forget(run, **facts):
+        if run.folder.name != f"rank-{rank}-of-2":
+            note(run, **facts)
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("more", [0, 200])
-def test_not_all_know_that_it_is_finished(tmp_path, monkeypatch, rank, more):
-    store = a_store(tmp_path)
-    options = options_of(Case("hinge", 2), tol=1e-6, max_passes=3)
-    train(2, store, options, "whole.model")
-    train(2, store, {**options, "max_passes": 3 + more}, "whole.model")
-    with monkeypatch.context() as patch:
-        forgetful(patch, rank)
-        train(2, store, options)
-    results = train(2, store, {**options, "max_passes": 3 + more})
+    with monkeypatch.context() as patch:  # killed, as it were, before it notes the end
+        patch.setattr(Run, "note", forget)
+        train(2, store, model, options)
+    results = train(2, store, model, {**options, "max_passes": 3 + more})
     assert [report["was_finished"] for _, report in results] == [False, False]
-    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
-    assert all(report["was_finished"] for _, report in train(2, store, options))
+    assert model.read_bytes() == whole.read_bytes()
+    assert all(report["was_finished"] for _, report in train(2, store, model, options))
 
 
-def test_the_status_file_tells_what_launchers_do_not(tmp_path):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    path = tmp_path / "many.model.run" / "status.json"
-    stopped(2, store, options_of(case), 3)
-    assert json.loads(path.read_text())["state"] == "running"
-    (_, report), *_ = train(2, store, options_of(case))
+def test_status_file_reports_the_end(store_of, model):
+    path = model.with_name("many.model.run") / "status.json"
+    stop(2, store_of(HINGE), model, options_of(HINGE), 3)
+    assert json.loads(path.read_text()) == {"state": "running", "processes": 2}
+    (_, report), *_ = train(2, store_of(HINGE), model, options_of(HINGE))
     status = json.loads(path.read_text())
     assert (status["state"], status["processes"]) == ("finished", 2)
     assert status["report"]["primal"] == report["primal"]
-    fit(store, "alone.model", **options_of(case))
-    assert not (tmp_path / "alone.model.run" / "status.json").exists()
+    path.unlink()
+    sbm.train(store_of(HINGE), model, options_of(HINGE), resume=False)
+    assert not path.exists()  # one process needs none
 
 
 # ----------------------------------------------------------------------------- by class, shards
 
 
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
-def test_one_vs_rest_is_divided_by_classes_and_sends_no_weights(tmp_path, monkeypatch, loss):
-    monkeypatch.setattr(Combiner, "combine", lambda self: pytest.fail("nothing is added up"))
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_classes_are_divided_and_nothing_is_added(store_of, alone, model, monkeypatch, loss):
+    monkeypatch.setattr(Combiner, "combine", lambda self: pytest.fail("weights are added up"))
     case = Case(loss, 3)
-    store = a_store(tmp_path, case)
-    alone = fit(store, "alone.model", **options_of(case, tol=1e-6))[:2]
     for size in (2, 3):
-        (model, report), *_ = train(size, store, options_of(case, tol=1e-4), f"{size}.model")
+        path = model.with_name(f"{size}.model")
+        (found, report), *_ = train(size, store_of(case), path, options_of(case, tol=1e-4))
         assert report["converged"]
-        assert_same_optimum((model, report), alone)
-        assert math.isclose(report["primal"], alone[1]["primal"], rel_tol=2e-4)
+        assert_same_optimum((found, report), alone(case))
+        assert math.isclose(report["primal"], alone(case)[1]["primal"], rel_tol=2e-4)
 
 
-def test_by_class_each_goes_on_from_its_own_last_commit(tmp_path):
-    """One may have come to its end, and commit no more, while others go on."""
-    case = Case("hinge", 3)
-    store = a_store(tmp_path, case)
-    train(2, store, options_of(case), "whole.model")
-    stopped(2, store, options_of(case), 7)
+def test_by_class_each_resumes_from_its_own_commit(store_of, tmp_path, model):
+    """One may have finished, and commits no more, while others continue."""
+    store, options = store_of(BY_CLASS), options_of(BY_CLASS)
+    train(2, store, tmp_path / "whole.model", options)
+    stop(2, store, model, options, 7)
     folder = tmp_path / "many.model.run" / "rank-1-of-2"
     record = {**Run.read(folder), "commit": 99, "before": None}
     (folder / "run.json").write_bytes(encode_record("run", record))
-    results = train(2, store, options_of(case))
-    assert all(report["resumed"] for _, report in results)
-    assert (tmp_path / "many.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+    assert all(report["resumed"] for _, report in train(2, store, model, options))
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
 
-def test_more_processes_than_classes_add_up(tmp_path):
-    case = Case("squared_hinge", 3)
-    store = a_store(tmp_path, case)
-    (_, report), *_ = train(4, store, options_of(case))
-    assert report["converged"]
+@pytest.mark.long
+@pytest.mark.parametrize("size", [3, 5])
+def test_shards_reach_the_optimum_of_the_store(store_of, alone, tmp_path, monkeypatch, size):
+    text = store_of(CS).with_suffix(".svm")
+    sbm.split([text], tmp_path / "e.sbm", blocks=6, shards=size)
+    monkeypatch.chdir(tmp_path)
+    (found, report), *_ = in_threads(
+        size, lambda comm: sbm.train("e.{rank}.sbm", None, options_of(CS), comm=comm)
+    )
+    assert report["model"] == "e.model"
+    assert_same_optimum((found, report), alone(CS))
+
+
+def test_parts_are_dealt_by_size(tmp_path, model):
+    """The first half of the rows has all the features, and so most of the nonzeros."""
+    X = np.ones((80, 40))
+    X[40:, 1:] = 0
+    store = make_store(tmp_path, X, np.where(np.arange(80) % 2, 1.0, -1.0), blocks=8)
+    train(2, store, model, options_of(HINGE, max_passes=1))
+    manifest = sbm.store.blocks.BlockStore(store).manifest["blocks"]
+    loads = [
+        sum(manifest[b]["nnz"] for b in Run.read(folder)["own"])
+        for folder in runs_here(tmp_path / "many.model.run")[2]
+    ]
+    assert max(loads) <= 1.5 * min(loads)
+
+
+# ------------------------------------------------------------------------------------ the parts
+
+
+def test_sigma_follows_the_largest_of_five_overlaps():
+    adding = Adding("adaptive", 4)
+    assert adding.sigma == 4
+    for overlap, sigma in ((3, 3.15), (1, 3.15), (2, 3.15), (0, 3.15), (1, 3.15), (0.5, 2.1),
+                           (4, 4), (0, 4)):  # fmt: skip
+        adding.learn(8 * overlap, [1, 2, 2, 3])
+        assert adding.sigma == pytest.approx(sigma)
+    adding.learn(1.0, [0.0] * 4)
+    again = Adding("adaptive", 4)
+    again.restore(json.loads(json.dumps(adding.record())))
+    assert again == adding
+    adding.sigma = 1.0
+    adding.be_safe()
+    assert adding.sigma == 4
+    assert [Adding(rule, 4).sigma for rule in ("safe", 2.5, 9)] == [4, 2.5, 4]
+    for _ in range(6):
+        again.learn(0.0, [1.0])
+    assert again.sigma == 1
+
+
+@pytest.mark.parametrize(("rule", "gain", "cross", "size", "share"), [
+    (1.0, 3.0, 1.0, 4.0, 0.5), (1.0, 9.0, 1.0, 4.0, 1.0), (1.0, 1.0, 2.0, 4.0, 0.0),
+    (1.0, 0.0, 0.0, 0.0, 1.0), ("safe", 1.0, 0.0, 4.0, 1.0),
+])  # fmt: skip
+def test_share_is_the_best_point_of_a_parabola(rule, gain, cross, size, share):
+    assert Adding(rule, 4).share(gain, cross, size) == share
+
+
+def test_ranks_of_a_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr(ranks, "usable_threads", lambda wanted: 7)
+
+    def threads(size, **options):
+        settings = sbm.Settings(**options)
+        return [s.threads for s in in_threads(size, lambda c: ranks.share_cores(settings, c))]
+
+    assert (threads(2), threads(9), threads(1)) == ([3, 3], [1] * 9, [None])
+    assert threads(2, threads=5) == [5, 5]
+
+
+def test_first_rank_works_before_the_others():
+    done = []
+    in_threads(3, lambda c: ranks.one_first(c, lambda: done.append(c.rank)))
+    assert (done[0], sorted(done)) == (0, [0, 1, 2])
 
 
 # --------------------------------------------------------------------------------- what is refused
 
 
-def test_other_stores_are_refused(tmp_path):
-    case = Case("hinge", 2)
-    a, b = (make_store(tmp_path, *case.rows(seed), name=str(seed), blocks=3) for seed in (0, 1))
-    with pytest.raises(StoreError) as error:
-        in_threads(2, lambda comm: sbm.train(
-            [a, b][comm.rank], tmp_path / "x.model", options_of(case), comm=comm
-        ))  # fmt: skip
-    rank = 0 if str(a) in str(error.value) else 1
-    assert str(error.value) == (
-        f"{[a, b][rank]} of process {rank} and that of process {1 - rank} are other stores; give "
-        "all processes the same one, or shards of one"
-    )
-    assert not (tmp_path / "x.model").exists()
+def test_other_stores_are_refused(tmp_path, model):
+    stores = [make_store(tmp_path, *HINGE.rows(k), name=str(k), blocks=3) for k in (0, 1)]
+    with pytest.raises(StoreError, match=r"[01]\.sbm of process [01] .* [01] "):
+        in_threads(2, lambda c: sbm.train(stores[c.rank], model, options_of(HINGE), comm=c))
+    assert not model.exists()
 
 
-def test_other_settings_are_refused(tmp_path):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    with pytest.raises(StoreError, match=r"processes [01] and [01] were given other settings"):
-        in_threads(2, lambda comm: sbm.train(
-            store, tmp_path / "x.model", options_of(case, seed=comm.rank), comm=comm
-        ))  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({"calibrate": True}, ("calibrate is for one process, and there are 2; train without it, then "
-                           "again with --warm-start --calibrate alone")),
-    ({"weights": "-"}, ("weights come from standard input, which only one of 2 processes can read; "
-                        "put them in a file")),
+@pytest.mark.parametrize(("options", "error", "facts"), [
+    ([{"seed": 0}, {"seed": 1}], StoreError, r"[01] and [01] .*settings"),
+    ([{"calibrate": True}] * 2, SettingsError, "calibrate .*2"),
+    ([{"weights": "-"}] * 2, SettingsError, "weights .*standard input.* 2 "),
 ])  # fmt: skip
-def test_what_one_process_alone_can_do_is_refused(tmp_path, options, sentence):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    with pytest.raises(SettingsError) as error:
-        train(2, store, options_of(case, **options))
-    assert str(error.value) == sentence
+def test_settings_of_a_rank_are_refused(store_of, model, options, error, facts):
+    chosen = [options_of(HINGE, **mine) for mine in options]
+    with pytest.raises(error, match=facts):
+        in_threads(2, lambda c: sbm.train(store_of(HINGE), model, chosen[c.rank], comm=c))
 
 
-def test_a_run_of_other_settings_by_other_processes_is_not_lost(tmp_path):
-    case = Case("hinge", 2)
-    store = a_store(tmp_path, case)
-    stopped(3, store, options_of(case, tol=1e-6), 5)
-    run = tmp_path / "many.model.run"
-    with pytest.raises(StoreError, match="holds an unfinished training, which would be lost"):
-        train(2, store, options_of(case, tol=1e-6, loss="squared_hinge"))
+def test_unfinished_run_of_others_is_not_overwritten(store_of, tmp_path, model):
+    store, run = store_of(HINGE), tmp_path / "many.model.run"
+    stop(3, store, model, options_of(HINGE, tol=1e-6), 5)
+    other = options_of(HINGE, loss="squared_hinge")
+    with pytest.raises(StoreError, match=re.escape(str(run))):
+        train(2, store, model, other)
     assert list(runs_here(run)) == [3]
-    (_, report), *_ = train(2, store, options_of(case, loss="squared_hinge"), resume=False)
+    (_, report), *_ = train(2, store, model, other, resume=False)
     assert report["converged"]
     assert list(runs_here(run)) == [2]
 
 
-@pytest.mark.parametrize("sigma", [0.5, -1, float("inf")])
-def test_a_sigma_below_one_is_refused(sigma):
-    with pytest.raises(SettingsError, match=r"sigma is .*it must be at least 1, adaptive or safe"):
+@pytest.mark.parametrize("sigma", [0.5, -1, float("inf"), "save"])
+def test_invalid_sigma_is_refused(sigma):
+    with pytest.raises(SettingsError, match=f"sigma is '?{sigma}.* adaptive or safe"):
         sbm.Settings(sigma=sigma)
-
-
-def test_words_for_sigma():
     assert sbm.Settings(sigma="2.5").sigma == 2.5
-    with pytest.raises(SettingsError) as error:
-        sbm.Settings(sigma="save")
-    assert str(error.value) == "sigma is 'save'; a number or adaptive or safe is expected"
 
 
-@pytest.mark.parametrize("size", [3, 5])
-def test_shards_and_a_shared_store_come_to_the_same_optimum(tmp_path, monkeypatch, size):
-    case = Case("crammer_singer", 3)
-    store = a_store(tmp_path, case, 6)
-    sbm.split([tmp_path / "d.svm"], tmp_path / "e.sbm", blocks=6, shards=size)
-    alone = fit(store, "alone.model", **options_of(case))[:2]
-    monkeypatch.chdir(tmp_path)
-    (model, report), *_ = in_threads(
-        size, lambda comm: sbm.train("e.{rank}.sbm", None, options_of(case), comm=comm)
-    )
-    assert report["model"] == "e.model"
-    assert_same_optimum((model, report), alone)
-
-
-def test_a_shard_that_nobody_has_is_refused(tmp_path):
-    sbm.split([a_store(tmp_path).with_suffix(".svm")], tmp_path / "e.sbm", blocks=6, shards=3)
-    with pytest.raises(StoreError) as error:
-        in_threads(2, lambda comm: sbm.train(
-            tmp_path / "e.{rank}.sbm", tmp_path / "x.model", comm=comm, settings={"threads": 1}
-        ))  # fmt: skip
-    rank = 0 if "e.0.sbm" in str(error.value) else 1
-    assert str(error.value) == (
-        f"block-000002.sbb of {tmp_path / f'e.{rank}.sbm'} can be seen by none of the 2 processes; "
-        "start as many as there are shards, or copy the missing files there"
-    )
-    with pytest.raises(StoreError, match="is a part of a store"):
+def test_missing_shard_is_refused(store_of, tmp_path, model):
+    text = store_of(HINGE).with_suffix(".svm")
+    sbm.split([text], tmp_path / "e.sbm", blocks=6, shards=3)
+    with pytest.raises(StoreError, match=r"block-000002\.sbb of \S+e\.[01]\.sbm .* 2 "):
+        train(2, tmp_path / "e.{rank}.sbm", model, {"threads": 1})
+    with pytest.raises(StoreError, match=r"e\.0\.sbm"):
         sbm.train(tmp_path / "e.0.sbm")

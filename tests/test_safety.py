@@ -1,146 +1,169 @@
-"""What a command must never do to files that are not its own."""
+"""Commands side by side, and files that are not theirs: refused, waited for, or left alone."""
 
-import gzip
+import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import finished
+from helpers import Passes
+from processes import started
 
 import sbm
-from sbm.errors import DataError, SettingsError, StoreError
+from sbm.errors import StoreError
 from sbm.store.blocks import BlockStore
 
-TEXT = "".join(f"{label} {k}:1 {k + 5}:0.5\n" for k in range(1, 40) for label in ("+1", "-1"))
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = "".join(f"{s}1 {k}:1 {k % 7 + 9}:0.5\n" for k in range(1, 9) for s in "+-") * 3
+MORE = "".join(f"{s}1 {k}:2 {k % 5 + 9}:1\n" for k in range(1, 9) for s in "-+")
+SLOW = {"C": 3.0, "tol": 1e-12, "max_passes": 5, "rounds": 1}
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.svm").write_text(TEXT)
-    sbm.split(["a.svm"], blocks=2)
+    Path("b.svm").write_text(MORE)
+    sbm.split("a.svm", "a.sbm", blocks=3)
+    sbm.split("b.svm", "a.sbm", append=True)
+    sbm.train("a.sbm", "a.model")
     return tmp_path
 
 
-def test_split_keeps_its_hands_off_folders_that_look_like_its_own(here):
-    Path("b.sbm.old").mkdir()
-    Path("b.sbm.old/backup").write_text("mine")
-    Path("a.sbm.partial").mkdir()
-    Path("a.sbm.partial/thesis.txt").write_text("mine")
-    sbm.split(["a.svm"], "b.sbm")
-    sbm.split(["a.svm"], "b.sbm", force=True)
-    assert Path("b.sbm.old/backup").read_text() == "mine"
-    with pytest.raises(StoreError) as error:
-        sbm.split(["a.svm"], "a.sbm", force=True)
-    assert str(error.value) == (
-        "a.sbm.partial is in the way and holds other files; move it elsewhere"
-    )
-    assert Path("a.sbm.partial/thesis.txt").read_text() == "mine"
-    assert sorted(p.name for p in here.iterdir()) == [
-        "a.sbm", "a.sbm.partial", "a.svm", "b.sbm", "b.sbm.old",
-    ]  # fmt: skip
+# -------------------------------------------------------------------------------- other commands
 
 
-def test_what_a_killed_split_left_is_taken_over(here):
-    Path("c.sbm.partial").mkdir()
-    Path("c.sbm.partial/block-000000.sbb").write_bytes(b"half a chunk")
-    sbm.split(["a.svm"], "c.sbm")
-    assert sbm.check("c.sbm")["rows"] == 78
-    assert not Path("c.sbm.partial").exists()
+class Meanwhile(Passes):
+    """Does something after the first pass of a training."""
+
+    def __init__(self, what: Callable[[], Any]) -> None:
+        super().__init__()
+        self.what, self.outcome = what, None
+
+    def row(self, record: Any) -> None:
+        super().row(record)
+        if self.outcome is None:
+            try:
+                self.outcome = self.what() or "done"
+            except StoreError as error:
+                self.outcome = str(error)
 
 
-def test_a_store_that_a_killed_split_put_aside_comes_back(here):
-    Path("a.sbm").rename("a.sbm.replaced")
-    sbm.split(["a.svm"], "a.sbm", force=True, blocks=3)
-    assert sbm.info("a.sbm")["blocks"] == 3
-    with pytest.raises(StoreError, match=r"a\.sbm exists; add to it"):
-        sbm.split(["a.svm"], "a.sbm")
-    Path("a.sbm").rename("a.sbm.replaced")
-    with pytest.raises(StoreError, match=r"a\.sbm exists; add to it"):
-        sbm.split(["a.svm"], "a.sbm")
-    assert sorted(p.name for p in here.iterdir()) == ["a.sbm", "a.svm"]
+def train_and(what: Callable[[], Any]) -> Any:
+    """Do something during a training, which must come to the model that it comes to alone."""
+    sbm.train("a.sbm", "alone.model", SLOW)
+    progress = Meanwhile(what)
+    sbm.train("a.sbm", "x.model", SLOW, progress=progress, resume=False)
+    assert len(progress.rows) > 1
+    assert (sbm.Model.load("x.model").W == sbm.Model.load("alone.model").W).all()
+    return progress.outcome
 
 
-def test_an_append_removes_what_a_killed_append_left(here):
-    Path("a.sbm/block-000077.sbb").write_bytes(b"half a chunk")
-    Path("a.sbm/notes.txt").write_text("mine")
-    Path("n.svm").write_text("+1 3:1\n")
-    sbm.split(["n.svm"], "a.sbm", append=True)
-    assert not Path("a.sbm/block-000077.sbb").exists()
-    assert Path("a.sbm/notes.txt").read_text() == "mine"
-    assert sbm.check("a.sbm")["rows"] == 79
+@pytest.mark.parametrize(
+    ("what", "refused"),
+    [
+        (lambda: sbm.train("a.sbm", "x.model", SLOW), "the run x.model.run is in use"),
+        (lambda: sbm.stream("a.svm", "x.model"), "the run x.model.run is in use"),
+        (lambda: sbm.expire("a.sbm", sources="a.svm"), "the store a.sbm is in use"),
+        (lambda: sbm.split("a.svm", "a.sbm", force=True), "the store a.sbm is in use"),
+    ],
+)
+def test_changing_what_a_training_uses_is_refused(here, what, refused):
+    assert train_and(what).startswith(refused)
+    assert not Path("a.sbm.partial").exists()
+    assert sbm.check("a.sbm")["rows"] == 64
 
 
-@pytest.mark.parametrize("output", ["a.svm", "a.model"])
-def test_predictions_never_replace_what_they_are_made_from(here, output):
-    sbm.train("a.sbm")
-    before = Path(output).read_bytes()
-    with pytest.raises(SettingsError) as error:
-        sbm.predict("a.model", "a.svm", output)
-    assert str(error.value) == f"the output {output} would replace an input; choose another name"
-    assert Path(output).read_bytes() == before
+def test_training_and_appending_run_beside_a_training(here):
+    train_and(lambda: sbm.train("a.sbm", "other.model", SLOW))
+    assert (sbm.Model.load("other.model").W == sbm.Model.load("alone.model").W).all()
+    append = lambda: sbm.split("a.svm", "a.sbm", append=True, force=True)  # noqa: E731
+    assert train_and(append)["rows"] == 48
+    assert sbm.check("a.sbm")["rows"] == 112
 
 
-def test_a_model_never_replaces_something_else(here):
-    for output, reason in (
-        ("a.svm", "a.svm exists and is no model; choose another name with -o"),
-        ("a.sbm", "a.sbm is a folder; give a file name for the model with -o"),
-        ("no/m", "no is no folder; make it, or choose another place with -o"),
+def test_store_changed_before_its_lock_is_refused(here):
+    store = BlockStore("a.sbm")
+    sbm.split("a.svm", "a.sbm", append=True, force=True)
+    with store.in_use(), BlockStore("a.sbm").in_use():  # appending is no such change; readers share
+        assert store.n_rows == 64
+    for change in (
+        lambda: sbm.expire("a.sbm", sources="b.svm"),
+        lambda: sbm.split("b.svm", "a.sbm", force=True),
     ):
-        with pytest.raises(StoreError) as error:
+        store = BlockStore("a.sbm")
+        change()
+        with pytest.raises(StoreError, match=r"a\.sbm was changed meanwhile"), store.in_use():
+            pass
+
+
+def state(folder: Path) -> dict[str, tuple[int, int, int]]:
+    facts = {str(path): path.stat() for path in [folder, *folder.rglob("*")]}
+    return {name: (f.st_mtime_ns, f.st_size, f.st_ino) for name, f in facts.items()}
+
+
+def test_readers_leave_no_trace(here, tmp_path_factory):
+    before = state(here)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for path in ("a.sbm", "a.model", "a.model.run"):
+        sbm.info(path)
+    sbm.check("a.sbm")
+    sbm.predict("a.model", "a.sbm", elsewhere / "out.txt")
+    sbm.predict("a.model", "a.svm")
+    sbm.export("a.model", elsewhere / "a.npz", format="npz")
+    sbm.expire("a.sbm", sources="b.svm", dry_run=True)
+    assert state(here) == before
+
+
+READ = """
+from pathlib import Path
+import sbm
+errors, n = set(), 0
+print("ready", flush=True)
+while not Path("stop").exists():
+    for job in (
+        lambda: sbm.info("a.sbm"), lambda: sbm.info("a.model.run"), lambda: sbm.check("a.sbm"),
+        lambda: sbm.predict("a.model", "a.svm"), lambda: sbm.predict("s.model", "b.svm"),
+        lambda: sbm.info("s.model.run"),
+    ):
+        try:
+            job()
+            n += 1
+        except sbm.SbmError as error:
+            errors.add(str(error))
+print(n, *sorted(errors), sep="\\n")
+"""
+
+
+@pytest.mark.process
+def test_readers_in_a_loop_see_whole_states(here):
+    sbm.stream("a.svm", "s.model")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-c", READ]
+    with started(line, stdout=subprocess.PIPE, text=True, env=environment) as reader:
+        assert reader.stdout.readline() == "ready\n"
+        for k in range(3):
+            sbm.split("a.svm", "a.sbm", append=True, force=True)
+            sbm.train("a.sbm", "a.model", {"C": 0.1 + k}, resume=False)
+            sbm.stream("a.svm", "s.model")
+        Path("stop").touch()
+        n, *errors = reader.communicate()[0].splitlines()
+    assert int(n) > 0
+    # A run that begins anew has no commit yet.
+    assert all("is not a run" in e or "neither a store" in e for e in errors), errors
+    assert sbm.check("a.sbm")["rows"] == 64 + 3 * 48
+
+
+# ----------------------------------------------------------------------------------- other files
+
+
+def test_model_replaces_only_a_model(here):
+    for output, facts in (("a.svm", "no model"), ("a.sbm", "a folder"), ("no/m", "no is no")):
+        with pytest.raises(StoreError, match=facts):
             sbm.train("a.sbm", output)
-        assert str(error.value) == reason
         assert not Path(f"{output}.run").exists()
     assert Path("a.svm").read_text() == TEXT
-    sbm.train("a.sbm")
-    sbm.train("a.sbm", settings=sbm.Settings(C=2.0))  # a model gives way to the next one
+    sbm.train("a.sbm", settings=sbm.Settings(C=2.0))
     assert sbm.Model.load("a.model").info["C"] == 2.0
-
-
-def test_a_store_in_use_is_not_replaced(here):
-    with (
-        BlockStore("a.sbm").in_use(),
-        pytest.raises(StoreError, match=r"^the store a\.sbm is in use by another sbm process"),
-    ):
-        sbm.split(["a.svm"], "a.sbm", force=True)
-    assert not Path("a.sbm.partial").exists()
-    with BlockStore("a.sbm").in_use(), BlockStore("a.sbm").in_use():  # readers share
-        pass
-    sbm.split(["a.svm"], "a.sbm", force=True)
-
-
-def test_compressed_data_that_does_not_say_so_is_noticed(here):
-    Path("z.svm").write_bytes(gzip.compress(TEXT.encode()))
-    with pytest.raises(DataError) as error:
-        sbm.split(["z.svm"])
-    assert str(error.value) == (
-        "z.svm: found gzip data; decompress it on its way (zcat, zstdcat) or give a file name "
-        "that ends in .gz, .bz2, .xz or .zst"
-    )
-
-
-def test_blocks_of_a_few_bytes_are_refused(here):
-    with pytest.raises(SettingsError, match="block_size is 1; it must be at least 100kB"):
-        sbm.split(["a.svm"], "b.sbm", block_size=1)
-
-
-def test_a_pass_that_was_cut_short_gives_no_estimate(here):
-    rows = []
-
-    class Passes(sbm.jobs.progress.Progress):
-        def row(self, record):
-            rows.append(record)
-
-    settings = sbm.Settings(time_limit=1e-9, tol=1e-12)
-    sbm.train("a.sbm", settings=settings, progress=Passes())
-    assert rows[0]["estimated_gap"] is None
-    assert rows[0]["certificate"]["relative_gap"] > 1e-12
-
-
-def test_an_error_of_the_system_is_a_sentence(here):
-    name = "x" * 300
-    line = [sys.executable, "-m", "sbm", "info", name]
-    done = finished(line)
-    assert done.returncode == 1
-    advice = "see that it is there, that you may use it and that the disk is sound"
-    assert done.stderr == f"sbm: {name}: File name too long; {advice}\n"

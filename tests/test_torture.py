@@ -1,69 +1,164 @@
-import json
+"""Kills, faults, damaged files and peaks of memory: a small share of `scripts/torture.py`."""
+
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import load_script
 
-from scripts.torture_scenarios import SCENARIOS
+from scripts import torture_memory
+from scripts.faulty_files import Trouble
+from scripts.torture_faults import run as run_faults
+from scripts.torture_flips import run as run_flips
+from scripts.torture_kills import run as run_kills
+from scripts.torture_memory import Data, grid
+from scripts.torture_scenarios import Stage, run_command, write_texts
 
 torture = load_script("torture")
+SPLIT = ("split", "-q", "a.svm", "-o", "s.sbm", "--blocks", "2", "--threads", "1")
+TRAIN = ("train", "-q", "s.sbm", "-o", "m.model", "--max-passes", "2", "--mem", "300MB")
 
 
-def test_a_run_writes_a_report_with_the_counts_of_each_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prefix = tmp_path / "found.json"
-    code = torture.main(["--kills", "2", "--folder", str(tmp_path), "--json", str(prefix)])
-    assert code == 0
-    report = json.loads(prefix.read_text())
-    assert [(row["what"], row["tried"], row["failures"]) for row in report["rows"]] == [
-        ("kills", 2, 0)
-    ]
-    assert report["tables"]["kills, by kind"] == [
-        {"kind": "after", "cases": 1}, {"kind": "before", "cases": 1},
-    ]  # fmt: skip
-    assert prefix.with_suffix(".md").read_text() + "\n" == capsys.readouterr().out
+def ignore(text: str) -> None:
+    """Show nothing."""
 
 
-def test_one_case_is_replayed_by_its_number(tmp_path: Path) -> None:
-    run = torture.find_section("kills")
-    number = 2 * len(SCENARIOS) + list(SCENARIOS).index("split")  # they take turns
-    tally = run(3 * len(SCENARIOS), 3, tmp_path, lambda text: None, only=number)
-    assert (tally.tried, tally.failures) == (1, [])
-    assert tally.figures["by scenario"] == {"split": 1}
+@pytest.mark.process
+@pytest.mark.parametrize(("run", "cases"), [(run_kills, 4), (run_faults, 4), (run_flips, 80)])
+def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
+    tally = run(cases, 5, tmp_path, ignore)
+    assert tally.failures == []
+    assert tally.tried == cases
 
 
-def test_failures_are_told_and_end_with_code_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tally = torture.Tally("flips", 7, ["seed 0 case 3: a bit that nobody missed"])
-    monkeypatch.setattr(torture, "find_section", lambda name: lambda *arguments: tally)
-    assert torture.main(["--flips", "7", "--folder", str(tmp_path)]) == 1
-    assert "- FAILED flips: seed 0 case 3: a bit that nobody missed" in capsys.readouterr().out
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(("run", "cases"), [(run_kills, 50), (run_faults, 50), (run_flips, 1000)])
+def test_much_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
+    tally = run(cases, 1, tmp_path, ignore)
+    assert tally.failures == []
+    assert tally.tried == cases
+    if run is run_flips:
+        assert tally.figures["outcome"]["refused"] > 0.6 * cases
 
 
-def test_a_section_that_is_not_there_is_left_out_and_said_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(torture.SECTIONS, "fuzz", "scripts.torture_of_nothing")
-    assert torture.main(["--fuzz", "7", "--folder", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == (
-        "torture: fuzz: left out, there is no scripts/torture_of_nothing.py\n"
-    )
+# ---------------------------------------------------------------------------- kills and faults
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--kills", "many"], "--kills is 'many'; give a number of cases or all"),
-        (["--fuzz", "all"], "--fuzz is 'all'; give a number of cases"),
-        (
-            [],
-            f"nothing to do; give --{', --'.join(torture.SECTIONS)} with numbers of cases",
-        ),
-    ],
-)
-def test_what_has_no_meaning_is_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        torture.main(arguments)
-    assert caught.value.code == f"torture: {message}"
+@pytest.mark.process
+def test_killed_training_resumes_instead_of_starting_over(tmp_path: Path) -> None:
+    stage = Stage("train: one-vs-rest", tmp_path)
+    points = stage.points[0]
+    folder = stage.begin()
+    assert stage.run(0, Trouble(int(0.6 * len(points)), "before")).was_killed
+    ended = run_command(stage.scenario.lines[0], folder)
+    assert ended.code == 0
+    assert 0 < sum(p.kind == "read" for p in ended.points) < 0.8 * len(points)
+    assert stage.find_damage() == []
+
+
+@pytest.mark.process
+def test_failed_write_is_reported_with_file_and_reason(tmp_path: Path) -> None:
+    write_texts(tmp_path)
+    points = run_command(SPLIT, tmp_path).points
+    at = [f"{p.kind} {Path(p.name).name}" for p in points].index("write manifest.json.tmp")
+    line = [word.replace("s.sbm", "t.sbm") for word in SPLIT]
+    ended = run_command(line, tmp_path, Trouble(at, "fail", errno.ENOSPC))
+    assert ended.code == 1
+    assert "t.sbm.partial/manifest.json: No space left on device" in ended.stderr
+    assert not list(tmp_path.glob("t.sbm*"))
+
+
+# -------------------------------------------------------------------------------- durability
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str]]]:
+    """The calls that change files, as (kind, name), of each command; of shards with folders."""
+    folder, found = tmp_path_factory.mktemp("durability"), {}
+    write_texts(folder)
+    shards = [word.replace("s.sbm", "t.sbm") for word in SPLIT]
+    for name, line in (("split", SPLIT), ("train", TRAIN), ("shards", [*shards, "--shards", "2"])):
+        ended = run_command(line, folder)
+        assert ended.code in (0, 3), ended.err
+        found[name] = [(p.kind, p.name) for p in ended.points if p.changes]
+        if name != "shards":
+            found[name] = [(kind, path.rsplit("/", 1)[-1]) for kind, path in found[name]]
+    return found
+
+
+def last(points: list[tuple[str, str]], kind: str, name: str) -> int:
+    return max(k for k, point in enumerate(points) if point == (kind, name))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["split", "train"])
+def test_renamed_files_and_their_names_are_synced(points: Any, command: str) -> None:
+    renamed = [k for k, (kind, n) in enumerate(points[command]) if kind == "rename" and ".tmp" in n]
+    assert renamed
+    for k in renamed:
+        name = points[command][k][1]
+        before = [kind for kind, other in points[command][:k] if other == name]
+        assert before[-2:] in (["sync", "close"], ["write", "sync"]), (name, before)
+        assert "sync folder" in [kind for kind, _ in points[command][k : k + 3]]
+
+
+@pytest.mark.process
+def test_manifest_comes_after_all_it_names(points: Any) -> None:
+    mine = points["split"]
+    named = last(mine, "rename", "manifest.json.tmp")
+    files = {name for kind, name in mine if kind == "create" and name.endswith(("sbb", "sba.tmp"))}
+    assert len(files) == 4  # two blocks, ids and index
+    for name in files:
+        assert last(mine, "write", name) < last(mine, "sync", name) < named
+    for folder in ("t.0.sbm.partial", "t.1.sbm.partial"):
+        made = [n for kind, n in points["shards"] if kind == "create" and n.startswith(folder)]
+        assert [name.endswith("manifest.json.tmp") for name in made] == [*[False] * 4, True]
+
+
+@pytest.mark.process
+def test_record_comes_after_its_state_and_alphas(points: Any) -> None:
+    mine = points["train"]
+    commits = [k for k, point in enumerate(mine) if point == ("rename", "run.json.tmp")]
+    states = [k for k, (kind, n) in enumerate(mine) if kind == "rename" and n.startswith("state-")]
+    assert states
+    assert states[0] < commits[0]  # a record names nothing that is still to come
+    for state in states:
+        commit = min(k for k in commits if k > state)
+        before = max([k for k in commits if k < state], default=0)
+        for kind, name in mine[before:commit]:
+            if kind == "write" and name.startswith("alpha"):
+                assert last(mine[:commit], "write", name) < last(mine[:commit], "sync", name)
+
+
+# ------------------------------------------------------------------------------ peaks of memory
+
+# The shapes of the grid, smaller.
+SMALL = {
+    "short rows": Data("binary", 5_000, 3, 100, times=20),
+    "wide": Data("binary", 200, 1000, 200_000, real=True),
+    "ten classes": Data("multi", 2_000, 10, 500, classes=10, times=2, real=True),
+    "targets": Data("targets", 5_000, 8, 100, times=2, real=True),
+}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_no_peak_is_above_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torture_memory, "DATA", SMALL)
+    # What is measured must not compile; what was compiled before is on the disk.
+    monkeypatch.delenv("SBM_COMPILE_HERE", raising=False)
+    grid.cache_clear()
+    try:
+        commands = {command for command, _, _ in grid()}
+        tally = torture_memory.run(len(commands) + 1, 3, tmp_path, ignore)
+    finally:
+        grid.cache_clear()
+    assert tally.failures == []
+    assert set(tally.figures["commands"]) == commands
+    for figures in tally.figures["commands"].values():
+        assert 0 < figures["largest share of bound"] <= 1
+
+
+# ----------------------------------------------------------------------------- the command itself

@@ -1,97 +1,162 @@
-"""Several processes of one training, played by threads: the same messages without MPI."""
+"""Ranks of one training as threads: `MpiComm` itself, over an MPI played in memory."""
 
-import json
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from queue import Queue
+from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
+
+from sbm.distributed.comm import MpiComm
 
 Result = TypeVar("Result")
 PATIENT = 60.0  # seconds
 
 
-class _Table:
-    """Where the threads meet."""
+class AbortedError(Exception):
+    """Another rank failed."""
+
+
+class _Request:
+    """A message under way: `finish` receives it as soon as `is_ready`."""
+
+    def __init__(
+        self,
+        is_ready: Callable[[], bool] = lambda: True,
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.is_ready, self.finish, self.is_done = is_ready, finish, False
+
+
+class _Mpi:
+    """What `MpiComm` uses of mpi4py.MPI, for ranks in one process."""
+
+    IN_PLACE = object()
+    COMM_WORLD = None
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.barrier = threading.Barrier(size)
-        self.slots: list[Any] = [None] * size
-        self.letters: dict[tuple[int, int], Queue[npt.NDArray[Any]]] = defaultdict(Queue)
+        self.size, self.is_aborted, self.changed = size, False, threading.Condition()
+        self.letters: dict[Any, list[Any]] = defaultdict(list)
+        self.Request = SimpleNamespace(Testsome=self._test_some)
+
+    def post(self, key: Any, content: Any) -> None:
+        with self.changed:
+            self.letters[key].append(content)
+            self.changed.notify_all()
+
+    def abort(self) -> None:
+        with self.changed:
+            self.is_aborted = True
+            self.changed.notify_all()
+
+    def _test_some(self, requests: Sequence[_Request]) -> list[int] | None:
+        waiting = [k for k, request in enumerate(requests) if not request.is_done]
+        if not waiting:
+            return None
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.is_aborted or any(requests[k].is_ready() for k in waiting), 0.05
+            )
+            if self.is_aborted:
+                raise AbortedError
+            done = [k for k in waiting if requests[k].is_ready()]
+        for k in done:
+            requests[k].finish()
+            requests[k].is_done = True
+        return done
 
 
-class ThreadComm:
-    """A `Comm` between threads; sums are taken in the order of the ranks, as over MPI."""
+class _World:
+    """The communicator of one rank."""
 
-    def __init__(self, rank: int, table: _Table) -> None:
-        self.rank, self.size, self.sent = rank, table.size, 0
-        self._table = table
+    def __init__(self, mpi: _Mpi, rank: int) -> None:
+        self._mpi, self._rank = mpi, rank
+        self._calls = 0  # of collectives: every rank makes the same ones
+        self._received: dict[int, int] = defaultdict(int)
 
-    def _all(self, mine: Any) -> list[Any]:
-        self._table.slots[self.rank] = mine
-        self._table.barrier.wait(PATIENT)
-        theirs = list(self._table.slots)
-        self._table.barrier.wait(PATIENT)
-        return theirs
+    def Get_rank(self) -> int:
+        return self._rank
 
-    def add_up(self, array: npt.NDArray[Any]) -> None:
-        assert array.dtype == np.float64
-        assert array.flags.c_contiguous
-        total = np.zeros_like(array)
-        for theirs in self._all(array.copy()):
-            total += theirs
-        array[...] = total
+    def Get_size(self) -> int:
+        return self._mpi.size
 
-    def gather(self, numbers: Sequence[float]) -> npt.NDArray[np.float64]:
-        return np.array(self._all(list(numbers)), np.float64)
+    def _collective(self, mine: Any, put: Callable[[int, Any], None]) -> _Request:
+        """Show something to all ranks; `put` takes what each has shown."""
+        self._calls += 1
+        letters = self._mpi.letters[self._calls]
+        self._mpi.post(self._calls, (self._rank, mine))
 
-    def share(self, content: Any) -> list[Any]:
-        return [json.loads(text) for text in self._all(json.dumps(content))]
+        def receive() -> None:
+            for rank, theirs in letters:
+                put(rank, theirs)
 
-    def exchange(self, send: Sequence[Any], receive: Sequence[Any]) -> None:
-        for rank, array in send:
-            self.sent += array.nbytes
-            self._table.letters[self.rank, rank].put(array.copy())
-        for rank, array in receive:
-            array[...] = self._table.letters[rank, self.rank].get(timeout=PATIENT)
+        return _Request(lambda: len(letters) == self._mpi.size, receive)
 
-    def barrier(self) -> None:
-        self._all(None)
+    def Ibarrier(self) -> _Request:
+        return self._collective(None, lambda rank, theirs: None)
 
-    def leave(self) -> None:
-        self.barrier()
+    def Iallgather(self, mine: Any, theirs: Any) -> _Request:
+        return self._collective(mine.copy(), theirs.__setitem__)
 
-    def abort(self, code: int) -> None:
-        self._table.barrier.abort()
+    def Iallgatherv(self, mine: Any, into: Any) -> _Request:
+        target, (counts, begins) = into
+        parts = [target[b : b + n] for b, n in zip(begins, counts, strict=True)]
+        mine = parts[self._rank] if mine is self._mpi.IN_PLACE else mine
+        return self._collective(mine.copy(), lambda rank, array: np.copyto(parts[rank], array))
+
+    def Ialltoall(self, mine: Any, theirs: Any) -> _Request:
+        own = self._rank
+        return self._collective(mine.copy(), lambda rank, row: theirs.__setitem__(rank, row[own]))
+
+    def Ialltoallv(self, mine: Any, theirs: Any) -> _Request:
+        (array, (counts, begins)), (target, (widths, places)) = mine, theirs
+        out = [array[b : b + n].copy() for b, n in zip(begins, counts, strict=True)]
+        room = [target[b : b + n] for b, n in zip(places, widths, strict=True)]
+        own = self._rank
+        return self._collective(out, lambda rank, parts: np.copyto(room[rank], parts[own]))
+
+    def Isend(self, array: Any, rank: int) -> _Request:
+        self._mpi.post((self._rank, rank), array.copy())
+        return _Request()
+
+    def Irecv(self, array: Any, rank: int) -> _Request:
+        letters, number = self._mpi.letters[rank, self._rank], self._received[rank]
+        self._received[rank] += 1
+
+        def receive() -> None:
+            array[...] = letters[number]
+
+        return _Request(lambda: len(letters) > number, receive)
 
 
-def in_threads(size: int, work: Callable[[ThreadComm], Result]) -> list[Result]:
-    """Call a function as each of several processes; return what each returned, by rank.
+def in_threads(
+    size: int, work: Callable[[MpiComm], Result], timeout: float = PATIENT, **options: Any
+) -> list[Result]:
+    """Call a function as each of several ranks; return what each returned, by rank.
 
-    Where some raise, the first that did not just hear of it is raised here.
+    If some raise, the first error that is not `AbortedError` is raised here.
     """
-    table = _Table(size)
+    mpi, errors = _Mpi(size), []
     results: list[Any] = [None] * size
-    errors: list[BaseException] = []
+    with patch.dict(sys.modules, {"mpi4py": SimpleNamespace(MPI=mpi)}):
+        comms = [MpiComm(timeout, _World(mpi, rank), **options) for rank in range(size)]
 
     def run(rank: int) -> None:
-        comm = ThreadComm(rank, table)
         try:
-            results[rank] = work(comm)
+            results[rank] = work(comms[rank])
         except BaseException as error:
             errors.append(error)
-            comm.abort(1)
+            mpi.abort()
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    errors.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    errors.sort(key=lambda error: isinstance(error, AbortedError))
     if errors:
         raise errors[0]
     return results

@@ -1,31 +1,29 @@
 """Two hosts for tests, on this machine: namespaces that are joined by a virtual cable.
 
-A host has a name, a network, shared memory and mounts of its own; files elsewhere it shares with
-the other one, as hosts of a cluster do. Nothing of it has a name outside. A process that waits for
-the end of its input holds it: when the tests end, however that is, it ends, and with the last
-process of a host the kernel takes host and cable away. Needs root, `ip`, `unshare`, `nsenter` and
-`mount`.
+A host has a name, a network, shared memory and mounts of its own; other files it shares with the
+other host, as hosts of a cluster do. A process that waits for the end of its input holds a host:
+when the tests end it ends, and the kernel removes host and cable. Needs root, `ip`, `unshare`,
+`nsenter` and `mount`.
 """
 
 import contextlib
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from launching import LIMIT, MPI4PY, MPIEXEC, environment
-from processes import finished, started
+from launching import MPI4PY, MPIEXEC, environment
+from processes import finished, started, wait_until
 
 CABLE = "veth0"  # the name of its end in both hosts
+NAMESPACES = ["--net", "--uts", "--ipc", "--mount"]
 
-# Other than a tmpfs for all, what lies there is not seen by the other host; the folder of the test,
-# which may lie there too, is.
+# Other than a tmpfs for all, /dev/shm is not seen by the other host; the folder of the test, which
+# may lie there too, is.
 _HOLD = """
 set -e
 hostname "$1"
@@ -50,127 +48,93 @@ exec nsenter -t "$pid" --net --uts --ipc --mount sh -c "$*"
 
 
 def why_not() -> str:
-    """Say why there can be no two hosts here; nothing if there can."""
+    """Return why there can be no two hosts here; empty if there can."""
     missing = [name for name in ("ip", "unshare", "nsenter", "mount") if not shutil.which(name)]
-    if missing:
-        return f"two hosts need {', '.join(missing)}"
-    if os.geteuid() != 0:
-        return "two hosts need root"
-    tried = finished(
-        ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "type", "veth"]
-    )
+    if missing or os.geteuid() != 0:
+        return f"two hosts need {', '.join(missing) or 'root'}"
+    tried = finished(["unshare", *NAMESPACES, "ip", "link", "add", "type", "veth"])
     return f"two hosts cannot be made here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-@dataclass
-class Host:
-    """A name, and the process that holds what belongs to it."""
+class TwoHosts:
+    """Two hosts, by the processes that hold them, and the cable between them."""
 
-    name: str
-    holder: Popen[str]
+    def __init__(self, folder: Path, holders: list[int]) -> None:
+        self._folder, self._holders = folder, holders
+        one, two = map(str, holders)
+        ends = ["netns", one, "type", "veth", "peer", CABLE, "netns", two]
+        finished(["ip", "link", "add", CABLE, *ends], check=True)
+        up = f"until [ $(cat /sys/class/net/{CABLE}/operstate) = up ]; do sleep 0.02; done"
+        for k in (0, 1):
+            self._run(k, "ip", "address", "add", f"10.77.0.{k + 1}/24", "dev", CABLE)
+            self._run(k, "ip", "link", "set", CABLE, "up")
+            (folder / f"sbm{k + 1}.host").write_text(str(holders[k]))
+        for k in (0, 1):
+            self._run(k, "sh", "-c", up)
+        (folder / "agent").write_text(_AGENT)
+        (folder / "agent").chmod(0o755)
 
-    def processes(self) -> list[int]:
-        """Processes of this host, but for the one that holds it."""
-        own = os.readlink(f"/proc/{self.holder.pid}/ns/net")
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(folder / "ns" / "net") == own:
-                    found.append(int(folder.name))
-        return [pid for pid in found if pid != self.holder.pid]
+    def _run(self, host: int, *command: str) -> None:
+        finished([*self._enter(host), *command], check=True)
 
-    def kill_all(self) -> None:
-        """Kill them all."""
-        end = time.monotonic() + LIMIT
-        while (pids := self.processes()) and time.monotonic() < end:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+    def _enter(self, host: int) -> list[str]:
+        return ["nsenter", "-t", str(self._holders[host]), *NAMESPACES]
 
-    def sent(self) -> int:
-        """Bytes that have gone into the cable, with all headers."""
-        lines = Path(f"/proc/{self.holder.pid}/net/dev").read_text().splitlines()
+    def _sent(self, host: int) -> int:
+        """Return the bytes that have gone into the cable, with all headers."""
+        lines = Path(f"/proc/{self._holders[host]}/net/dev").read_text().splitlines()
         (line,) = [line for line in lines if line.strip().startswith(f"{CABLE}:")]
         return int(line.partition(":")[2].split()[8])
 
-    def wait_for_cable(self) -> None:
-        """Wait until the system says of the cable that it is connected, which takes a moment."""
-        state = f"/sys/class/net/{CABLE}/operstate"
-        self.run("sh", "-c", f"until [ $(cat {state}) = up ]; do sleep 0.02; done")
-
-    def run(self, *command: Any) -> str:
-        """Run a short command there; its output."""
-        done = finished([*self.enter(), *map(str, command)], check=True)
-        return done.stdout
-
-    def enter(self) -> list[str]:
-        """What comes before a command that is to run there."""
-        return ["nsenter", "-t", str(self.holder.pid), "--net", "--uts", "--ipc", "--mount"]
-
-
-@dataclass
-class TwoHosts:
-    """Two hosts and the cable between them."""
-
-    hosts: tuple[Host, Host]
-    agent: Path
-
     def start(self, per_host: int, *program: Any) -> AbstractContextManager[Popen[str]]:
-        """Start on the first host what is to run so often on each: ``FILE ...``, ``-m ...``."""
-        names = ",".join(host.name for host in self.hosts)
+        """Start a program several times on each host: ``FILE ...``, ``-m ...``."""
         line = [
-            *self.hosts[0].enter(), MPIEXEC, "-bind-to", "none", "-iface", CABLE,
-            "-launcher", "ssh", "-launcher-exec", self.agent,
-            "-hosts", names, "-ppn", per_host, "-n", 2 * per_host, *MPI4PY, *program,
+            *self._enter(0), MPIEXEC, "-bind-to", "none", "-iface", CABLE,
+            "-launcher", "ssh", "-launcher-exec", self._folder / "agent",
+            "-hosts", "sbm1,sbm2", "-ppn", per_host, "-n", 2 * per_host, *MPI4PY, *program,
         ]  # fmt: skip
         return started(line, stdout=PIPE, stderr=PIPE, text=True, env=environment())
 
-    def run(self, per_host: int, *program: Any) -> tuple[int, int]:
-        """Run it to its end, which is a good one; bytes that each host has sent to the other."""
-        before = [host.sent() for host in self.hosts]
+    def run(self, per_host: int, *program: Any) -> list[int]:
+        """Run it to a good end; return the bytes that each host has sent to the other."""
+        before = [self._sent(host) for host in (0, 1)]
         with self.start(per_host, *program) as running:
             _, said = running.communicate()
         assert running.returncode == 0, said
-        one, two = (host.sent() - b for host, b in zip(self.hosts, before, strict=True))
-        return one, two
+        return [self._sent(host) - before[host] for host in (0, 1)]
 
     def cut(self) -> None:
         """Pull the cable."""
-        self.hosts[0].run("ip", "link", "set", CABLE, "down")
+        self._run(0, "ip", "link", "set", CABLE, "down")
+
+    def kill(self, host: int) -> None:
+        """Kill all processes of a host but for the one that holds it."""
+        wait_until(lambda: not _kill_all(self._holders[host]))
+
+
+def _kill_all(holder: int) -> list[int]:
+    """Kill the processes of a host; return those there were."""
+    own, found = os.readlink(f"/proc/{holder}/ns/net"), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / "ns" / "net") == own and folder.name != str(holder):
+                os.kill(int(folder.name), signal.SIGKILL)
+                found.append(int(folder.name))
+    return found
 
 
 @contextlib.contextmanager
 def two_hosts(folder: Path) -> Iterator[TwoHosts]:
     """Make two hosts that see the folder, and files outside of /dev/shm; they go away after."""
+    holders: list[int] = []
     with contextlib.ExitStack() as stack:
-        hosts = tuple(stack.enter_context(_host(f"sbm{k}", folder)) for k in (1, 2))
-        one, two = (str(host.holder.pid) for host in hosts)
-        _ip("link", "add", CABLE, "netns", one, "type", "veth", "peer", CABLE, "netns", two)
-        for k, host in enumerate(hosts, 1):
-            host.run("ip", "address", "add", f"10.77.0.{k}/24", "dev", CABLE)
-            host.run("ip", "link", "set", CABLE, "up")
-            (folder / f"{host.name}.host").write_text(str(host.holder.pid))
-        for host in hosts:
-            host.wait_for_cable()
-        agent = folder / "agent"
-        agent.write_text(_AGENT)
-        agent.chmod(0o755)
-        yield TwoHosts(hosts, agent)
-
-
-@contextlib.contextmanager
-def _host(name: str, folder: Path) -> Iterator[Host]:
-    line = ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD, "sh", name, folder]
-    with started(line, stdin=PIPE, stdout=PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        host = Host(name, holder)
+        for name in ("sbm1", "sbm2"):
+            line = ["unshare", *NAMESPACES, "sh", "-c", _HOLD, "sh", name, folder]
+            holder = stack.enter_context(started(line, stdin=PIPE, stdout=PIPE, text=True))
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            holders.append(holder.pid)
         try:
-            yield host
+            yield TwoHosts(folder, holders)
         finally:
-            host.kill_all()
-
-
-def _ip(*words: str) -> None:
-    finished(["ip", *words], check=True)
+            wait_until(lambda: not any(_kill_all(holder) for holder in holders))

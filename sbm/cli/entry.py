@@ -12,7 +12,7 @@ from sbm.cli.models import export, predict, report
 from sbm.cli.output import complain, is_flushed, streams
 from sbm.cli.processes import abort, wait_for_first
 from sbm.cli.stopping import INTERRUPTED, stoppable
-from sbm.cli.stores import check, expire, info, split
+from sbm.cli.stores import check, expire, info, precompile, split
 from sbm.cli.streams import stream
 from sbm.cli.training import plan, train, tune
 from sbm.errors import SbmError, SettingsError
@@ -37,7 +37,7 @@ def cli() -> None:
 
 
 for _command in (
-    split, train, predict, stream, tune, plan, info, check, report, export, expire,
+    split, train, predict, stream, tune, plan, info, check, report, export, expire, precompile,
 ):  # fmt: skip
     cli.add_command(_command)
 

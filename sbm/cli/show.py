@@ -8,7 +8,7 @@ from sbm.settings import Settings, format_number, format_size
 
 __all__ = [
     "check", "count", "expire", "export", "info", "not_converged", "open_lines", "plan",
-    "quality", "report", "split", "stream", "train", "tune",
+    "precompile", "quality", "report", "split", "stream", "train", "tune",
 ]  # fmt: skip
 
 Report = dict[str, Any]
@@ -430,3 +430,8 @@ def _pruning(report: Report) -> Lines:
 def report(told: Report) -> Lines:
     """Where a page and a picture were written."""
     yield " and ".join(filter(None, (told["output"], told["png"])))
+
+
+def precompile(report: Report) -> Lines:
+    """Where compiled kernels are, and how many."""
+    yield f"{report['folder']}: {count(report['kernels'], 'kernel')}, {report['seconds']:.1f} s"

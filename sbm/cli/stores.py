@@ -10,8 +10,9 @@ from sbm.cli import show
 from sbm.cli.command import Command, Terminal, shared
 from sbm.cli.options import FILE, INPUT_FORMAT, NEW_FILE, ON_ERROR, THREADS
 from sbm.cli.output import complain
+from sbm.losses import LOSSES
 
-__all__ = ["check", "expire", "info", "split"]
+__all__ = ["check", "expire", "info", "precompile", "split"]
 
 
 @click.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
@@ -131,3 +132,25 @@ def check(terminal: Terminal, store: Path) -> None:
     from sbm.jobs.info import check as job
 
     terminal.answer(job(store, progress=terminal), show.check)
+
+
+@click.command(cls=Command, example="sbm precompile --loss hinge")
+@click.option(
+    "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
+    help="Loss to train with; may be repeated.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32",
+    help="Type of values in stores.  [default: float32]",
+)  # fmt: skip
+@THREADS
+@shared
+def precompile(terminal: Terminal, **options: Any) -> None:
+    """Compile the kernels of all commands now.
+
+    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 20 seconds.
+    Use it when building an image, or before a nightly job.
+    """
+    from sbm.jobs.precompile import precompile as job
+
+    terminal.answer(job(progress=terminal, **options), show.precompile)

@@ -1,20 +1,28 @@
-"""Precompile: run a command on a handful of rows, so that its kernels are compiled and kept.
+"""Precompile: run commands on a handful of rows, so that their kernels are compiled and kept.
 
-`sbm.jobs.machine.kernels` starts this in a child of the first command of its kind.
+`precompile` does it for all commands, in as many processes as there are processors;
+`sbm.jobs.machine.kernels.prepare` for one command, when it first runs.
 """
 
 import itertools
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED
+from sbm import compiled
+from sbm.errors import SbmError, SettingsError
+from sbm.jobs.machine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.jobs.machine.process import usable_threads
+from sbm.jobs.progress import Progress
 from sbm.losses import LOSSES
 from sbm.settings import Settings
 
-__all__ = ["run"]
+__all__ = ["precompile", "run"]
 
 _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
@@ -29,24 +37,106 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(command: str, value_type: str, folder: str) -> None:
-    """Precompile: run a command on a handful of rows, in the child.
+def precompile(
+    losses: Iterable[str] = (),
+    dtype: str = "float32",
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Compile the kernels of all commands ahead of their first use.
+
+    Without it each command compiles what it needs the first time it runs.
 
     Parameters
     ----------
-    command, value_type : str
+    losses : iterable of str, optional
+        Losses to train with; default: all.
+    dtype : {"float32", "float64"}, optional
+        Type of the values of stores. Values that are all 1 are included.
+    threads : int, optional
+        Number of processes that compile at a time; default: one for each core.
+    progress : Progress, optional
+
+    Returns
+    -------
+    dict
+        ``folder``, where the machine code is, ``kernels``, how many are there, and ``seconds``.
+
+    Raises
+    ------
+    SettingsError
+        A loss or dtype is unknown.
+    SbmError
+        A kernel cannot be compiled.
+    """
+    begin = time.perf_counter()
+    chosen = list(losses) or list(LOSSES)
+    if unknown := [name for name in chosen if name not in LOSSES]:
+        raise SettingsError(f"losses: {unknown[0]!r} is not one of {', '.join(LOSSES)}")
+    if dtype not in ("float32", "float64"):
+        raise SettingsError(f"dtype: {dtype!r} is not float32 or float64")
+    tasks = [
+        (commands, value_type)
+        for commands, value_type in _tasks(chosen, dtype)
+        if not all(is_ready(command, value_type) for command in commands)
+    ]
+    progress = progress or Progress()
+    progress.start("compiling", len(tasks), "steps")
+    done = 0
+    with ThreadPoolExecutor(usable_threads(threads)) as pool:
+        for problem in pool.map(lambda task: compile_ahead(*task), tasks):
+            if problem:
+                pool.shutdown(cancel_futures=True)
+                raise SbmError(f"a kernel cannot be compiled: {problem}")
+            progress.advance(done := done + 1)
+    progress.finish()
+    return {
+        "folder": str(compiled.folder()), "kernels": len(list(compiled.folder().glob("*.sbk"))),
+        "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
+    """Return commands whose kernels have much in common, and a type of values; longest first."""
+    tasks = []
+    kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
+    for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
+        commands = [kernel, kernel + WEIGHTED]
+        if kernel != "one_class":
+            commands.append(STREAM + kernel)
+        if kernel == "multiclass":
+            commands.append(CLASS_BLOCKS)
+        tasks += [(commands, dtype), (commands, "ones")]
+    return [*tasks, (["split", "names", "predict", "tune"], dtype)]
+
+
+def run(commands: Sequence[str], value_type: str, folder: str) -> None:
+    """Run commands on a handful of rows, in the child.
+
+    Parameters
+    ----------
+    commands : sequence of str
         As for `sbm.jobs.machine.kernels.prepare`.
+    value_type : str
     folder : str
         For its files; an empty one.
     """
+    for command in commands:
+        _run(command, value_type, Path(folder))
+
+
+def _run(command: str, value_type: str, folder: Path) -> None:
+    """Run one command; one on a store splits its few rows first."""
     if command == "predict":
-        return _predict(Path(folder))
+        return _predict(folder)
     if command == "names":
         return _names()
     if command.startswith(STREAM):
-        return _stream(command.removeprefix(STREAM), value_type, Path(folder))
+        return _stream(command.removeprefix(STREAM), value_type, folder)
     from sbm.jobs.split import split
     from sbm.jobs.train import train
+    from sbm.jobs.tune import tune
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
@@ -55,15 +145,17 @@ def run(command: str, value_type: str, folder: str) -> None:
         source.write_text(text, "ascii")
         split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
         split([source], store, dtype=dtype, blocks=2, force=True)
-    if command != "split":
+    if command == "tune":
+        tune(store, Path(folder, f"{command}.model"), {"rounds": 2}, Cs=[0.1, 1.0])
+    elif command != "split":
         settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(WEIGHTED)])
         if command.endswith(WEIGHTED):
             weights = Path(folder, "weights.txt")
             weights.write_text("1\n" * text.count("\n"), "ascii")
             settings = replace(settings, weights=str(weights))
         if command == CLASS_BLOCKS:
-            return _train_class_blocks(store, Path(folder, "t.model"), settings)
-        train(store, Path(folder, "t.model"), settings)
+            return _train_class_blocks(store, Path(folder, f"{command}.model"), settings)
+        train(store, Path(folder, f"{command}.model"), settings)
     return None
 
 
@@ -89,7 +181,7 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
         source.write_text(text, "ascii")
         settings = Settings(**_SETTINGS.get(kind, {}))
         options = {"learner": learner, "dtype": dtype}
-        stream(source, folder / "t.model", settings, options=options)
+        stream(source, folder / "s.model", settings, options=options)
 
 
 def _names() -> None:

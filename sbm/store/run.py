@@ -307,7 +307,8 @@ class Run:
             counts, outputs = arrays["counts"], arrays["outputs"].astype(np.int32)
             offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
             sound = bool(
-                len(counts) == len(alpha)
+                counts.ndim == outputs.ndim == 1
+                and len(counts) == len(alpha)
                 and offsets[-1] == len(outputs) == len(arrays["codes"])
                 and (counts >= 0).all()
                 and ((outputs >= 0) & (outputs < self._lists_of)).all()

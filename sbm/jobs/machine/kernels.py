@@ -17,7 +17,10 @@ from sbm.jobs.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
-__all__ = ["CLASS_BLOCKS", "STREAM", "WEIGHTED", "WITHOUT_STORE", "kernels_of", "prepare"]
+__all__ = [
+    "CLASS_BLOCKS", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready",
+    "kernels_of", "prepare",
+]  # fmt: skip
 
 CLASS_BLOCKS = "class-blocks"
 STREAM = "stream-"
@@ -34,7 +37,7 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:
-    """See to it that a command's kernels are on disk.
+    """Compile a command's kernels unless they are on disk.
 
     Parameters
     ----------
@@ -45,12 +48,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     progress : Progress
         Is told when this takes a while.
     """
-    if compiled.COMPILE_HERE in os.environ:
-        return
-    sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
-    state = compiled.fingerprint(*sources)
-    marker = f"{command}-{value_type}.{state}.ready"
-    if _is_there(marker):
+    if compiled.COMPILE_HERE in os.environ or is_ready(command, value_type):
         return
     if command not in WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
@@ -60,18 +58,35 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
             f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
             f"we cannot write to, or others can; name a folder of your own in {compiled.FOLDER}"
         )
+    if problem := compile_ahead([command], value_type):
+        progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
+
+
+def is_ready(command: str, value_type: str) -> bool:
+    """Whether a command's kernels are on disk."""
+    marker = _marker(command, value_type)
+    return any(os.path.exists(place / marker) for place in compiled.places())
+
+
+def compile_ahead(commands: Sequence[str], value_type: str) -> str:
+    """Compile the kernels of commands in a child; return what went wrong, or an empty string."""
     try:
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
-            order = (
-                f"from sbm.jobs.precompile import run; run({command!r}, {value_type!r}, {folder!a})"
+            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}"
+            problem, _ = compiled.run_compiler(
+                f"from sbm.jobs.precompile import run; run({arguments})"
             )
-            problem, _ = compiled.run_compiler(f"from sbm.jobs.precompile import run; {order}")
     except OSError as error:
         problem = str(error)
-    if problem:
-        progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
-    else:
-        compiled.keep(marker, b"")
+    if not problem:
+        for command in commands:
+            compiled.keep(_marker(command, value_type), b"")
+    return problem
+
+
+def _marker(command: str, value_type: str) -> str:
+    sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
+    return f"{command}-{value_type}.{compiled.fingerprint(*sources)}.ready"
 
 
 def _in_words(command: str) -> str:
@@ -80,7 +95,3 @@ def _in_words(command: str) -> str:
         return command
     what = "streaming" if command.startswith(STREAM) else "training"
     return f"{what} ({command.removeprefix(STREAM)})"
-
-
-def _is_there(marker: str) -> bool:
-    return any(os.path.exists(place / marker) for place in compiled.places())

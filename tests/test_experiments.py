@@ -1,0 +1,166 @@
+"""Benchmarks and experiments of scripts/: every one runs at toy size, and its facts hold."""
+
+import importlib.util
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from helpers import SCRIPTS, load_script
+from launching import environment, needs_mpi
+from processes import finished
+from threads import in_threads
+
+PEERS = ("liblinear", "sklearn", "vowpalwabbit", "matplotlib")
+MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
+needs_peers = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+
+def run_script(tmp_path, name, *arguments):
+    """Run a script with a report; return it."""
+    command = [sys.executable, SCRIPTS / f"{name}.py", *arguments, "-o", "out/report"]
+    done = finished(command, cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (tmp_path / "out" / "report.md").read_text()
+    text = (tmp_path / "out" / "report.json").read_text()
+    assert str(tmp_path) not in text
+    report = json.loads(text)
+    assert report["rows"]
+    for rows in (report["rows"], *report["tables"].values()):
+        numbers = [v for row in rows for v in row.values() if isinstance(v, float)]
+        assert all(map(math.isfinite, numbers))
+    assert all(map(math.isfinite, report["ratios"].values()))
+    return report
+
+
+# -------------------------------------------------------------------------------- benchmarks
+
+# Of each row, what must hold: the same problem is solved by all, and labels have the right sign.
+HOLDS = {
+    "text-to-gap": lambda row: 0.65 < row["test_accuracy"] < 1,
+    "one-pass": lambda row: 0.65 < row["test_accuracy"] < 1,
+    "family": lambda row: row["converged"] and row["above"] < 0.011 and row["peer_above"] < 0.1,
+    "multiclass": lambda row: row["reached"] and row["above"] < 0.01 and row["peer_above"] < 0.1,
+    "bmd": lambda row: 20 < row["accuracy_percent"] < 100,
+    "nightly": lambda row: row["ratio"] <= 0.35,
+    "stream-memory": lambda row: row["resident_MB"] < 300,
+}
+MULTICLASS = {"multiclass", "bmd", "pairs", "class-blocks", "ovr-cache", "multiclass-error"}
+WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
+
+
+@pytest.fixture(scope="module")
+def text_of(tmp_path_factory):
+    """Make a text of two classes and one of four."""
+    folder, synthetic = tmp_path_factory.mktemp("data"), load_script("make_synthetic")
+    for name, rows, *more in (("two", "12000"), ("four", "1000", "--classes", "4")):
+        size = ["--rows", rows, "--features", "5000", "--nnz", "10", "--power", "0.8"]
+        synthetic.main(["-o", str(folder / f"{name}.svm"), *size, "--noise", "0.02", *more])
+    return lambda name: folder / f"{name}.svm"
+
+
+@needs_peers
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", list(load_script("bench").BENCHMARKS))
+def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
+    data = ["--data", text_of("four" if name in MULTICLASS else "two")]
+    data = [] if name in WITHOUT_DATA else data
+    report = run_script(tmp_path, "bench", name, "--quick", "--runs", "1", *data)
+    assert report["benchmark"] == name
+    for row in report["rows"] if name in HOLDS else []:
+        assert HOLDS[name](row), row
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["bench_memory", "bench_ranks"])
+def test_rows_of_a_benchmark_are_ok(tmp_path, name):
+    assert all(row["ok"] for row in run_script(tmp_path, name, "--quick")["rows"])
+
+
+# -------------------------------------------------------------------------------- the papers
+
+
+@needs_peers
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["figure2", "figure3", "figure5", "dcd", "ww"])
+def test_paper_experiment_judges_every_claim(tmp_path, name):
+    report = run_script(tmp_path, f"paper_{name}", "--quick")
+    claims = report["tables"]["claims"]
+    known = json.loads((SCRIPTS / "results" / f"paper-{name}.json").read_text())["tables"]["claims"]
+    places = {(claim["paper"], claim["where"]) for claim in claims}
+    assert places
+    assert places <= {(claim["paper"], claim["where"]) for claim in known}
+    assert {claim["holds"] for claim in claims} <= {"yes", "no", "partly"}
+    duals = {}
+    for row in report["tables"]["curves"] if name == "figure2" else []:
+        duals.setdefault((row["data"], row["method"]), []).append(row["dual"])
+    assert all(curve == sorted(curve) for curve in duals.values())
+
+
+@needs_peers
+@pytest.mark.slow
+@pytest.mark.process
+def test_table_2_has_every_learner(tmp_path):
+    report = run_script(tmp_path, "paper_table2", "--runs", "1")
+    for classes in (2, 4):
+        rows = [row for row in report["rows"] if row["classes"] == classes]
+        assert {"BMD", "SBM-in-3", "SBM", "Reference"} <= {row["solver"] for row in rows}
+        assert all(120 / classes < row["accuracy_percent"] <= 100 for row in rows)
+
+
+def test_page_of_claims_is_that_of_the_results():
+    script, results = load_script("paper_claims"), SCRIPTS / "results"
+    assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))
+
+
+# ------------------------------------------------------------------------------- the cost model
+
+
+def test_cost_model_results_are_current(tmp_path, capsys):
+    load_script("cost_model").main(["-o", str(tmp_path / "cost-model")])
+    for ending in (".md", ".json"):
+        kept = SCRIPTS / "results" / f"cost-model{ending}"
+        assert (tmp_path / f"cost-model{ending}").read_text() == kept.read_text()
+    assert capsys.readouterr().out == (tmp_path / "cost-model.md").read_text()
+
+
+@pytest.mark.parametrize(("machines", "share", "sparse"), [
+    (2, 1.0, False), (4, 0.1, True), (2, 0.25, None), (4, 0.6, None), (4, 0.03, None),
+])  # fmt: skip
+def test_cost_model_counts_the_bytes_sent(machines, share, sparse):
+    model, n = load_script("cost_model"), 700_000  # two slices
+    terms = [np.random.default_rng([5, rank]).random(n) < share for rank in range(machines)]
+    changed, union = np.mean(terms), np.mean(np.any(terms, axis=0))
+    in_all = in_threads(machines, lambda c: c.add_up(terms[c.rank] * 1.0) or c.sent, sparse=sparse)
+    expected = {
+        False: model.dense_bytes(n, machines),
+        True: model.sparse_bytes(n, machines, changed, union),
+        None: model.chosen_bytes(n, machines, changed, union),
+    }[sparse]
+    assert in_all == pytest.approx([expected] * machines, rel=0.05)
+
+
+# -------------------------------------------------------------------------------------- usage
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+def test_script_can_be_imported(path):
+    load_script(path.stem)
+
+
+@pytest.mark.parametrize(("name", "words", "code"), [
+    ("bench", ["parse", "--data", "nowhere.svm"], 1), ("bench", ["parse", "--runs", "0"], 2),
+    ("paper_table2", ["--data", "nowhere.svm"], 2), ("paper_claims", ["nowhere.svm"], 1),
+])  # fmt: skip
+def test_wrong_use_is_refused(capsys, name, words, code):
+    try:
+        found = load_script(name).main(words)
+    except SystemExit as end:
+        found = end.code
+    assert found == code
+    assert name in capsys.readouterr().err
