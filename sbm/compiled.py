@@ -6,8 +6,8 @@ its cache takes half a second and 90 MB in every process, more than a small trai
 code is kept as one object file for each kernel and combination of argument types; llvmlite links
 it and ctypes calls it, without the interpreter's lock. numba is imported only to compile::
 
-    planes = load("sbm.store.kernels.planes")
-    used = planes.join(low_and_high, exceptions, out)  # as if planes were the module
+    rows = load("sbm.store.kernels.rows")
+    used = rows.encode_numbers(lengths, symbols, bits)  # as if rows were the module
 
 Kernels allocate nothing and raise nothing: scratch is an argument, trouble is a number returned.
 Machine code is named after the text of its kernel's file and of the files of the same folder that

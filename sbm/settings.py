@@ -20,8 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 # The keys of `sbm.solver.cache.POLICIES`: known here, so that a mistyped one is refused at once.
-POLICY_NAMES = ("gradient", "mixed", "active", "random", "none")
-SCHEDULES = ("sample", "pairs")
+POLICY_NAMES = ("gradient", "mixed", "random", "none")
 SIGMAS = ("adaptive", "safe")
 MOST_CLASS_BLOCKS = 1024
 TASKS = ("auto", "classification", "regression")
@@ -207,7 +206,7 @@ class Settings:
     time_limit : float, str or None
         Most seconds, looked at after each block.
     policy : str
-        How the cache is chosen: ``"gradient"``, ``"mixed"``, ``"active"``, ``"random"``,
+        How the cache is chosen: ``"gradient"``, ``"mixed"``, ``"random"``,
         ``"none"``.
     screen : bool
         Leave out rows that were at rest at the weights of one step ago (but every 8th pass).
@@ -225,10 +224,6 @@ class Settings:
         Also fit probabilities, on decision values of held-out rows.
     seed : int
         Of every random choice.
-    schedule : {"sample", "pairs"}
-        Of ``weston_watkins``: visit rows with all their classes, or pairs of classes in parallel.
-    caches : int
-        Of one-vs-rest: groups of classes with a cache and a thread of their own.
     sigma : float or {"adaptive", "safe"}
         Of several processes: how far each goes, σ' of CoCoA+; ``safe`` is their number, and
         ``adaptive`` what the last sums have shown to do.
@@ -271,8 +266,6 @@ class Settings:
     warm_start: str | Path | bool | None = None
     calibrate: bool = False
     seed: int = 0
-    schedule: str = "sample"
-    caches: int = 1
     sigma: float | str = "adaptive"
     sync_every: int = 1
     comm_timeout: float | str = 600.0
@@ -437,8 +430,6 @@ _RULES = {
     "warm_start": replace(_NAME, besides=(None, True)),
     "calibrate": _FLAG,
     "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
-    "schedule": _Rule(str, names=SCHEDULES),
-    "caches": _COUNT,
     "sigma": _Rule(
         float, SIGMAS, lambda x: x >= 1 and math.isfinite(x), "at least 1, adaptive or safe"
     ),

@@ -7,7 +7,6 @@ process.
 """
 
 import argparse
-import itertools
 import json
 import random
 import signal
@@ -239,41 +238,6 @@ def _damaged(array: npt.NDArray[Any], r: random.Random) -> npt.NDArray[Any]:
     return np.frombuffer(bytes(data), array.dtype)
 
 
-def _try_planes(n: int, r: random.Random, place: _Place) -> None:
-    """What version 1 wrote, also damaged."""
-    kernels = load("sbm.store.kernels.planes")
-    for _ in range(n):
-        width = r.choice((1, 2, 2, 3, 4))
-        escape = (1 << 8 * width) - 1
-        lengths = [r.randrange(9) for _ in range(r.randrange(9))]
-        gaps = [min(r.getrandbits(r.choice((3, 8, 9, 16, 20))), 2**20) for _ in range(sum(lengths))]
-        cut = [min(gap, escape) for gap in gaps]
-        planes = np.array([[gap >> 8 * b & 255 for gap in cut] for b in range(width)], np.uint8)
-        planes = planes.reshape(width, len(gaps))
-        exceptions = np.array([gap for gap in gaps if gap >= escape], np.uint32)
-        begins = np.cumsum([0, *lengths]).tolist()
-        wanted = []
-        for a, b in itertools.pairwise(begins):
-            wanted += [sum(gaps[a : k + 1]) + k - a for k in range(a, b)]
-        for k in range(4):
-            is_whole = k == 0
-            parts: list[npt.NDArray[Any]] = [planes, exceptions, np.array(lengths, np.int32)]
-            if not is_whole:
-                parts = [_damaged(part, r).reshape(part.shape) for part in parts]
-                parts[1] = parts[1][: r.randint(0, len(parts[1]))]
-            guarded = [place(part) for part in parts]
-            out = place.room(len(gaps), np.int32)
-            if width == 2:
-                used = kernels.ungap_2(*guarded, 2**30, out)
-                valid = used == len(guarded[1])
-            else:
-                valid = kernels.join(guarded[0], guarded[1], out) == len(guarded[1])
-                valid = kernels.ungap(guarded[2], 2**30, out) and valid
-            assert valid or not is_whole
-            assert not is_whole or out.tolist() == wanted
-        place.clear()
-
-
 def _try_alphas(n: int, r: random.Random, place: _Place) -> None:
     """Alphas to bytes and back, also damaged."""
     kernels = load("sbm.store.kernels.alphas")
@@ -322,8 +286,7 @@ def _try_names(n: int, r: random.Random, place: _Place) -> None:
 
 
 STORE = {
-    "ids": _try_ids, "rows": _try_rows, "planes": _try_planes, "alphas": _try_alphas,
-    "names": _try_names,
+    "ids": _try_ids, "rows": _try_rows, "alphas": _try_alphas, "names": _try_names
 }  # fmt: skip
 
 

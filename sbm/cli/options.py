@@ -9,7 +9,7 @@ import click
 from sbm.errors import SettingsError
 from sbm.interop.options import OPTIONS, read_options
 from sbm.losses import LOSSES
-from sbm.settings import POLICY_NAMES, SCHEDULES, TASKS, Settings
+from sbm.settings import POLICY_NAMES, TASKS, Settings
 
 __all__ = [
     "COST", "DISTRIBUTED", "FILE", "INPUT_FORMAT", "LIBLINEAR", "NEW_FILE", "ON_ERROR",
@@ -111,14 +111,6 @@ SETTINGS = {
     "weights": click.option(
         "--weights", type=click.Path(), metavar="FILE",
         help="A factor of C for each row, one a line.",
-    ),
-    "schedule": click.option(
-        "--schedule", type=click.Choice(SCHEDULES),
-        help="Of weston_watkins: rows with all classes, or pairs of classes.  [default: sample]",
-    ),
-    "caches": click.option(
-        "--caches", type=int, metavar="N",
-        help="Of one-vs-rest: groups of classes, each with a cache.  [default: 1]",
     ),
     "class_blocks": click.option(
         "--class-blocks", type=int, metavar="N",

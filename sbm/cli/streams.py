@@ -29,7 +29,7 @@ __all__ = ["stream"]
 
 # Settings that are of no use to a stream, or mean something else there.
 _NOT_HERE = (
-    "tol", "max_passes", "time_limit", "screen", "weights", "schedule", "caches", "liblinear_w",
+    "tol", "max_passes", "time_limit", "screen", "weights", "liblinear_w",
     "class_blocks", "rounds", "checkpoint_every",
 )  # fmt: skip
 

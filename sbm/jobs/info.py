@@ -124,7 +124,7 @@ def _run(path: Path) -> dict[str, Any]:
     return {
         "kind": "run",
         "path": str(path),
-        "finished": is_finished(committed) if "kind" in committed else bool(ends),
+        "finished": is_finished(committed) if committed else bool(ends),
         "store": committed.get("store"),
         "passes": committed.get("passes", max([record["pass"] for record in passes], default=0)),
         "certificate": committed.get("certificate"),

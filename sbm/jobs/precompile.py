@@ -32,7 +32,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of a kernel: one whose variables rest, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "crammer_singer"},
-    "pairs": {"loss": "weston_watkins", "schedule": "pairs"},
     CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
 }
 

@@ -299,7 +299,6 @@ def _add_generation(
     """Let the manifest tell of a generation that is written."""
     dealer, described = dealt.dealer, labels.describe()
     manifest["generations"].append(entry)
-    manifest["version"] = store_files.VERSION  # what was appended is of today's
     manifest["blocks"] += dealt.blocks
     manifest["rows"] += dealer.n_rows
     manifest["nnz"] += dealer.nnz

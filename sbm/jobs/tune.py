@@ -151,7 +151,6 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
         if getattr(settings, name):
             raise SettingsError(f"{name} belongs to sbm train; tune first, then train with it")
     for what, is_given in (
-        ("caches", settings.caches != 1),
         ("class_blocks", settings.class_blocks is not None),
         ("loss one_class, which has no C", settings.loss == "one_class"),
     ):

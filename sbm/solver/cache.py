@@ -235,8 +235,7 @@ class WorkingSet:
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Which rows are cached, and their variables, as arrays to keep; views."""
         n = self.n_cached
-        names = ("home", "row", "lengths", "score", "age")
-        return {name: getattr(self, name)[:n] for name in names} | self.alpha.state(n)
+        return {name: getattr(self, name)[:n] for name in _KEPT} | self.alpha.state(n)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over what `state` said; the rows themselves are brought by `refill`.
@@ -250,9 +249,8 @@ class WorkingSet:
         nnz = int(lengths.sum(dtype="int64"))
         if n > self.alpha.capacity or nnz > self.cache_nnz or lengths.min(initial=0) < 0:
             raise ValueError(f"{n} cached rows of {nnz} nonzeros")
-        for name in ("home", "row", "lengths", "score"):
+        for name in _KEPT:
             getattr(self, name)[:n] = state[name]
-        self.age[:n] = state.get("age", 0)  # older versions kept none
         self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
         self.alpha.restore(state, n)
         self.n_cached = self.n = n
@@ -286,6 +284,7 @@ class WorkingSet:
         alpha.put(self.row[mine], self.alpha.take(mine))
 
 
+_KEPT = ("home", "row", "lengths", "score", "age")  # arrays of a state
 _KEY_OF_MINUS_INF = 0x007FFFFF
 _OLDEST = 255
 
@@ -319,7 +318,6 @@ def _none(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
 
 
 # Each is given scores, a source of random numbers and the share of the rows that fits the cache.
-# Of `active` the kernel writes another score: how many variables of a row are not shrunk.
 POLICIES: dict[str, Ranking] = {
-    "gradient": _gradient, "mixed": _mixed, "active": _gradient, "random": _random, "none": _none
+    "gradient": _gradient, "mixed": _mixed, "random": _random, "none": _none
 }  # fmt: skip

@@ -108,8 +108,6 @@ class OnePass:
     seed : int
     spread : callable
         A ``map`` that may work in threads; no result depends on it.
-    tasks : int
-        How many of them.
     weighted : bool
         Whether rows have weights.
     """
@@ -125,7 +123,6 @@ class OnePass:
         policy: str,
         seed: int,
         spread: Callable[..., Iterable[Any]] = map,
-        tasks: int = 1,
         weighted: bool = False,
     ) -> None:
         self.problems = problems
@@ -136,11 +133,10 @@ class OnePass:
             if isinstance(problem, OneClass):
                 problem.total = 0.0  # rows are counted as they come
         self._weights = [GrowingWeights(size.features, p.n_outputs, p.bias > 0) for p in problems]
-        n = len(problems)
         self._solvers = [
             Solver(
                 problem, self._weights[k].values, self._working_set(k, y_dtype), rounds=rounds,
-                policy=policy, seed=seed + k, spread=spread if n == 1 else map, tasks=tasks,
+                policy=policy, seed=seed + k,
             )
             for k, problem in enumerate(problems)
         ]  # fmt: skip

@@ -19,11 +19,10 @@ from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.pairs import PairProblem, PairRounds, solve_pairs
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sbm.losses import Loss
     from sbm.solver.cache import WorkingSet
@@ -71,12 +70,6 @@ class Rounds:
         Random generator of the kernels.
     active : ndarray, shape (n,), int32
     order : ndarray, shape (at least n / chunk,), int64
-    spread : callable
-        Like ``map``: calls a function for many arguments, perhaps in threads.
-    tasks : int
-        Into how many parts it is worth dividing what can be done at the same time.
-    count_active : bool
-        Score rows of many classes by the number of their variables that are not shrunk.
     sigma : float
         1 for a solver alone; σ' where what several make of the same weights is added up.
     """
@@ -88,9 +81,6 @@ class Rounds:
     state: npt.NDArray[np.uint64]
     active: npt.NDArray[np.int32]
     order: npt.NDArray[np.int64]
-    spread: Callable[..., Iterable[Any]] = map
-    tasks: int = 1
-    count_active: bool = False
     sigma: float = 1.0
 
 
@@ -463,9 +453,6 @@ class MultiProblem:
         Value of the extra feature; 0 for none.
     first, n_outputs : int
         The classes that these weights are for: all but where one-vs-rest divides them.
-    schedule : {"sample", "pairs"}
-        What a visit solves for: all variables of a row, or (Weston-Watkins) those of one class
-        after the other, in an order that lets threads work on pairs of classes.
     """
 
     loss: Loss
@@ -474,7 +461,6 @@ class MultiProblem:
     bias: float = 0.0
     first: int = 0
     n_outputs: int = 0
-    schedule: str = "sample"
 
     listed = True
     classify = True
@@ -516,8 +502,6 @@ class MultiProblem:
             As of `Problem.solve`; visits that were cut short for want of room in the lists.
         """
         assert isinstance(work.alpha, ListPool)
-        if self.schedule == "pairs":
-            return self._solve_pairs(work, work.alpha, W, how)
         n, pool, stats = work.n, work.alpha, np.zeros(6)
         self._kernels.solve(
             work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
@@ -525,33 +509,11 @@ class MultiProblem:
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
             pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
-            how.count_active, how.state, how.active, how.order,
+            how.state, how.active, how.order,
             np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip
         return _finite(stats)
-
-    def _solve_pairs(
-        self, work: WorkingSet, pool: ListPool, W: Weights, how: Rounds
-    ) -> npt.NDArray[np.float64]:
-        """Visit pairs of classes, which needs weights by classes and all variables of a row."""
-        n = work.n
-        rows = Rows(
-            work.starts[:n], work.lengths[:n], work.arena.indices, work.arena.values, work.y[:n],
-            _first(work.weights, n),
-        )  # fmt: skip
-        beta = pool.spread(n, self.n_outputs)
-        by_class = np.ascontiguousarray(W.T)
-        problem = PairProblem(rows, beta, by_class, self.costs, self.bias)
-        pair_rounds = PairRounds(
-            how.rounds, how.state, how.inner_tol, how.block, how.sigma, spread=how.spread,
-            tasks=how.tasks,
-        )  # fmt: skip
-        totals = solve_pairs(problem, work.home[:n], work.score[:n], pair_rounds)
-        W[:] = by_class.T
-        pool.gather(beta, work.home[:n])
-        stats = [totals.gain, totals.gap, totals.visits, totals.updates, totals.rounds, 0.0]
-        return _finite(np.array(stats))
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""

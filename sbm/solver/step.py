@@ -5,7 +5,7 @@ not in memory is the caller's work.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,9 +124,6 @@ class Solver:
     policy : str
         A key of `POLICIES`.
     seed : int
-    spread, tasks : callable, int
-        A ``map`` that may work in threads, and for how many parts at a time; no result depends on
-        them.
 
     Attributes
     ----------
@@ -148,21 +145,17 @@ class Solver:
         rounds: int,
         policy: str = "gradient",
         seed: int = 0,
-        spread: Callable[..., Iterable[Any]] = map,
-        tasks: int = 1,
     ) -> None:
         self.problem = problem
         self.W = W
         self.working = working
         self.rounds = rounds
         self.sigma = 1.0
-        self._spread, self._tasks = spread, tasks
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
         if policy == "gradient" and not problem.loss.rests:
             policy = "mixed"
         self._rank = POLICIES[policy]
-        self._count_active = policy == "active"
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' generator, never 0
@@ -254,7 +247,7 @@ class Solver:
         """
         self._state[:] = state["random"]
         text = state["policy_random"].tobytes().decode("ascii")
-        self._random.bit_generator.state = json.loads(text.replace("'", '"'))  # once Python's words
+        self._random.bit_generator.state = json.loads(text)
         self.dual_sum = float(state["dual_sum"][0])
         self.problem.restore(state)
 
@@ -265,7 +258,7 @@ class Solver:
         order = self._order[: -(-n // chunk)]
         how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self._spread, self._tasks, self._count_active, self.sigma,
+            self.sigma,
         )  # fmt: skip
         stats = self.problem.solve(self.working, self.W, how)
         self.dual_sum += float(stats[0])

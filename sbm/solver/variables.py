@@ -226,31 +226,6 @@ class ListPool:
         )  # fmt: skip
         alpha.set(lists.offsets, lists.outputs, lists.values)
 
-    def spread(self, n: int, n_outputs: int) -> npt.NDArray[np.float64]:
-        """Return all variables of the first `n` rows, shape (n, n_outputs), zeros included."""
-        lists, beta = self.take(np.arange(n)), np.zeros((n, n_outputs))
-        beta[np.repeat(np.arange(n), lists.counts), lists.outputs] = lists.values
-        return beta
-
-    def gather(self, beta: npt.NDArray[np.float64], home: Int32s) -> None:
-        """Make the lists of the first rows from all their variables; undoes `spread`.
-
-        Parameters
-        ----------
-        beta : ndarray, shape (n, n_outputs), float64
-        home : ndarray, shape (n,), int32
-        """
-        n = len(beta)
-        before = self.count[:n].astype(np.int64)
-        rows, outputs = np.nonzero(beta)
-        counts = np.bincount(rows, minlength=n)
-        lists = Lists(
-            np.concatenate([[0], np.cumsum(counts)]), outputs.astype(np.int32), beta[rows, outputs]
-        )
-        self.fill(lists)
-        change = np.bincount(home, counts - before, len(self.held))
-        self.held += change.astype(np.int64)
-
     def _close_ranks(self, kept: npt.NDArray[np.int64]) -> None:
         """Move the lists of the kept rows to the front of the pool, in their order."""
         self.fill(self.take(kept))

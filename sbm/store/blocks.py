@@ -9,8 +9,7 @@ A store ``NAME.sbm/`` holds
 * ``features-0000.sba``: the feature ids in the order in which their indices were given out.
 
 The manifest has a checksum of its own, and for each block and each file of ids one that stands for
-their content. So no file can be taken for another one, of another store or of other rows. Stores of
-before have no such checksums, and nothing else is missed in them.
+their content. So no file can be taken for another one, of another store or of other rows.
 
 Each run of ``split`` or ``split --append`` adds a generation: new blocks, one index file and one
 file with the ids that were new. ``expire`` removes the block files of whole generations; their
@@ -79,9 +78,8 @@ _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; what is not touched takes no memory
 # What any store keeps to, so that a small file can say of no large memory that it is needed.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # of a chunk; one row alone may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "lengths_more", "gaps", "gaps_bits", "gaps_more", "values",
-     "labels", "codes"]
-)  # fmt: skip
+    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "labels", "codes"]
+)
 
 
 # ---------------------------------------------------------------------------------- writing
@@ -272,8 +270,8 @@ class Chunk:
     offset, size : int
         Bytes, in the block's file.
     rows, nnz : int
-    crc32 : int or None
-        Of its header; None where an older version noted none.
+    crc32 : int
+        Of its header.
     """
 
     block: int
@@ -281,7 +279,7 @@ class Chunk:
     size: int
     rows: int
     nnz: int
-    crc32: int | None = None
+    crc32: int
 
 
 class BlockStore:
@@ -370,7 +368,7 @@ class BlockStore:
     @property
     def blocks_of_generations(self) -> list[int]:
         """How many blocks each run of split brought, but for those that were expired."""
-        return [len(g.get("blocks", [])) for g in kept_generations(self.manifest)]
+        return [len(g["blocks"]) for g in kept_generations(self.manifest)]
 
     @property
     def value_type(self) -> str:
@@ -422,7 +420,7 @@ class BlockStore:
         parts: list[npt.NDArray[np.int64]] = []
         for generation in self.manifest["generations"]:
             path = self.folder / generation["features"]
-            crc32 = generation.get("features_crc32")
+            crc32 = generation["features_crc32"]
             file = container.read(path, "features", "ids".__eq__, crc32=crc32)
             new = file.arrays.get("ids", np.empty(0))
             if new.dtype != np.int64 or new.ndim != 1 or new.min(initial=0) < 0:
@@ -502,7 +500,7 @@ class BlockStore:
     ) -> tuple[dict[str, npt.NDArray[Any]], str]:
         """Arrays of a chunk as they are stored, and where that is."""
         data, where = self._read_bytes(chunk)
-        most = 16 * (chunk.rows + chunk.nnz) + 64  # of whatever codec and types
+        most = 16 * (chunk.rows + chunk.nnz) + 64  # of whatever types
         file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
         return file.arrays, where
 
@@ -582,26 +580,26 @@ def block_name_of(manifest: dict[str, Any], block: int) -> str:
 
 def _rows_of_index(
     arrays: dict[str, npt.NDArray[Any]], path: Path
-) -> Iterator[tuple[list[int], int | None]]:
-    """Yield block, offset, bytes, rows and nnz of each chunk, and its CRC-32 if there is one."""
+) -> Iterator[tuple[list[int], int]]:
+    """Yield block, offset, bytes, rows and nnz of each chunk, and its CRC-32."""
     table, crcs = arrays.get("chunks"), arrays.get("crc32")
     if (
         table is None
+        or crcs is None
         or table.dtype != np.int64
         or table.ndim != 2
         or table.shape[1] != 5
         or table.min(initial=0) < 0
-        or (crcs is not None and (crcs.dtype != np.uint32 or crcs.shape != table.shape[:1]))
+        or crcs.dtype != np.uint32
+        or crcs.shape != table.shape[:1]
     ):
         raise StoreError(f"{path} is no index; split the data again")
-    noted: Sequence[int | None] = [None] * len(table) if crcs is None else crcs.tolist()
-    return zip(table.tolist(), noted, strict=True)
+    return zip(table.tolist(), crcs.tolist(), strict=True)
 
 
 def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
     """Whether chunks are those of a block, one behind the other, and no larger than chunks are."""
     ends = itertools.accumulate((chunk.size for chunk in chunks), initial=0)
-    noted = [chunk.crc32 for chunk in chunks if chunk.crc32 is not None]
     return (
         all(chunk.offset == end for chunk, end in zip(chunks, ends, strict=False))
         and all(0 < chunk.rows <= _MOST_ROWS for chunk in chunks)
@@ -611,7 +609,7 @@ def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
             sum(getattr(chunk, name) for chunk in chunks) == entry[key]
             for name, key in (("rows", "rows"), ("nnz", "nnz"), ("size", "bytes"))
         )
-        and ("crc32" not in entry or (len(noted), _crc_of(noted)) == (len(chunks), entry["crc32"]))
+        and _crc_of([chunk.crc32 for chunk in chunks]) == entry["crc32"]
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.store import planes
 from sbm.store.buffers import Buffers
 
 __all__ = ["RAW", "decode_rows", "encode_rows"]
@@ -78,7 +77,7 @@ def decode_rows(
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> None:
-    """Undo `encode_rows`, or what version 1 wrote, into the given arrays.
+    """Undo `encode_rows`, into the given arrays.
 
     Parameters
     ----------
@@ -105,20 +104,6 @@ def decode_rows(
         raise ValueError("the values are not those of the rows")
     if stored is not None and not np.isfinite(stored).all():
         raise ValueError("a value that is not finite")
-    if "gaps_more" in arrays:
-        planes.decode_rows(arrays, n_features, lengths, indices)
-    else:
-        _decode(arrays, n_features, lengths, indices)
-    if values is not None:
-        values[:] = arrays.get("values", 1.0)
-
-
-def _decode(
-    arrays: dict[str, npt.NDArray[np.generic]],
-    n_features: int,
-    lengths: npt.NDArray[np.int32],
-    indices: npt.NDArray[np.int32],
-) -> None:
     for name, n in (("lengths", len(lengths)), ("gaps", len(indices))):
         symbols, bits = arrays[name], arrays[name + "_bits"]
         if symbols.dtype != np.uint8 or symbols.shape != (n,):
@@ -130,3 +115,5 @@ def _decode(
     ) and kernels.decode_rows(arrays["gaps"], arrays["gaps_bits"], lengths, n_features, indices)
     if not valid:
         raise ValueError("the gaps do not make rows of known features")
+    if values is not None:
+        values[:] = arrays.get("values", 1.0)

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT = "sbm-store"
-VERSION = 2  # written; 1 kept rows as planes of bytes, and is read for ever
+VERSION = 1
 MANIFEST = "manifest.json"
 # Bytes of a nonzero in memory, index included.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
@@ -83,10 +83,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise StoreError(f"{path} is not the manifest of a store")
     version = manifest.get("version")
-    if type(version) is not int or version not in (1, VERSION):
+    if type(version) is not int or version != VERSION:
         raise StoreError(
-            f"{folder} has store version {str(version)[:20]}, this program reads versions "
-            f"1 and {VERSION}; use the program that wrote it, or a newer one"
+            f"{folder} has store version {str(version)[:20]}, this program reads version "
+            f"{VERSION}; use the program that wrote it, or a newer one"
         )
     _check_names(manifest, folder)
     if not _is_sound(manifest):
@@ -118,7 +118,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_crc(value: Any) -> bool:
-    return value is None or (type(value) is int and 0 <= value < 1 << 32)
+    return type(value) is int and 0 <= value < 1 << 32
 
 
 def _are_numbers(values: Any) -> bool:
@@ -167,16 +167,16 @@ def _is_block(entry: dict[str, Any]) -> bool:
         and entry["nnz"] <= entry["bytes"] * MOST_NNZ_A_BYTE
         and isinstance(entry["file"], str)
         and _NAMES["file"].fullmatch(entry["file"]) is not None
-        and _is_crc(entry.get("crc32"))
+        and _is_crc(entry["crc32"])
     )
 
 
 def _is_generation(entry: dict[str, Any]) -> bool:
-    """Whether the entry of a generation is one; what older programs did not note may be missing."""
+    """Whether the entry of a generation is one; rows sorted by class were not dealt."""
     sources, names = entry["sources"], entry["blocks"]
     added = datetime.datetime.fromisoformat(entry["added"])
     return (
-        _is_crc(entry.get("features_crc32"))
+        _is_crc(entry["features_crc32"])
         and _is_count(entry["rows"])
         and isinstance(names, list)
         and all(isinstance(n, str) and _NAMES["file"].fullmatch(n) is not None for n in names)
@@ -185,7 +185,7 @@ def _is_generation(entry: dict[str, Any]) -> bool:
         and added.tzinfo is not None
         and isinstance(entry["options"], dict)
         and isinstance(entry.get("left_out", {}), dict)
-        and _is_deal(entry.get("deal"), entry)
+        and ("deal" not in entry or _is_deal(entry["deal"], entry))
         and ("expired" not in entry or isinstance(entry["expired"]["at"], str))
     )
 
@@ -195,10 +195,8 @@ def _is_source(source: dict[str, Any]) -> bool:
     return isinstance(source["name"], str) and all(map(_is_count, counts))
 
 
-def _is_deal(deal: Any, generation: dict[str, Any]) -> bool:
+def _is_deal(deal: dict[str, Any], generation: dict[str, Any]) -> bool:
     """Whether this can have been the deal of a generation's rows."""
-    if deal is None:
-        return True
     batches = deal["batches"]
     options = generation["options"]
     return (
@@ -227,7 +225,7 @@ def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
 def next_block(manifest: dict[str, Any]) -> int:
     """Number of the next block to be written, above those of all there ever were."""
     names = {b["file"] for b in manifest["blocks"]}
-    names.update(*(g.get("blocks", []) for g in manifest["generations"]))
+    names.update(*(g["blocks"] for g in manifest["generations"]))
     return 1 + max((_block_number(name) for name in names), default=-1)
 
 

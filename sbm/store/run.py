@@ -46,11 +46,11 @@ from sbm.store.files import (
     write_error,
     writing,
 )  # fmt: skip
-from sbm.store.records import decode_record, encode_record, parse
+from sbm.store.records import decode_record, encode_record
 
 __all__ = ["Run", "runs_here"]
 
-VERSION = 2  # written; 1 had no checksum in run.json and is read for ever
+VERSION = 1
 RECORD = "run.json"
 LOG = "log.jsonl"
 
@@ -150,7 +150,7 @@ class Run:
             run = cls._of(record, folder, *arguments, **options)
             run._committed = _files_of(record)
             run._tidy()
-            run._cut_log(record.get("log_bytes"))
+            run._cut_log(record["log_bytes"])
             yield run, record
 
     @classmethod
@@ -179,7 +179,7 @@ class Run:
         run = cls(folder, *arguments, **options)
         run._record = record
         run._files = {int(block): name for block, name in record["alphas"].items()}
-        run._crcs = dict(record.get("crc32", {}))  # an older version noted none
+        run._crcs = dict(record["crc32"])
         if any(block not in range(len(run._rows)) for block in run._files):
             raise StoreError(f"{folder / RECORD} is of other blocks; train again with --fresh")
         return run
@@ -196,11 +196,11 @@ class Run:
             elif match is not None and match["serial"]:
                 self._serial = max(self._serial, int(match["serial"]))
 
-    def _cut_log(self, size: Any) -> None:
+    def _cut_log(self, size: int) -> None:
         """Forget what was logged behind the last commit."""
         path = self.folder / LOG
         self._is_logged = True
-        if type(size) is not int or not path.is_file() or path.is_symlink():
+        if not path.is_file() or path.is_symlink():
             return
         with writing(path):
             if 0 <= size < path.stat().st_size:
@@ -243,7 +243,7 @@ class Run:
         self, name: str, kind: str, wanted: Callable[[str], bool] = lambda name: True
     ) -> container.Container:
         """Read a file of the commit, and no other one in its place."""
-        return container.read(self.folder / name, kind, wanted, crc32=self._crcs.get(name))
+        return container.read(self.folder / name, kind, wanted, crc32=self._crcs[name])
 
     def _stray_path(self, block: int) -> Path:
         return self.folder / f"stray-{block:05d}.sbt"
@@ -564,15 +564,15 @@ class Run:
         except OSError as error:
             raise read_error(path, error) from error
         try:
-            record = _decode_record(data)
+            record = decode_record("run", data)
         except ValueError as error:
             raise StoreError(
                 f"{path} is damaged ({error}); start over with --fresh, or remove {folder}"
             ) from None
-        if record.get("format") != "sbm-run" or record.get("version") not in (1, VERSION):
+        if record.get("format") != "sbm-run" or record.get("version") != VERSION:
             raise StoreError(
-                f"{path} has version {record.get('version')}, this program reads runs of versions "
-                f"1 and {VERSION}; use the program that wrote it, or a newer one"
+                f"{path} has version {record.get('version')}, this program reads runs of version "
+                f"{VERSION}; use the program that wrote it, or a newer one"
             )
         if not _is_sound(record):
             raise StoreError(f"{path} names files that a run cannot have; remove {folder}")
@@ -605,24 +605,12 @@ def runs_here(folder: Path) -> dict[int, list[Path]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def _decode_record(data: bytes) -> dict[str, Any]:
-    """Read run.json; that of version 1 has no checksum."""
-    try:
-        return decode_record("run", data)
-    except ValueError:
-        with contextlib.suppress(ValueError):
-            old = parse(data)
-            if isinstance(old, dict) and old.get("format") == "sbm-run":
-                return old
-        raise
-
-
 def _is_sound(record: dict[str, Any]) -> bool:
     """Whether the files of a commit have names of their kind, in this folder, and checksums.
 
-    So must those of the commit before, where it is kept.
+    So must those of the commit before, where it is kept; the length of the log is noted.
     """
-    alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32", {})
+    alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32")
     before = record.get("before")
     return (
         (before is None or (isinstance(before, dict) and "before" not in before))
@@ -630,9 +618,11 @@ def _is_sound(record: dict[str, Any]) -> bool:
         and isinstance(alphas, dict)
         and isinstance(crcs, dict)
         and all(type(crc) is int for crc in crcs.values())
+        and type(record.get("log_bytes")) is int
         and isinstance(state, str)
         and all(re.fullmatch(r"\d{1,9}", block) for block in alphas)
         and all(isinstance(x, str) and _NAMED.fullmatch(x) for x in [state, *alphas.values()])
+        and crcs.keys() >= {state, *alphas.values()}
     )
 
 

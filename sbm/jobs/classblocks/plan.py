@@ -18,6 +18,10 @@ from sbm.store.blocks import CHUNK_NNZ, NONZERO_BYTES, BlockStore, Chunk
 
 __all__ = ["ClassPlan", "cut_meeting", "plan_classes"]
 
+# Order of the rows by class; all variables, and their places as they turn into lists again.
+_PAIR_ROW = 64
+_PAIR_VARIABLE = 8 + 16 + 12
+
 # Encoding of rows that are sorted, and encoded variables on their way to the disk.
 ENCODING, UNWRITTEN_BYTES = 16_000_000, 4_000_000
 # While a chunk is decoded: its bytes and symbols, a nonzero.
@@ -111,8 +115,8 @@ def plan_classes(
         # A mark a row: whether it has variables that are not 0.
         "overhead": OVERHEAD + UNWRITTEN_BYTES + store.n_rows + 16 * store.n_rows // len(sizes),
     }
-    shape = Shape(n_weights, [size], listed=True, pairs=True)
-    row = 2 * BUFFER_ROW + sum(row_bytes(shape, size))
+    shape = Shape(n_weights, [size], listed=True)
+    row = 2 * BUFFER_ROW + sum(row_bytes(shape, size)) + _PAIR_ROW + size * _PAIR_VARIABLE
     rows_of_chunk = max(c.rows for chunks in store.chunks for c in chunks)
     least = max(
         CHUNK_SHARE * row,

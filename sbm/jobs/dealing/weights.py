@@ -98,8 +98,8 @@ class RowWeights:
         for generation in kept_generations(store.manifest):
             if "deal" not in generation:
                 raise StoreError(
-                    f"{store.folder} was split by an older version, which did not note where each "
-                    "row went; split the data again to use weights"
+                    f"{store.folder} does not note where each row went; make the store with sbm "
+                    "split to use weights"
                 )
             if any(name not in blocks for name in generation["blocks"]):
                 raise StoreError(f"{store.folder} has lost blocks; weights cannot be told apart")

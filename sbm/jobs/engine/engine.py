@@ -156,7 +156,7 @@ class Engine:
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         without = held_out.by_learner if held_out else [None] * n
         self.learners = [
-            Learner(k, self._solver(k, n, problem, threads), without[k])
+            Learner(k, self._solver(k, n, problem), without[k])
             for k, problem in enumerate(problems)
         ]
         self._blocks_a_stretch, self._most_stretches = self._stretches()
@@ -196,7 +196,7 @@ class Engine:
             for k, learner in enumerate(self.learners)
         }
 
-    def _solver(self, k: int, n: int, problem: AnyProblem, threads: int) -> Solver:
+    def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Make the solver of the k-th of n problems."""
         plan, settings = self.plan, self.settings
         rows = plan.cache_rows // n
@@ -210,11 +210,8 @@ class Engine:
             self._arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted
         )
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
-        # Several learners share the threads between them; one alone may use them itself.
-        spread = self.team.map if n == 1 else map
         return Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
-            spread=spread, tasks=threads,
         )  # fmt: skip
 
     @contextmanager

@@ -143,5 +143,4 @@ class Pass:
         """Undo `record`."""
         totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
         free = Counter({int(k): int(n) for k, n in record["free"].items()})
-        stretches = record.get("stretches", record["done"])  # older versions knew none but blocks
-        return cls(**{**record, "totals": totals, "free": free, "stretches": stretches})
+        return cls(**{**record, "totals": totals, "free": free})

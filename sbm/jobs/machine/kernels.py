@@ -32,7 +32,7 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
     """Name the kernels a training needs, for `prepare`; weights may come without a file."""
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
-        name = "pairs" if settings.schedule == "pairs" else "multiclass"
+        name = "multiclass"
     return name + WEIGHTED if weighted or settings.weights is not None else name
 
 

@@ -42,10 +42,6 @@ _LIST_WORK_ROW = 8 + 4 + 12 - 8
 _LIST_SPILL_ROW = 4 * 8 + 4
 _VARIABLE = 12
 _SPILL_VARIABLE = 4 * 12 + 9 + 8
-# By pairs of classes: order of the rows by class; all variables, and their places as they turn into
-# lists again.
-_PAIR_ROW = 64
-_PAIR_VARIABLE = 8 + 16 + 12
 # Variables a row that are planned for, the largest number that fits; most rows need few.
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
 # Weights of rows are dealt in batches: the order, the weights, those of each block; and their text.
@@ -66,8 +62,6 @@ class Shape:
         Columns of W, of each problem that is solved.
     listed : bool
         Whether rows have lists of variables, and not one each.
-    pairs : bool
-        Whether they are solved by pairs of classes, which needs all variables of a row.
     copies : int
         How often W is there: to screen and certify with, too.
     row_bytes : int
@@ -88,7 +82,6 @@ class Shape:
     n_weights: int
     outputs: Sequence[int] = (1,)
     listed: bool = False
-    pairs: bool = False
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
@@ -210,7 +203,6 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     most_outputs = max(shape.outputs)
     choices = sorted({min(n, most_outputs) for n in _ROW_VARIABLES}) if shape.listed else [0]
-    choices = choices[-1:] if shape.pairs else choices
     plans: list[tuple[_Facts, list[Part], int, int]] = []
     for variables in choices:  # as many as leave the blocks as large as with the fewest
         facts = _Facts(store, shape, variables)
@@ -363,8 +355,6 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
     if shape.noted_blocks:  # those of the cache, too, and both as they are and as they will be
         alpha = n * 8 + (room * _VARIABLE if shape.listed else 0)
         spill += (2 + 3 * shape.noted_blocks) * alpha
-    if shape.pairs:
-        work += _PAIR_ROW + variables * _PAIR_VARIABLE
     return work, spill
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from sbm.jobs.reporting.charts import Bar, Line, bar_chart, level_chart, line_chart, swatch
 from sbm.jobs.reporting.markup import (
@@ -32,7 +31,6 @@ _TIME_WORDS = {
     "load": "load, beside the others",
 }  # fmt: skip
 _CACHE_WORDS = {"k1": "free", "k2": "at the upper bound", "k3": "at 0"}
-_OLD_CACHE_WORDS = {"k1": "free", "k2": "at a bound"}
 _AGE_WORDS = {
     "k1": "came in this pass", "k2": "one pass before", "k3": "2 or 3 before", "k4": "4 or more"
 }  # fmt: skip
@@ -46,14 +44,14 @@ class _Axis:
     ----------
     name, title : str
     of : callable
-        Returns the value of a pass, None where it is not known.
+        Returns the value of a pass.
     units : sequence of (float, str)
         Largest value for which a unit is used, as a divisor too, and its name.
     """
 
     name: str
     title: str
-    of: Callable[[PassFigures], float | None]
+    of: Callable[[PassFigures], float]
     units: Sequence[tuple[float, str]]
 
     def unit(self, largest: float) -> tuple[float, str]:
@@ -75,18 +73,15 @@ _AXES = (
 
 def progress_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
     """Objective, gap and test figures, against each axis."""
-    axes = [
-        axis for axis in _AXES if any(axis.of(p) is not None for _, r in runs for p in r.passes)
-    ]
     buttons = "".join(
         f'<input type="radio" name="axis" id="axis-{axis.name}"{" checked" if not k else ""}>'
         f'<label for="axis-{axis.name}">{axis.title}</label>'
-        for k, axis in enumerate(axes)
+        for k, axis in enumerate(_AXES)
     )
     panels = "".join(
         f'<div class="panel {axis.name}"><h3>Against {axis.title.lower()}</h3>'
         f'<div class="charts">{_progress_charts(axis, runs)}</div></div>'
-        for axis in axes
+        for axis in _AXES
     )
     lead = (
         "Small filled markers are passes: dual values, and estimates of the gap. Large hollow ones "
@@ -94,9 +89,6 @@ def progress_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
     )
     if len({repr([r.settings.get("loss"), r.settings.get("C")]) for _, r in runs}) > 1:
         lead += " Losses or costs differ, so objectives are those of different problems."
-    missing = [r.name for _, r in runs if r.passes and r.passes[-1].bytes_read is None]
-    if missing and len(axes) == len(_AXES):
-        lead += f" The bytes of {escape(', '.join(missing))} are not in the log, which is older."
     keys = "".join(f"<li>{swatch(k)}{run_title(k, run)}</li>" for k, run in runs)
     return section(
         "progress", "How it went",
@@ -107,16 +99,14 @@ def progress_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
 
 
 def _progress_charts(axis: _Axis, runs: Sequence[tuple[int, RunFigures]]) -> str:
-    largest = max((axis.of(p) or 0.0 for _, run in runs for p in run.passes), default=0.0)
+    largest = max((axis.of(p) for _, run in runs for p in run.passes), default=0.0)
     divisor, unit = axis.unit(largest)
 
     def line(
         number: int, run: RunFigures, of: Callable[[PassFigures], float | None], style: str = "line"
     ) -> Line:
         points = [
-            (at / divisor, value)
-            for one in run.passes
-            if (at := axis.of(one)) is not None and (value := of(one)) is not None
+            (axis.of(one) / divisor, value) for one in run.passes if (value := of(one)) is not None
         ]
         letter = LETTERS[number] if len(runs) > 1 and style == "line" else ""
         return Line(number, letter, points, style)
@@ -209,8 +199,6 @@ def stream_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
             if chart:
                 unit = "%" if name == "right" else ""
                 charts.append(figure(f"{words}, by {against}", chart, unit))
-    if not charts:
-        charts = ["<p>The log is of an older version and holds no losses.</p>"]
     lead = "Every row was predicted before it was learned; these are means over all rows so far."
     return section("streams", "Streams", f'<div class="charts">{"".join(charts)}</div>', lead)
 
@@ -315,14 +303,14 @@ def time_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
 
 def cache_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
     """What cached rows are, and when they came."""
-    charts, is_old = [], any(one.zero is None for _, run in runs for one in run.passes)
+    charts = []
     for k, run in runs:
         highest = max((float(one.cached) for one in run.passes), default=0.0)
         if not highest:
             charts.append(f'<p class="none">{run_title(k, run)} had no cache.</p>')
             continue
         last = [group[-1] for group in _groups(run.passes)]
-        kinds = [Bar(f"{one.number}", _cache_parts(one, is_old), {}) for one in last]
+        kinds = [Bar(f"{one.number}", _cache_parts(one), {}) for one in last]
         ages = [Bar(f"{one.number}", _age_parts(one.ages), {}) for one in last if one.ages]
         end = last[-1]
         told = f"After the last pass {end.cached:,} rows, {end.free:,} of them free."
@@ -343,10 +331,9 @@ def cache_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
                           ages, highest),
                 "rows",
             ))  # fmt: skip
-    words = _OLD_CACHE_WORDS if is_old else _CACHE_WORDS
     return section(
         "caches", "What is in the cache",
-        f'<div class="pair"><div><h3>What rows are</h3>{legend(words)}</div>'
+        f'<div class="pair"><div><h3>What rows are</h3>{legend(_CACHE_WORDS)}</div>'
         f"<div><h3>When they came</h3>{legend(_AGE_WORDS)}</div></div>"
         f'<div class="charts">{"".join(charts)}</div>',
         "At the end of each pass. Free rows have an alpha inside its bounds: they are what the "
@@ -354,11 +341,9 @@ def cache_section(runs: Sequence[tuple[int, RunFigures]]) -> str:
     )  # fmt: skip
 
 
-def _cache_parts(one: PassFigures, is_old: bool) -> dict[str, float]:
-    bound = max(0, one.cached - one.free)
-    if is_old or one.zero is None:
-        return {"k1": one.free, "k2": bound}
-    return {"k1": one.free, "k2": max(0, bound - one.zero), "k3": min(one.zero, bound)}
+def _cache_parts(one: PassFigures) -> dict[str, float]:
+    bound, zero = max(0, one.cached - one.free), one.zero or 0
+    return {"k1": one.free, "k2": max(0, bound - zero), "k3": min(zero, bound)}
 
 
 def _age_parts(ages: Sequence[int]) -> dict[str, float]:

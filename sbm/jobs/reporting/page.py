@@ -99,8 +99,7 @@ def _summary(run: RunFigures) -> str:
         told = [f"{last.number:,} passes" if last.number != 1 else "1 pass"]
         total = run.end.get("seconds", {}).get("total", last.elapsed)
         told.append(seconds_in_words(float(total)))
-        if last.bytes_read is not None:
-            told.append(f"{format_size(last.bytes_read)} read")
+        told.append(f"{format_size(last.bytes_read)} read")
         tested = [one.accuracy for one in run.passes if one.accuracy is not None]
         if tested:
             told.append(f"test accuracy {percent(tested[-1])}")

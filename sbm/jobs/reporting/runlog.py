@@ -45,8 +45,10 @@ class PassFigures:
         ``primal``, ``dual``, ``relative_gap``.
     accuracy, mse : float or None
         Of the test text.
-    bytes_read, cached, free, zero : int or None
-        Bytes since the training began; cached rows, those that are free and those at 0.
+    bytes_read, cached, free : int
+        Bytes since the training began; cached rows, and those that are free.
+    zero : int or None
+        Cached rows at 0; None of a training with class blocks, which has no cache.
     ages : list of int
         Cached rows that came in this pass, the one before it, and so on.
     resident : int
@@ -62,7 +64,7 @@ class PassFigures:
     certificate: dict[str, float] | None
     accuracy: float | None
     mse: float | None
-    bytes_read: int | None
+    bytes_read: int
     cached: int
     free: int
     zero: int | None
@@ -351,7 +353,7 @@ def _count(record: Mapping[str, Any], name: str) -> int:
 
 
 def _maybe(record: Mapping[str, Any] | None, name: str) -> float | None:
-    """Return a number that older versions, or some trainings, do not tell."""
+    """Return a number that some lines do not tell."""
     return None if record is None or record.get(name) is None else _number(record, name)
 
 
@@ -368,13 +370,13 @@ def _pass(line: Mapping[str, Any]) -> PassFigures:
         number=_count(line, "pass"),
         rounds=_count(line, "rounds"),
         elapsed=max(0.0, _number(line, "elapsed")),
-        seconds={name: max(0.0, _maybe(seconds, name) or 0.0) for name in (*SECONDS, "load")},
+        seconds={name: max(0.0, _number(seconds, name)) for name in (*SECONDS, "load")},
         dual=_number(line, "dual"),
         estimate=_maybe(line, "estimated_relative_gap"),
         certificate=None if certificate is None else _certificate(certificate),
         accuracy=_maybe(test, "accuracy"),
         mse=_maybe(test, "mse"),
-        bytes_read=_maybe_count(line, "bytes_read"),
+        bytes_read=_count(line, "bytes_read"),
         cached=_count(line, "cached_rows"),
         free=_count(line, "cached_free"),
         zero=_maybe_count(line, "cached_zero"),

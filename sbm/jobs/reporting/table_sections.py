@@ -128,7 +128,7 @@ def _pass_row(one: PassFigures) -> list[str]:
         f"{one.number}", f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
         short(one.estimate), short(one.certified_gap), test, f"{s['solve']:.3f}",
         f"{s['wait']:.3f}", f"{s['load']:.3f}", f"{s['certify']:.3f}", f"{s['write']:.3f}",
-        "–" if one.bytes_read is None else format_size(one.bytes_read), f"{one.cached:,}",
+        format_size(one.bytes_read), f"{one.cached:,}",
         f"{one.free:,}", "–" if one.zero is None else f"{one.zero:,}", format_size(one.resident),
     ]  # fmt: skip
 

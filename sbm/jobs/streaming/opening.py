@@ -48,7 +48,7 @@ def _refuse_training(folder: Path) -> None:
         return
     with contextlib.suppress(StoreError):  # what cannot be read cannot be gone on with either
         record = Run.read(folder)
-        if record.get("kind", "stream") == "stream" or is_finished(record):
+        if record.get("kind") == "stream" or is_finished(record):
             return
         raise SettingsError(
             f"{folder} holds an unfinished training, which would be lost; give the model another "

@@ -116,8 +116,8 @@ class StreamOptions:
 
 # Settings of trainings that have no meaning for a stream.
 _FOREIGN = (
-    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate", "schedule",
-    "caches", "class_blocks",
+    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate",
+    "class_blocks",
 )  # fmt: skip
 # A stream that goes on keeps all its settings but these, and these of its options; the last ones
 # are as before unless they are given again.

@@ -285,7 +285,7 @@ class Stream:
         prepare(kernels, self._plan.value_type, self.progress)
         self.student, self._slots = make_student(
             settings, options, problems, self._plan,
-            "float64" if self._task == "regression" else "int32", self._team.map, self._threads,
+            "float64" if self._task == "regression" else "int32", self._team.map,
         )  # fmt: skip
         if state is not None and before is not None:
             self.student.restore(state, before)

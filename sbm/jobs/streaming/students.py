@@ -119,7 +119,6 @@ def make_student(
     plan: StreamPlan,
     y_dtype: str,
     spread: Callable[..., Iterable[Any]],
-    tasks: int,
 ) -> tuple[Student, list[Rows]]:
     """Set room aside, and make what learns in it; also return two rooms for blocks.
 
@@ -129,8 +128,8 @@ def make_student(
         Of the stream.
     y_dtype : str
         int32 for class codes, float64 for targets.
-    spread, tasks : callable, int
-        A ``map`` that may work in threads, and for how many parts at a time.
+    spread : callable
+        A ``map`` that may work in threads.
     """
     size = plan.size
     arena = Arena.of(caches_nnz(size, len(problems)) + 2 * size.block_nnz + SPARE, plan.value_type)
@@ -138,7 +137,7 @@ def make_student(
     if options.learner not in ONLINE:
         return OnePass(
             problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
-            seed=settings.seed, spread=spread, tasks=tasks,
+            seed=settings.seed, spread=spread,
         ), slots  # fmt: skip
     first = problems[0]
     return OnlinePass(

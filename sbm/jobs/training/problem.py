@@ -72,7 +72,7 @@ def make_problems(
     task = choose_task(settings, loss)
     if task == "classification":
         return _classify(settings, loss, rows, counts)
-    _check_options(settings, loss, 0)
+    _check_options(settings, loss)
     if settings.class_weight:
         raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
     if loss.name == "one_class":
@@ -133,13 +133,12 @@ def _classify(
             f"all rows of {rows.name} have the label {format_number(labels[0])}, "
             f"{settings.loss} needs at least two classes"
         )
-    _check_options(settings, loss, len(labels))
+    _check_options(settings, loss)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
-        problem = MultiProblem(loss, costs, settings.C, settings.bias, schedule=settings.schedule)
-        return list(problem.groups(min(settings.caches, len(labels))))
+        return [MultiProblem(loss, costs, settings.C, settings.bias)]
 
     def one(positive: int, weight: float, other: float) -> Problem:
         C = settings.C
@@ -176,24 +175,8 @@ def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
     return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
-def _check_options(settings: Settings, loss: Loss, n_labels: int) -> None:
+def _check_options(settings: Settings, loss: Loss) -> None:
     """Refuse options that mean nothing for this loss and these labels."""
-    if settings.schedule != "sample" and loss.name != "weston_watkins":
-        raise SettingsError(
-            f"schedule is {settings.schedule!r}, which belongs to weston_watkins; "
-            f"{loss.name} visits sample by sample"
-        )
-    many = loss.joint or (n_labels > 2 and loss.kind is not None)
-    if settings.policy == "active" and (not many or settings.schedule == "pairs"):
-        raise SettingsError(
-            "policy active counts the variables of a row, which takes more than two classes or "
-            "crammer_singer or weston_watkins, and schedule sample; use policy gradient"
-        )
-    if settings.caches != 1 and (loss.joint or not many):
-        raise SettingsError(
-            f"caches is {settings.caches}; only one-vs-rest, hinge or squared_hinge with more than "
-            "two labels, can have more than one"
-        )
     _check_class_blocks(settings, loss)
     _check_numbers(settings, loss)
 

@@ -84,8 +84,7 @@ class Share:
         one, classes = every[0], every
         if isinstance(one, MultiProblem) and not one.loss.joint:
             n = len(one.costs)
-            groups = min(n, settings.caches * comm.size)
-            classes = list(replace(one, first=0, n_outputs=n).groups(groups))
+            classes = list(replace(one, first=0, n_outputs=n).groups(min(n, comm.size)))
         is_whole = len(store.blocks_here) == store.n_blocks
         if any_of(comm, not is_whole)[0] or len(classes) < comm.size:
             return cls(comm, every, False)

@@ -119,7 +119,7 @@ def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None"
     generations = [
         {
             "blocks": generation["blocks"],
-            "options": generation.get("options"),
+            "options": generation["options"],
             "sources": [source["sha256"] for source in generation["sources"]],
         }
         for generation in store.manifest["generations"]
@@ -182,8 +182,9 @@ def refuse_unfinished(folder: Path) -> None:
     """
     if (folder / RECORD).exists():
         record = Run.read(folder)
-        if record.get("kind") == "stream" or ("kind" in record and not is_finished(record)):
-            what = "a stream" if record["kind"] == "stream" else "an unfinished training"
+        is_stream = record.get("kind") == "stream"
+        if is_stream or not is_finished(record):
+            what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
                 f"{folder} holds {what}, which would be lost; give the model another name with -o, "
                 "or replace it with --fresh"
@@ -226,8 +227,6 @@ def run_to_go_on_with(
             f"{folder} is of sbm stream, and would be lost; give the model another name with -o, "
             "or replace it with --fresh"
         )
-    if "kind" not in record:  # of an older version, which could not go on
-        record = {**record, "report": None}
     reason = _difference(record, mine, settings)
     if reason is None:
         return _if_there_is_more(record, settings)
@@ -247,7 +246,7 @@ def _difference(
     others = [
         f"{option_name(name)} {before.get(name)} (now {value})"
         for name, value in mine["settings"].items()
-        if name not in free and before.get(name, getattr(Settings(), name)) != value
+        if name not in free and before.get(name) != value
     ]
     if others:
         return (

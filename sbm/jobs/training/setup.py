@@ -178,16 +178,14 @@ def shape_of(
     -------
     Shape
     """
-    pairs = settings.schedule == "pairs"
-    # W, and a copy to screen and certify with. By pairs one lies by classes; of one class there are
-    # the sum of all rows and mixtures; a warm start has the earlier one.
-    copies = 3 if pairs else 5 if isinstance(problems[0], OneClass) else 2
+    # W, and a copy to screen and certify with; of one class there are the sum of all rows and
+    # mixtures; a warm start has the earlier one.
+    copies = 5 if isinstance(problems[0], OneClass) else 2
     targets = not problems[0].classify
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
-        pairs=pairs,
         copies=copies + (settings.warm_start is not None) + (processes > 1),
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),

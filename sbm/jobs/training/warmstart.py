@@ -22,7 +22,7 @@ from sbm.errors import SettingsError, StoreError
 from sbm.jobs.engine.engine import Engine, ray
 from sbm.jobs.engine.learners import Learner
 from sbm.jobs.engine.passes import Visit
-from sbm.jobs.machine.memory import MemoryPlan, Piece, cut_block
+from sbm.jobs.machine.memory import MemoryPlan, Piece
 from sbm.jobs.training.setup import run_folder
 from sbm.settings import Settings
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -49,9 +49,9 @@ def shape_record(
     }
 
 
-def _sizes(entry: dict[str, Any]) -> list[int | None]:
-    """Return what tells a block of other rows from this one; older stores know no checksum."""
-    return [*(entry[name] for name in ("rows", "nnz", "bytes")), entry.get("crc32")]
+def _sizes(entry: dict[str, Any]) -> list[int]:
+    """Return what tells a block of other rows from this one."""
+    return [entry[name] for name in ("rows", "nnz", "bytes", "crc32")]
 
 
 def last_run(model: Path) -> list[Path]:
@@ -107,10 +107,9 @@ class _EarlierRecord:
 
     settings: dict[str, Any]
     C: float | None
-    blocks: list[list[int | None]]
-    files: list[str] | None
-    parts: list[list[list[int]]] | None
-    cuts: Any
+    blocks: list[list[int]]
+    files: list[str]
+    parts: list[list[Piece]]
     outputs: list[int]
     listed: bool
 
@@ -132,12 +131,13 @@ class _EarlierRecord:
             shape, was = record["shape"], record["settings"]
             found = cls(
                 was, float(was["C"]) if was["loss"] != "one_class" else None,
-                list(shape["blocks"]), shape.get("files"), shape.get("parts"), shape.get("cuts"),
+                list(shape["blocks"]), list(shape["files"]),
+                [[Piece(*piece) for piece in part] for part in shape["parts"]],
                 list(shape["outputs"]), bool(shape["listed"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
-                f"{folder} cannot be started from ({error}); an older version wrote it"
+                f"{folder} has no alphas to start from ({error}); leave out --warm-start"
             ) from error
         if "classes" in record:
             raise StoreError(
@@ -146,13 +146,6 @@ class _EarlierRecord:
                 "--fresh, without --warm-start"
             )
         return found
-
-    def parts_in(self, store: BlockStore) -> list[list[Piece]]:
-        """Return the pieces of each part; older versions noted only into how many each was cut."""
-        if self.parts is not None:
-            return [[Piece(*piece) for piece in part] for part in self.parts]
-        parts = [cut_block(chunks, self.cuts) for chunks in store.chunks[: len(self.blocks)]]
-        return [part.pieces for part in itertools.chain(*parts)]
 
 
 @dataclass
@@ -256,7 +249,7 @@ class Earlier:
         before = _EarlierRecord.of(records[0], self.folder)
         self._refuse_others(before, settings, problems)
         self._was = self._find_blocks(before.blocks, before.files)
-        self._parts = before.parts_in(store)
+        self._parts = before.parts
         self._outputs = before.outputs
         rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
         lists_of = max(self._outputs) if before.listed else None
@@ -275,7 +268,7 @@ class Earlier:
         self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         """Notice another problem."""
-        for name in ("loss", "task", "schedule", "bias"):
+        for name in ("loss", "task", "bias"):
             was, now = before.settings.get(name), getattr(settings, name)
             if was != now:
                 raise SettingsError(
@@ -290,16 +283,11 @@ class Earlier:
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
 
-    def _find_blocks(
-        self, sizes: list[list[int | None]], files: list[str] | None
-    ) -> dict[int, int]:
+    def _find_blocks(self, sizes: list[list[int]], files: list[str]) -> dict[int, int]:
         """Return the number that each block of the store had, if the earlier training had it."""
         now = self._store.manifest["blocks"]
-        if files is None:  # an older version wrote no names; nothing was expired then
-            files = [entry["file"] for entry in now[: len(sizes)]]
         ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
-        known = [ever.get(file, [])[: len(was)] for file, was in zip(files, sizes, strict=False)]
-        if known != sizes:  # of an older version there are no checksums
+        if [ever.get(file) for file in files] != sizes:
             raise StoreError(
                 f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
                 "that were appended or expired since may differ; leave out --warm-start"

@@ -163,16 +163,6 @@ def _choose_few(own, z, new, n_outputs, kind, few):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _count_active(own, z, new, n_outputs, kind):
-    """Count the variables of a row that are not shrunk: the cache score of SBM 2011, section 3."""
-    most = _largest_loss(z, n_outputs, kind)
-    n = 0
-    for k in range(n_outputs):
-        n += _matters(k, own, z, new, most, kind)
-    return n
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
 def _largest_loss(z, n_outputs, kind):
     """What the loss of a class is compared with; of Crammer-Singer the largest one counts alone."""
     most = 0.0
@@ -195,7 +185,7 @@ def _matters(k, own, z, new, most, kind):
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds,
-    chunk, ahead, inner_tol, block, count_active, state, active, order, scratch, scratch_few,
+    chunk, ahead, inner_tol, block, state, active, order, scratch, scratch_few,
     columns, shut, shut_few, stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
@@ -238,8 +228,6 @@ def solve(
         End after a full first round whose largest violation is not above.
     block : int
         Rows with home == block count towards the gap estimate.
-    count_active : bool
-        Score rows by the number of their variables that are not shrunk.
     state : (1,) uint64, in place
         Random generator.
     active, order : (n,) int32, (at least n / chunk,) int64
@@ -311,8 +299,6 @@ def solve(
                     own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
                 )
                 score[i] = rank
-                if count_active:
-                    score[i] = _count_active(own, z, new, n_outputs, kind)
                 if len(n_few) > 0 and not in_few and r + 1 < rounds:
                     n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
                 if violation == 0.0:

@@ -1,1 +1,1 @@
-"""Compiled loops of the store: text, ids, byte planes."""
+"""Compiled loops of the store: text, ids, rows, alphas."""
