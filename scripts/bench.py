@@ -28,8 +28,6 @@ Of several classes:
 
 `multiclass`        how long to LIBLINEAR's objective, of Crammer and Singer and of one-vs-rest?
 `bmd`               what does a chosen cache give against a random one and against none (BMD)?
-`pairs`             Weston-Watkins by pairs of classes: when is it faster, what do threads give?
-`ovr-cache`         one cache for all classes of one-vs-rest, or several?
 `classes`           what do time and memory do when classes become more?
 `class-blocks`      what do processes give that divide the classes, and what do they send?
 `multiclass-error`  how good are the losses on unseen rows?
@@ -62,7 +60,7 @@ from scripts.bench_data import FEATURES, QUICK_FEATURES, hold_out, make_text
 from scripts.bench_family import bench_family
 from scripts.bench_kernel import bench_kernel
 from scripts.bench_models import bench_text_to_gap
-from scripts.bench_multiclass import bench_multiclass, bench_ovr_cache, bench_pairs
+from scripts.bench_multiclass import bench_multiclass
 from scripts.bench_nightly import bench_nightly
 from scripts.bench_options import (
     bmd_options,
@@ -80,7 +78,6 @@ from scripts.bench_options import (
     nightly_options,
     one_pass_options,
     overlap_options,
-    ovr_cache_options,
     parse_options,
     plan_options,
     rounds_option,
@@ -285,24 +282,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         {"max_passes": 2, "tol": 1e-2},
         rows=1_000_000,
         needs_test=True,
-        classes=10,
-    ),
-    "pairs": Benchmark(
-        bench_pairs,
-        "Weston-Watkins by pairs of classes",
-        (training_options, rounds_option, cache_option),
-        {"mem": "1GB"},
-        QUICK_CLASSES,
-        rows=1_000_000,
-        classes=10,
-    ),
-    "ovr-cache": Benchmark(
-        bench_ovr_cache,
-        "caches of one-vs-rest",
-        (training_options, rounds_option, cache_option, ovr_cache_options),
-        {"mem": "300MB"},
-        {**QUICK_CLASSES, "caches": [1, 2]},
-        rows=1_000_000,
         classes=10,
     ),
     "classes": Benchmark(

@@ -1,46 +1,53 @@
-"""Streams and the online learners beside them: which there are, and with which numbers."""
+"""Streams, and the online learners of the papers beside them, with their numbers."""
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.bench_data import first_bytes
-from scripts.bench_ours import stream
-from scripts.bench_tools import tell
+from scripts.bench_data import first_bytes, labels_of
+from scripts.bench_ours import remove, stream
+from scripts.bench_tools import Finished, run_process, tell
 
 __all__ = [
-    "BLOCKWISE", "ONLINE", "Learner", "choose", "learner_options", "title_of", "warm_up_streams",
+    "BLOCKWISE", "ONLINE", "Learner", "choose", "learner_options", "title_of", "warm_up_learners",
+    "warm_up_streams",
 ]  # fmt: skip
+
+_PROGRAM = Path(__file__).resolve().parent / "paper_learners.py"
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A value of ``sbm stream --learner`` with its numbers.
+    """A learner of ``paper_learners.py`` with its numbers.
 
     Attributes
     ----------
     name : str
-        Of the option.
     options : dict
-        Of the command, beside text, model and memory.
+        ``C`` or ``lambda``.
     """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def all_options(self, mem: str) -> dict[str, Any]:
-        """Those of the command."""
-        return {"learner": self.name, "mem": mem, **self.options}
+    def run(self, text: Path, model: Path, labels: Sequence[float], passes: int = 1) -> Finished:
+        """Learn a text; the report is on stdout."""
+        remove(model)
+        words = [f"--labels={','.join(map(repr, labels))}", f"--passes={passes}"]
+        words += [f"-C{v!r}" if k == "C" else f"--{k}={v!r}" for k, v in self.options.items()]
+        command = [sys.executable, str(_PROGRAM), str(text), "-o", str(model)]
+        return run_process([*command, "--learner", self.name, *words])
 
 
 # Of Chang & Roth (2011), table 2: what keeps no rows, and what learns block by block.
 ONLINE = ("perceptron", "passive_aggressive", "arow", "pegasos")
-BLOCKWISE = {
-    "bmd": {"learner": "bmd", "rounds": 10},
-    "sbm in 3": {"learner": "sbm", "rounds": 3},
-    "sbm": {"learner": "sbm", "rounds": 10},
+BLOCKWISE: dict[str, dict[str, Any]] = {
+    "bmd": {"policy": "none", "rounds": 10},
+    "sbm in 3": {"rounds": 3},
+    "sbm": {"rounds": 10},
 }
 _WITH_COST = ("passive_aggressive", "arow")
 
@@ -63,12 +70,11 @@ def learner_options(parser: argparse.ArgumentParser) -> None:
 
 def title_of(learner: Learner) -> str:
     """Its name and what was chosen for it."""
-    numbers = {k: v for k, v in learner.options.items() if k in ("C", "lambda")}
-    return ", ".join([learner.name, *(f"{k} {v:.3g}" for k, v in numbers.items())])
+    return ", ".join([learner.name, *(f"{k} {v:.3g}" for k, v in learner.options.items())])
 
 
 def choose(
-    text: Path, model: Path, mem: str, costs: list[float], C: float, rows: int
+    text: Path, model: Path, costs: list[float], C: float, labels: Sequence[float], rows: int
 ) -> list[Learner]:
     """Return the online learners with their numbers.
 
@@ -83,15 +89,16 @@ def choose(
             tried = [Learner(name, {"lambda": 1 / (C * rows)})]
         elif name in _WITH_COST:
             tried = [Learner(name, {"C": cost}) for cost in costs]
-        learners.append(max(tried, key=lambda one: _progressive(text, model, mem, one, len(tried))))
+        best = tried[0]
+        if len(tried) > 1:
+            best = max(tried, key=lambda one: _progressive(text, model, one, labels))
+        learners.append(best)
     return learners
 
 
-def _progressive(text: Path, model: Path, mem: str, learner: Learner, n_tried: int) -> float:
-    if n_tried == 1:
-        return 0.0
+def _progressive(text: Path, model: Path, learner: Learner, labels: Sequence[float]) -> float:
     tell(f"choosing C: {title_of(learner)}")
-    return float(stream(text, model, **learner.all_options(mem)).json()["accuracy"])
+    return float(learner.run(text, model, labels).json()["accuracy"])
 
 
 def warm_up_streams(text: Path, folder: Path, mem: str, options: Iterable[dict[str, Any]]) -> None:
@@ -100,3 +107,9 @@ def warm_up_streams(text: Path, folder: Path, mem: str, options: Iterable[dict[s
     part = first_bytes(text, 200_000, folder / "warm.svm")
     for some in options:
         stream(part, folder / "warm.model", **{"mem": mem, **some})
+
+
+def warm_up_learners(text: Path, folder: Path) -> None:
+    """Compile the online learners."""
+    part = first_bytes(text, 200_000, folder / "warm.svm")
+    Learner(ONLINE[0]).run(part, folder / "warm.model", sorted(set(labels_of(part).tolist())))

@@ -1,4 +1,4 @@
-"""Benchmarks of several classes: beside LIBLINEAR, by pairs of classes, caches of one-vs-rest."""
+"""Benchmark of several classes beside LIBLINEAR."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ from scripts.bench_tools import (
     tell,
 )
 
-__all__ = ["bench_multiclass", "bench_ovr_cache", "bench_pairs", "count_labels"]
+__all__ = ["bench_multiclass", "count_labels"]
 
 TOLERANCES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7)
 SOLVERS = {"crammer_singer": 4, "weston_watkins": 4, "hinge": 3}  # LIBLINEAR's -s
@@ -249,98 +249,3 @@ class _Row:
             "train": median(train_seconds), "whole_ratio": median_ratio(whole, peer),
             "peer_MB": peer_peak / 1e6, "MB": peak / 1e6, "memory_ratio": peak / peer_peak,
         }  # fmt: skip
-
-
-# ------------------------------------------------------------------------------ choices of training
-
-
-def _store(args: argparse.Namespace) -> Path:
-    tell("splitting")
-    store: Path = args.folder / "classes.sbm"
-    split(args.data, store, **splitting_options(args))
-    return store
-
-
-def _describe(done: Sequence[Finished]) -> dict[str, Any]:
-    """Cells of trainings that are the same but for the clock."""
-    reports = [run.json() for run in done]
-    facts = reports[0]
-    parts = ("load", "wait", "solve", "certify", "write")
-    return {
-        "seconds": median([run.seconds for run in done]),
-        "cpu_seconds": median([run.cpu_seconds for run in done]),
-        "passes": facts["passes"], "converged": facts["converged"],
-        "relative_gap": facts["relative_gap"],
-        **{name: median([report["seconds"][name] for report in reports]) for name in parts},
-        "visits_1e6": facts["visits"] / 1e6, "updates_1e6": facts["updates"] / 1e6,
-        "MB_read": facts["bytes_read"] / 1e6,
-        "peak_MB": median([run.peak_bytes for run in done]) / 1e6,
-    }  # fmt: skip
-
-
-def _seconds(done: Sequence[Finished]) -> list[float]:
-    return [run.seconds for run in done]
-
-
-def _solving(done: Sequence[Finished]) -> list[float]:
-    return [run.json()["seconds"]["solve"] for run in done]
-
-
-def bench_pairs(args: argparse.Namespace, report: Report) -> None:
-    """Time Weston-Watkins by rows and by pairs of classes, each on one thread and on two.
-
-    Whole processes of ``sbm train`` on one store, to the same certified gap. By rows a second
-    thread reads, decodes and screens; by pairs of classes it solves.
-    """
-    count_labels(args.data)
-    store, model = _store(args), args.folder / "pairs.model"
-    options = training_options(args, loss="weston_watkins")
-    choices = [(schedule, threads) for schedule in ("sample", "pairs") for threads in (1, 2)]
-    tasks = {}
-    for schedule, threads in choices:
-        chosen = {**options, "schedule": schedule, "threads": threads}
-        warm_training(args, store, model, **chosen)
-        tasks[f"{schedule}, {threads}"] = partial(train, store, model, codes=BUDGET, **chosen)
-    runs = alternate(tasks, args.runs)
-    for schedule, threads in choices:
-        cells = _describe(runs[f"{schedule}, {threads}"])
-        report.rows.append({"schedule": schedule, "threads": threads, **cells})
-    for what, seconds in (("seconds", _seconds), ("solve", _solving)):
-        for schedule in ("sample", "pairs"):
-            one, two = (seconds(runs[f"{schedule}, {threads}"]) for threads in (1, 2))
-            report.ratios[f"{schedule}: {what}, speed_up_of_2_threads"] = median_ratio(one, two)
-        by_pairs, by_rows = (seconds(runs[f"{name}, 2"]) for name in ("pairs", "sample"))
-        report.ratios[f"{what} with 2 threads: pairs_of_sample"] = median_ratio(by_pairs, by_rows)
-    report.notes = ["whole processes of sbm train to one certified gap; solve is a part of them"]
-
-
-def bench_ovr_cache(args: argparse.Namespace, report: Report) -> None:
-    """Time one-vs-rest with one cache for all classes, and with caches for groups of classes.
-
-    All at the same ``--mem``, on a store of the same blocks: what more caches take of the memory
-    they do not have for rows.
-    """
-    classes = count_labels(args.data)
-    store, model = _store(args), args.folder / "caches.model"
-    numbers = sorted({classes if n == "K" else min(n, classes) for n in args.caches})
-    choices = [(caches, threads) for caches in numbers for threads in (1, 2)]
-    tasks = {}
-    for caches, threads in choices:
-        options = training_options(args, loss=args.loss, caches=caches, threads=threads)
-        warm_training(args, store, model, **options)
-        tasks[f"{caches}, {threads}"] = partial(train, store, model, codes=BUDGET, **options)
-    runs = alternate(tasks, args.runs)
-    for caches, threads in choices:
-        cells = _describe(runs[f"{caches}, {threads}"])
-        report.rows.append({"caches": caches, "threads": threads, **cells})
-    for caches in numbers:
-        one, two = (runs[f"{caches}, {threads}"] for threads in (1, 2))
-        name = "K" if caches == classes else caches
-        report.ratios[f"{name} caches: speed_up_of_2_threads"] = median_ratio(
-            _seconds(one), _seconds(two)
-        )
-        if caches != numbers[0]:
-            least = runs[f"{numbers[0]}, 2"]
-            ratio = median_ratio(_seconds(two), _seconds(least))
-            report.ratios[f"{name} caches: of_{numbers[0]}_with_2_threads"] = ratio
-    report.notes = [f"--mem {args.mem} throughout; {classes} classes (K); whole processes"]

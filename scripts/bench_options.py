@@ -28,7 +28,6 @@ __all__ = [
     "nightly_options",
     "one_pass_options",
     "overlap_options",
-    "ovr_cache_options",
     "parse_options",
     "rounds_option",
     "rounds_options",
@@ -354,19 +353,6 @@ def bmd_options(parser: argparse.ArgumentParser) -> None:
 def _one_loss(parser: argparse.ArgumentParser, default: str) -> None:
     known = [*LOSSES, "squared_hinge"]
     parser.add_argument("--loss", choices=known, default=default, help="default: %(default)s")
-
-
-def ovr_cache_options(parser: argparse.ArgumentParser) -> None:
-    """Of `ovr-cache`."""
-    _one_loss(parser, "hinge")
-    parser.add_argument(
-        "--caches", type=_list_of(_number_or_k), default=[1, 2, 5, "K"], metavar="N,N,...",
-        help="of sbm train; K is one for each class",
-    )  # fmt: skip
-
-
-def _number_or_k(text: str) -> Any:
-    return text if text == "K" else _positive(int)(text)
 
 
 def classes_options(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench_data import make_text
-from scripts.bench_learners import ONLINE, choose, title_of, warm_up_streams
+from scripts.bench_data import labels_of, make_text
+from scripts.bench_learners import (
+    BLOCKWISE,
+    Learner,
+    choose,
+    title_of,
+    warm_up_learners,
+    warm_up_streams,
+)
 from scripts.bench_models import VW_NOTE, Contest, Run, describe, ratio
 from scripts.bench_ours import accuracy_of, log_of, stream_command
 from scripts.bench_tools import (
@@ -35,35 +42,43 @@ def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
 
     ``sbm stream``, ``sbm split`` and a single pass of ``sbm train`` (the certificate at its end is
     a pass of its own, and part of the time), Vowpal Wabbit's single pass, and the online learners
-    of ``sbm stream``. Accuracies are compared with that of a training to ``--tol``, which is done
-    once. Compiling, choosing C of the online learners, predicting and converting text are left out.
+    of ``paper_learners.py``. Accuracies are compared with that of a training to ``--tol``, which is
+    done once. Compiling, choosing C of the online learners, predicting and converting text are left
+    out.
     """
     contest = Contest(args)
     data, folder = args.data, args.folder
     mem = args.stream_mem or args.mem
     ours = {"mem": mem, "C": args.C, "rounds": args.stream_rounds, "cache_frac": args.cache_frac}
     if not args.quick:
-        others = [{"learner": name} for name in (*ONLINE, "bmd")]
-        warm_up_streams(data, folder, mem, [ours, *others])
+        warm_up_streams(data, folder, mem, [ours, BLOCKWISE["bmd"]])
+        warm_up_learners(data, folder)
     tell("training to convergence")
     converged = contest.run_ours(rounds="auto")
     best = accuracy_of(contest.model, args.test)
+    labels = sorted(set(labels_of(data).tolist()))
     learners = choose(
         data,
         contest.stream_model,
-        mem,
         args.learner_C,
         args.C,
+        labels,
         converged.processes[0].json()["rows"],
     )
-    streams = {"sbm stream": ours, "VW": {}, "sbm, split and train": {}}
-    streams |= {f"stream, {title_of(one)}": one.all_options(mem) for one in learners}
-    streams["stream, bmd"] = {"mem": mem, "C": args.C, "learner": "bmd"}
+
+    def run_online(learner: Learner) -> Run:
+        done = learner.run(data, contest.stream_model, labels)
+        facts = done.json()
+        return Run([done], {name: facts["seconds"][name] for name in ("load", "learn")}, facts)
+
+    bmd = {"mem": mem, "C": args.C, **BLOCKWISE["bmd"]}
     tasks: dict[str, Callable[[], Run]] = {
-        name: partial(contest.run_stream, **some) for name, some in streams.items()
+        "sbm stream": partial(contest.run_stream, **ours),
+        "VW": contest.run_vw,
+        "sbm, split and train": partial(contest.run_ours, max_passes=1),
+        **{f"online, {title_of(one)}": partial(run_online, one) for one in learners},
+        "stream, bmd": partial(contest.run_stream, **bmd),
     }
-    tasks["VW"] = contest.run_vw
-    tasks["sbm, split and train"] = partial(contest.run_ours, max_passes=1)
     right: dict[str, float] = {}
 
     def run(name: str) -> Run:
@@ -87,8 +102,8 @@ def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
                 of_converged_accuracy=share / best,
             )
         )
-    online = {name: share for name, share in right.items() if name.startswith("stream, ")}
-    without = online.pop("stream, bmd")
+    online = {name: share for name, share in right.items() if name.startswith("online, ")}
+    without = right["stream, bmd"]
     first = max(online, key=lambda name: online[name])
     stream, split, vw = (runs[name] for name in ("sbm stream", "sbm, split and train", "VW"))
     mine = right["sbm stream"]

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from scripts.bench_ours import accuracy_of, stream_command
+from scripts.bench_data import labels_of
+from scripts.bench_learners import Learner
+from scripts.bench_ours import accuracy_of
 from scripts.bench_peers import VowpalWabbit
-from scripts.bench_tools import Report, median, run_process, tell
+from scripts.bench_tools import Report, median, tell
 from scripts.paper_data import Problem, data_options, problems
 from scripts.paper_tools import (
     ROUNDING,
@@ -101,14 +103,12 @@ class Precision:
 def _pegasos(args: Namespace, problem: Problem, rows: int) -> tuple[list[Seen], float]:
     """Train by so many passes over the text; also the share of the time that is learning."""
     model, found, share = args.folder / "pegasos.model", [], 0.0
-    options = {"learner": "pegasos", "lambda": 1 / (problem.C * rows), "mem": args.mem}
-    run_process([*stream_command(problem.test, model, **options)])  # compiles
+    pegasos = Learner("pegasos", {"lambda": 1 / (problem.C * rows)})
+    labels = sorted(set(labels_of(problem.text).tolist()))
+    pegasos.run(problem.test, model, labels)  # compiles
     for passes in args.online_passes:
         tell(f"{problem.title}: Pegasos, {passes} passes")
-        command = stream_command(problem.text, model, **options)
-        at = command.index(str(problem.text))
-        command[at : at + 1] = [str(problem.text)] * passes
-        facts = run_process(command).json()["seconds"]
+        facts = pegasos.run(problem.text, model, labels, passes).json()["seconds"]
         right = accuracy_of(model, problem.test)
         found.append(Seen(passes, facts["total"], right, facts["learn"] / passes))
         share = facts["learn"] / (facts["learn"] + facts["load"])
@@ -218,7 +218,7 @@ def measure(args: Namespace, report: Report) -> list[Claim]:
         f"near it: {NEAR} points below the accuracy of the converged model",
         "seconds: from text; of ours the split, then passes over the store",
         (
-            "BM-Pegasos: sbm stream --learner pegasos, the text again and again, lambda 1/(C n); "
+            "BM-Pegasos: paper_learners.py, the text again and again, lambda 1/(C n); "
             "VW: --loss_function hinge -b 22, from text in its own format, converted before, in "
             "several passes over its own cache"
         ),

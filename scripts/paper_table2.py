@@ -7,11 +7,13 @@ Of each text, with two labels or several: every learner of the paper that is her
 (two labels only, as in the paper), and the reference, a training until it converges.
 
 `I/O`       reading and parsing the text and numbering its features, with no learner and one thread
-`predict`   the progressive validation of a stream: every row is predicted before it is learned
+`predict`   the progressive validation of a stream: every row is predicted before it is learned;
+            online learners do it as they learn
 `learning`  of the learner alone
 `total`     of the whole process; less than the sum, as text is read and parsed behind learning
 
-MIRA is here passive_aggressive (two labels: its binary form), CW its successor AROW, BM-Pegasos
+BMD is `sbm stream --policy none`; online learners are those of paper_learners.py. MIRA is
+passive_aggressive (two labels: its binary form), CW its successor AROW, BM-Pegasos
 pegasos without blocks. Accuracies are those of the test text.
 """
 
@@ -26,7 +28,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.bench_data import first_bytes, hold_out, labels_of, make_text
-from scripts.bench_learners import BLOCKWISE, Learner, choose, learner_options, warm_up_streams
+from scripts.bench_learners import (
+    BLOCKWISE,
+    Learner,
+    choose,
+    learner_options,
+    warm_up_learners,
+    warm_up_streams,
+)
 from scripts.bench_ours import BUDGET, accuracy_of, read_alone, split, stream, train
 from scripts.bench_peers import VowpalWabbit
 from scripts.bench_tools import BenchError, Finished, Report, alternate, median, tell
@@ -59,29 +68,30 @@ class _Text:
         self.args, self.data, self.test, self.folder = args, data, test, folder
         self.model = folder / "stream.model"
         labels = labels_of(data)
-        self.rows, self.classes = len(labels), len(set(labels.tolist()))
+        self.labels = sorted(set(labels.tolist()))
+        self.rows, self.classes = len(labels), len(self.labels)
         if self.classes < 2:
             raise BenchError(f"{data.name} has one label, two or more are needed")
         self.loss: str = "hinge" if self.classes == 2 else args.loss
         self.mem: str = args.mem if self.classes == 2 else args.several_mem
         self.accuracies: dict[str, float] = {}
-        self.learners: dict[str, dict[str, Any]] = {}
+        self.blockwise: dict[str, dict[str, Any]] = {}
+        self.online: dict[str, Learner] = {}
 
     def measure(self) -> list[dict[str, Any]]:
         """Run everything; return the rows of the table."""
         args, mem = self.args, self.mem
-        blockwise = {
+        self.blockwise = {
             name: {"mem": mem, "C": args.C, "loss": self.loss, **options}
             for name, options in BLOCKWISE.items()
         }
-        names = ("perceptron", "passive_aggressive", "arow", "pegasos")
-        online = [Learner(name).all_options(mem) for name in names]
         if args.data:  # times of small texts that are made mean nothing
-            warm_up_streams(self.data, self.folder, mem, [*online, *blockwise.values()])
-        chosen = choose(self.data, self.model, mem, args.learner_C, args.C, self.rows)
-        self.learners = {one.name: one.all_options(mem) for one in chosen} | blockwise
+            warm_up_streams(self.data, self.folder, mem, self.blockwise.values())
+            warm_up_learners(self.data, self.folder)
+        chosen = choose(self.data, self.model, args.learner_C, args.C, self.labels, self.rows)
+        self.online = {one.name: one for one in chosen}
         tasks: dict[str, Callable[[], Any]] = {
-            name: partial(self._run, name) for name in self.learners
+            name: partial(self._run, name) for name in (*self.online, *self.blockwise)
         }
         tasks["I/O"] = partial(read_alone, self.data)
         if self.classes == 2:
@@ -100,7 +110,10 @@ class _Text:
         return [self._beside(name, rows[name], best) for name in ORDER if name in rows]
 
     def _run(self, name: str) -> Finished:
-        done = stream(self.data, self.model, **self.learners[name])
+        if name in self.online:
+            done = self.online[name].run(self.data, self.model, self.labels)
+        else:
+            done = stream(self.data, self.model, **self.blockwise[name])
         if name not in self.accuracies:
             self.accuracies[name] = accuracy_of(self.model, self.test)
         return done
@@ -108,13 +121,17 @@ class _Text:
     def _row(self, name: str, runs: list[Finished], reading: float) -> dict[str, Any]:
         """Ours of one learner."""
         facts = [run.json()["seconds"] for run in runs] if name != "VW" else []
-        learner = self.learners.get(name, {})
+        learner = self.blockwise.get(name, {})
+        if name in self.online:
+            learner = self.online[name].options
         numbers = [f"{k} {learner[k]:.3g}" for k in ("C", "lambda", "rounds") if k in learner]
         return {
             "numbers": ", ".join(numbers),
             "IO_seconds": reading if facts else None,
             "learning_seconds": median([one["learn"] for one in facts]) if facts else None,
-            "predict_seconds": median([one["predict"] for one in facts]) if facts else None,
+            "predict_seconds": (
+                median([one["predict"] for one in facts]) if name in self.blockwise else None
+            ),
             "total_seconds": median([run.seconds for run in runs]),
             "peak_MB": median([run.peak_bytes for run in runs]) / 1e6,
             "accuracy_percent": 100 * self.accuracies[name],
@@ -264,7 +281,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Report:
         (
             "IO: reading and parsing text and numbering its features, with no learner, one thread; "
             "of the reference, sbm split to a store, a process. Learning, predict (the progressive "
-            "validation): as sbm stream reports them. Total: the process. Text is read and parsed "
+            "validation): as the learner reports them. Total: the process. Text is read and parsed "
             "behind learning, so the total is less than the sum"
         ),
         "solver: the name in the paper; here: the learner that stands for it",

@@ -3,7 +3,7 @@
     python scripts/paper_ww.py --data letter.svm --unit news20.svm -o results/paper-ww
 
 Test error and sparsity of Weston-Watkins over C by two solvers: by rows (ours, for Shark's) and by
-pairs of classes (`--schedule pairs`, the paper's); and of Crammer-Singer and one against the rest.
+pairs of classes (`--class-blocks`, the paper's); and of Crammer-Singer and one against the rest.
 Then the speed-up of several processes that divide the classes among themselves. The test half of
 ``NAME.svm`` is ``NAME.t.svm`` beside it, or a random fifth of the rows. Rows of a text given by
 `--unit` are brought to length 1 first.
@@ -32,8 +32,8 @@ from scripts.paper_training import split_seconds
 
 PAPER = "WW 2016"
 SOLVERS: dict[str, dict[str, Any]] = {
-    "WW by rows": {"loss": "weston_watkins", "schedule": "sample"},
-    "WW by pairs": {"loss": "weston_watkins", "schedule": "pairs"},
+    "WW by rows": {"loss": "weston_watkins"},
+    "WW by pairs": {"loss": "weston_watkins", "class_blocks": 1},
     "CS": {"loss": "crammer_singer"},
     "OVR": {"loss": "hinge"},
 }

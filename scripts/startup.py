@@ -43,9 +43,8 @@ COMMANDS = {
     "train --loss squared_error": f"{_TRAIN} --loss squared_error",
     "train --loss one_class": f"{_TRAIN} --loss one_class",
     "train --loss crammer_singer": f"{_TRAIN} --loss crammer_singer",
-    "train --schedule pairs": f"{_TRAIN} --loss weston_watkins --schedule pairs",
+    "train --class-blocks": f"{_TRAIN} --loss weston_watkins --class-blocks 2",
     "stream": "stream rows.svm -o s.model",
-    "stream --learner arow": "stream rows.svm -o o.model --learner arow",
     "tune": "tune rows.sbm -o t.model --C 0.1,1",
 }
 # Notes what `sbm.compiled` compiles and how long it takes, in this process and the children that

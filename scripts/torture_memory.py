@@ -231,7 +231,6 @@ _LOSSES = {
     "multi": _MANY,
     "targets": (*(n for n, loss in LOSSES.items() if "regression" in loss.tasks), "one_class"),
 }
-_LEARNERS = ("bmd", "perceptron", "passive_aggressive", "arow", "pegasos")
 _CACHES = ("0", "0.5", "auto")
 
 
@@ -283,10 +282,6 @@ def _extras(loss: str, name: str) -> Iterator[tuple[str, ...]]:
         yield ("--task", "classification")
     if DATA[name].kind != "targets" and loss in _MANY and DATA[name].classes < 100:
         yield ("--calibrate",)
-    if DATA[name].kind == "multi" and loss in ("hinge", "squared_hinge"):
-        yield ("--caches", "3")
-    if DATA[name].kind == "multi" and loss == "weston_watkins":
-        yield ("--schedule", "pairs")
 
 
 @functools.cache
@@ -309,7 +304,7 @@ def grid() -> list[tuple[str, str, tuple[str, ...]]]:
                 for frac in ("0", "0.5"):
                     cells.append(("stream", name, ("--loss", loss, "--cache-frac", frac)))
         if DATA[name].kind != "targets":
-            cells += [("stream", name, ("--learner", learner)) for learner in _LEARNERS]
+            cells.append(("stream", name, ("--policy", "none")))
     return cells
 
 
@@ -599,11 +594,9 @@ def prepare_for(case: Case) -> None:
     loss = LOSSES[options[options.index("--loss") + 1] if "--loss" in options else "hinge"]
     many = loss.joint or (data.kind == "multi" and loss.kind is not None)
     kind = "multiclass" if many else str(loss.kernel)
-    kind = "pairs" if "pairs" in options else kind
-    online = "--learner" in options and "bmd" not in options
     if case.command == "stream":
         # Before there are three classes one model is made, and another one then.
-        prepare("stream-online" if online else f"stream-{kind}", value_type, Progress())
+        prepare(f"stream-{kind}", value_type, Progress())
     else:
         prepare(kind + "-weighted" * ("WEIGHTS" in options), value_type, Progress())
         _prepare_folds(value_type)

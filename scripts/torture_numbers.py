@@ -37,7 +37,7 @@ from scripts.exact import Bounds, Certified, exact_bounds, watch_certificates
 from scripts.torture_tally import Tally
 
 __all__ = [
-    "COMMANDS", "KINDS", "ONLINE", "PROBLEMS", "Case", "draw", "large_lines", "last_of_each", "run",
+    "COMMANDS", "KINDS", "PROBLEMS", "Case", "draw", "large_lines", "last_of_each", "run",
     "run_case", "run_large",
 ]  # fmt: skip
 
@@ -150,11 +150,11 @@ KINDS: dict[str, Kind] = {
 
 # (loss, labels: 0 for targets and 1 where none matter, settings)
 PROBLEMS: list[tuple[str, int, dict[str, Any]]] = [
-    ("hinge", 2, {}), ("hinge", 3, {}), ("hinge", 3, {"caches": 3}),
+    ("hinge", 2, {}), ("hinge", 3, {}),
     ("squared_hinge", 2, {}), ("squared_hinge", 3, {}),
     ("log_loss", 2, {}), ("log_loss", 3, {}),
     ("crammer_singer", 2, {}), ("crammer_singer", 3, {}),
-    ("weston_watkins", 3, {}), ("weston_watkins", 3, {"schedule": "pairs"}),
+    ("weston_watkins", 3, {}),
     ("epsilon_insensitive", 0, {}), ("squared_epsilon_insensitive", 0, {}),
     ("squared_error", 0, {}),
     ("squared_error", 2, {"task": "classification"}),
@@ -163,10 +163,9 @@ PROBLEMS: list[tuple[str, int, dict[str, Any]]] = [
 ]  # fmt: skip
 
 COMMANDS = [
-    "train", "train", "train", "stream", "train", "train", "online", "train", "train", "train",
+    "train", "train", "train", "stream", "train", "train", "stream", "train", "train", "train",
     "tune",
 ]  # fmt: skip
-ONLINE = ["perceptron", "passive_aggressive", "arow", "pegasos", "bmd"]
 COSTS = [1e-10, 1e-5, 1.0, 1e5, 1e10]
 REFUSED_COSTS = [1e-300, 1e-50, 1e50, 1e300]
 
@@ -183,12 +182,11 @@ class Case:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
     row_weights: bool = False
-    learner: str = "sbm"
 
     def __str__(self) -> str:
         chosen = " ".join(f"{k}={v}" for k, v in self.settings.items())
         return (
-            f"seed {self.seed}, case {self.number}: {self.command} {self.learner} "
+            f"seed {self.seed}, case {self.number}: {self.command} "
             f"({self.kind}) {chosen}{' with row weights' if self.row_weights else ''}"
         )
 
@@ -219,11 +217,8 @@ def draw(seed: int, number: int) -> Case:
     if command == "tune" and loss == "one_class":  # it has no C
         command = "train"
     settings = {"loss": loss, **settings, **_options(loss, labels, random)}
-    learner = "sbm"
-    if command == "online" and labels >= 2:
-        learner = ONLINE[int(random.integers(len(ONLINE)))]
     weighted = command == "train" and random.random() < 0.2
-    return Case(seed, number, command, loss, labels, kind, settings, weighted, learner)
+    return Case(seed, number, command, loss, labels, kind, settings, weighted)
 
 
 def _options(loss: str, labels: int, random: Random) -> dict[str, Any]:
@@ -330,7 +325,6 @@ def _check_refusal(error: SbmError, case: Case) -> None:
         "needs at least two classes": len(there) < 2,
         "class_weight names label": LABELS[0] not in there,
         "needs classes": "targets" in kind and case.labels >= 2,
-        "only one-vs-rest": "caches" in case.settings and len(there) < 3,
         "one label": len(there) < 2,
         "came after two others": case.command != "train" and "class_weight" in case.settings,
     }
@@ -469,9 +463,8 @@ def _check_use(case: Case, folder: Path, model: sbm.Model) -> None:
 def _stream(case: Case, folder: Path, settings: dict[str, Any]) -> str:
     del settings["max_passes"]
     path, text = folder / "m.model", folder / "d.svm"
-    for name in ("tol", "caches", "schedule"):
-        settings.pop(name, None)
-    options = {"learner": case.learner, "dtype": KINDS[case.kind].dtype}
+    settings.pop("tol", None)
+    options = {"dtype": KINDS[case.kind].dtype}
     model, report = sbm.stream(text, path, settings, options=options)
     _check_finite(model, report)
     if report["dual"] is not None:
@@ -485,18 +478,8 @@ def _stream(case: Case, folder: Path, settings: dict[str, Any]) -> str:
     return "done"
 
 
-def _online(case: Case, folder: Path, settings: dict[str, Any]) -> str:
-    if case.learner not in ("sbm", "bmd"):
-        keep = ("mem", "C", "bias") if case.learner != "pegasos" else ("mem", "bias")
-        if case.learner == "perceptron":
-            keep = ("mem", "bias")
-        settings = {name: settings[name] for name in keep if name in settings}
-    return _stream(case, folder, {"max_passes": 0, **settings})
-
-
 def _tune(case: Case, folder: Path, settings: dict[str, Any]) -> str:
-    for name in ("C", "caches", "schedule"):
-        settings.pop(name, None)
+    settings.pop("C", None)
     sbm.split([folder / "d.svm"], folder / "d.sbm", blocks=2, dtype=KINDS[case.kind].dtype)
     costs = [1e-10, 1.0, 1e10]
     model, report = sbm.tune(folder / "d.sbm", folder / "m.model", settings, Cs=costs, folds=2)
@@ -504,7 +487,7 @@ def _tune(case: Case, folder: Path, settings: dict[str, Any]) -> str:
     return "done"
 
 
-_COMMANDS = {"train": _train, "stream": _stream, "online": _online, "tune": _tune}
+_COMMANDS = {"train": _train, "stream": _stream, "tune": _tune}
 
 
 # ------------------------------------------------------------------------------ the section
@@ -543,8 +526,6 @@ def run(
         tally.count("commands", case.command)
         tally.count("losses", f"{case.loss}, {case.labels} labels")
         tally.count("rows", case.kind)
-        if case.command == "online":
-            tally.count("learners", case.learner)
         if (number + 1) % 1000 == 0:
             tell(f"numbers: {number + 1} cases, {len(tally.failures)} failures")
     shutil.rmtree(folder / "numbers", ignore_errors=True)

@@ -159,8 +159,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "train: log_loss": _train("--loss log_loss --cache-frac 0.3 --bias 1"),
     "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
-    "train: pairs": _train("--loss weston_watkins --schedule pairs --tol 3e-2", split=_MULTI),
-    "train: one-vs-rest": _train(f"--caches 2 {_OFTEN}", split=_MULTI),
+    "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
     "train: calibrated": _train(f"--loss squared_hinge --calibrate {_OFTEN}"),
     "train: one_class": _train("--loss one_class --nu 0.3"),
     "train: auto cache": _train(f"--cache-frac auto {_OFTEN}"),
@@ -176,7 +175,6 @@ SCENARIOS: dict[str, Scenario] = {
         ),
     ),
     "stream": _stream(_STREAM),
-    "stream: arow": _stream(f"{_STREAM} --learner arow"),
     "stream: multi-class": _stream(
         "stream -q multi.svm -o m.model --mem 400MB --checkpoint-every 40rows --threads 2"
     ),

@@ -98,11 +98,11 @@ OF_ALPHA: dict[str, Callable[[Array], Array]] = {
 
 
 CASES = [
-    Case("hinge", 2), Case("hinge", 3), Case("hinge", 3, {"caches": 3}, "-caches"),
+    Case("hinge", 2), Case("hinge", 3),
     Case("squared_hinge", 2), Case("squared_hinge", 3),
     Case("log_loss", 2), Case("log_loss", 3),
     Case("crammer_singer", 2), Case("crammer_singer", 3),
-    Case("weston_watkins", 3), Case("weston_watkins", 3, {"schedule": "pairs"}, "-pairs"),
+    Case("weston_watkins", 3),
     Case("epsilon_insensitive", 0), Case("squared_epsilon_insensitive", 0),
     Case("squared_error", 0),
     Case("squared_error", 2, {"task": "classification"}),

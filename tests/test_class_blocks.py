@@ -267,7 +267,7 @@ def test_memory_plan_keeps_the_bound(stores):
 @pytest.mark.parametrize(("n", "n_parts"), [(1, 8), (2, 8), (5, 3), (7, 2), (20, 1)])
 def test_meetings_are_cut_into_fewest_pieces(stores, n, n_parts):
     plan = plan_classes(BlockStore(stores(7)), 10**9, make_schedule(2, 1), [4, 3], 10)
-    chunks = [Chunk(0, k, 1, 10, 100) for k in range(12)]
+    chunks = [Chunk(0, k, 1, 10, 100, 0) for k in range(12)]
     small = replace(plan, room=n * plan.bytes_of(chunks[:1]))
     parts = cut_meeting(small, [chunks[:8], chunks[8:]])
     assert sorted(c.offset for part in parts for c in part) == list(range(12))

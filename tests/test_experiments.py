@@ -46,7 +46,7 @@ HOLDS = {
     "nightly": lambda row: row["ratio"] <= 0.35,
     "stream-memory": lambda row: row["resident_MB"] < 300,
 }
-MULTICLASS = {"multiclass", "bmd", "pairs", "class-blocks", "ovr-cache", "multiclass-error"}
+MULTICLASS = {"multiclass", "bmd", "class-blocks", "multiclass-error"}
 WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
 
 

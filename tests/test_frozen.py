@@ -1,10 +1,12 @@
-"""Files of today's formats stay readable, and are written to the same bytes.
+"""Formats over time: files stay readable and are written to the same bytes.
 
-``frozen/now`` was made once by ``make`` below, with zstd 1.5.7. Never make it anew: a change of a
-format gets a folder of its own.
+Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made once by ``make``
+below, with zstd 1.5.7. Never make it anew: a change of a format gets a folder of its own.
 """
 
 import json
+import shutil
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from helpers import Row, slow_parse, store_rows
+from helpers import Row, store_rows
 
 import sbm
 from sbm.alphas import Dense, Lists
+from sbm.errors import StoreError
 from sbm.jobs.split import split
+from sbm.store import arrays as container
+from sbm.store.blocks import read_manifest, write_manifest
 from sbm.store.model import Model
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
-FROZEN = Path(__file__).resolve().parent / "frozen"
-NOW = FROZEN / "now"
+V1 = Path(__file__).resolve().parent / "frozen" / "v1"
 # Rows of more than 127 nonzeros and gaps of more than 127, which take bits; large ids; no features.
 FIRST: list[Row] = [
     (1.0, tuple((i * i, i / 8 + 0.125) for i in range(300))),
@@ -86,25 +91,25 @@ def test_frozen_files_are_written_again(tmp_path):
     make(tmp_path)
     for path in tmp_path.glob("*.svm"):
         path.unlink()
-    now, then = files_of(tmp_path), files_of(NOW)
+    now, then = files_of(tmp_path), files_of(V1)
     assert set(now) == set(then)
     assert [name for name in then if now[name] != then[name]] == []
 
 
 def test_frozen_store_holds_its_rows():
-    blocks = store_rows(NOW / "s.sbm")
+    blocks = store_rows(V1 / "s.sbm")
     assert Counter(row for block in blocks[:3] for row in block) == Counter(FIRST)
     assert blocks[3:] == [SECOND[0::2], SECOND[1::2]]
-    assert sbm.check(NOW / "s.sbm")["rows"] == len(FIRST) + len(SECOND)
+    assert sbm.check(V1 / "s.sbm")["rows"] == len(FIRST) + len(SECOND)
 
 
 def test_frozen_runs_and_models_hold_their_numbers():
     for name, lists_of, rows in (("dense", None, 5), ("lists", 3, 3)):
-        run, state = Run.reopen(NOW / f"{name}.run", [3, rows], lists_of)
-        assert Run.read(NOW / f"{name}.run")["passes"] == 7
+        run, state = Run.reopen(V1 / f"{name}.run", [3, rows], lists_of)
+        assert Run.read(V1 / f"{name}.run")["passes"] == 7
         assert (state["W"] == WEIGHTS).all()
         assert run.load(1).values.tolist() == FREE.tolist()
-    dense, sparse = Model.load(NOW / "dense.model"), Model.load(NOW / "sparse.model")
+    dense, sparse = Model.load(V1 / "dense.model"), Model.load(V1 / "sparse.model")
     assert dense.ids.tolist() == [7, 2**62, 3]
     assert (WEIGHTS[[0, 2, 3]] == dense.W).all()
     assert (dense.labels, dense.bias, dense.certificate) == ([-1.0, 0.5, 7.0], 2.0, {"gap": 0.25})
@@ -113,14 +118,100 @@ def test_frozen_runs_and_models_hold_their_numbers():
     assert sparse.W.tolist() == [[1.5, 0.25, 0], [0, -0.5e-300, 0], [0, 1 / 6, 0]]
 
 
-def test_files_of_older_versions_are_read():
-    old = FROZEN / "v1"
-    rows = slow_parse((old / "sample.svm").read_bytes() + (old / "odd.svm").read_bytes(), "float64")
-    for version in ("v1", "v2"):
-        assert store_rows(FROZEN / version / "double.sbm") == [rows[0][0::2], rows[0][1::2]]
-        assert sbm.check(FROZEN / version / "single.sbm")["rows"] == 44
-    ones = store_rows(FROZEN / "v1" / "ones.sbm")
-    assert store_rows(FROZEN / "v2-checksums" / "ones.sbm") == ones
-    multi = Model.load(FROZEN / "models-v1" / "multi.model")
-    assert multi.ids.tolist() == [4, 1, 9, 2**62, 5]
-    assert multi.W.tolist() == [[1, 0, -1 / 3], [0] * 3, [0] * 3, [0, 2.5, 0], [0, -0.125, 0]]
+# ---------------------------------------------------------------------------------- newer files
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["s.sbm/block-000000.sbb", "s.sbm/features-0000.sba", "dense.run/state-000002.sba",
+     "sparse.model"],
+)  # fmt: skip
+def test_newer_container_is_refused(name, tmp_path):
+    data = bytearray((V1 / name).read_bytes())
+    data[8:12] = (2).to_bytes(4, "little")
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(StoreError, match=f"{tmp_path}/x has format version 2"):
+        container.read(tmp_path / "x", "whatever it is")
+
+
+def test_newer_store_and_run_are_refused(tmp_path):
+    store, run = tmp_path / "s.sbm", tmp_path / "d.run"
+    shutil.copytree(V1 / "s.sbm", store)
+    write_manifest(store, {**read_manifest(store), "version": 2})
+    for call in (sbm.info, sbm.check, read_manifest):
+        with pytest.raises(StoreError, match=r"s\.sbm has store version 2"):
+            call(store)
+    shutil.copytree(V1 / "dense.run", run)
+    (run / "run.json").write_bytes(encode_record("run", {**Run.read(run), "version": 2}))
+    with pytest.raises(StoreError, match=r"d\.run/run\.json has version 2"):
+        sbm.info(run)
+
+
+# --------------------------------------------------------------------------------- unknown fields
+
+
+def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header of a container, and what is behind it."""
+    end = container.HEAD + int.from_bytes(data[12:16], "little")
+    return json.loads(data[container.HEAD : end]), data[end:]
+
+
+def add_fields(path: Path) -> None:
+    """Add fields to the header of a container, and mend its checksum."""
+    header, rest = header_of(path.read_bytes())
+    header["written_by"] = "sbm 9"
+    header["arrays"][0]["unit"] = ["m", 1]
+    header["meta"]["notes"] = {"a": 1}
+    header["meta"].setdefault("info", {})["mood"] = "good"
+    text = json.dumps(header).encode()
+    numbers = (1, len(text), zlib.crc32(text))
+    head = path.read_bytes()[:8] + b"".join(n.to_bytes(4, "little") for n in numbers)
+    path.write_bytes(head + text + rest)
+
+
+def test_unknown_fields_of_a_model_are_kept(tmp_path):
+    path, again, pruned = tmp_path / "m.model", tmp_path / "again.model", tmp_path / "p.sbm.model"
+    file = container.read(V1 / "dense.model", "model")
+    container.write(path, "model", {**file.arrays, "more": np.zeros((3, 3))}, file.meta)
+    add_fields(path)
+    model = sbm.Model.load(path)
+    np.testing.assert_array_equal(model.W, file.arrays["W"])
+    model.save(again)
+    sbm.export(path, pruned, format="sbm", prune=0.2)
+    for written in (again, pruned):
+        header, _ = header_of(written.read_bytes())
+        units = {entry["name"]: entry.get("unit") for entry in header["arrays"]}
+        assert units["ids"] == ["m", 1]
+        assert "more" not in units
+        assert header["written_by"] == "sbm 9"
+        assert header["meta"]["notes"] == {"a": 1}
+        assert header["meta"]["info"]["mood"] == "good"
+    assert sbm.info(pruned)["pruned"] == 0.2
+
+
+def test_unknown_fields_of_a_store_are_kept(tmp_path):
+    folder, new = tmp_path / "s.sbm", {"of a newer program": [1, {"x": None}]}
+    shutil.copytree(V1 / "s.sbm", folder)
+    for name in ("index-0000.sba", "features-0001.sba"):
+        add_fields(folder / name)
+    manifest = read_manifest(folder)
+    features = (folder / "features-0001.sba").read_bytes()
+    manifest["generations"][1]["features_crc32"] = container.header_crc(features)
+    parts = [
+        lambda m: m, lambda m: m["labels"], lambda m: m["blocks"][0],
+        lambda m: m["generations"][0], lambda m: m["generations"][0]["sources"][0],
+        lambda m: m["generations"][0]["options"],
+    ]  # fmt: skip
+    for part in parts:
+        part(manifest).update(new)
+    write_manifest(folder, manifest)
+    assert sbm.check(folder)["rows"] == len(FIRST) + len(SECOND)
+    (tmp_path / "new.svm").write_text("1 5:1\n")
+    sbm.split([tmp_path / "new.svm"], folder, append=True, threads=1)
+    sbm.expire(folder, sources=["second.svm"])
+    after = read_manifest(folder)
+    assert "expired" in after["generations"][1]
+    assert all(new.items() <= part(after).items() for part in parts)
+    assert new.items() <= sbm.info(folder)["sources"][0].items()
+    sbm.expire(folder, sources=["first.svm"])
+    assert new.items() <= read_manifest(folder)["generations"][0]["expired"]["blocks"][0].items()

@@ -22,6 +22,9 @@ from slow_parser import Row
 from sbm.errors import DataError, MemoryPlanError
 from sbm.jobs.split import split
 from sbm.store.blocks import read_manifest
+from sbm.store.inputs import InputOptions
+from sbm.store.parquet import read_parquet
+from sbm.store.text import Source
 
 Plain = tuple[float, list[tuple[int, float]]]
 NONZEROS = st.lists(
@@ -234,3 +237,15 @@ def test_pyarrow_is_asked_for_and_its_memory_planned(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"a\.parquet .*sbm\[arrow\]"):
         rows_in(path)
+
+
+def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
+    rows: list[Plain] = [(1.0, [(i, 2.0) for i in range(k)]) for k in (3, 4, 5)]
+    path = write(tmp_path / "a.parquet", rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sbm.store.pieces.PIECE", 16)  # a piece a row
+        pieces = list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))
+        assert [len(piece.y) for piece in pieces] == [1, 1, 1]
+        with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):
+            list(read_parquet(Source(str(path)), InputOptions(), largest_row=4))
+    assert len(list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))) == 1

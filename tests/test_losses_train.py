@@ -147,9 +147,6 @@ def stores(tmp_path_factory):
         (2, {"loss": "squared_error", "epsilon": 0.2}, "epsilon.*0.2.*squared_error"),
         (2, {"loss": "hinge", "nu": 0.25}, "nu.*0.25.*one_class.*hinge"),
         (2, {"loss": "one_class", "C": 2.0}, "C .*2.*one_class.*nu"),
-        (2, {"loss": "log_loss", "caches": 2}, "caches.*2"),
-        (3, {"loss": "crammer_singer", "caches": 2}, "caches.*2"),
-        (3, {"loss": "hinge", "schedule": "pairs"}, "pairs.*weston_watkins.*hinge"),
         (1, {"loss": "crammer_singer"}, r"s1\.sbm.* 4.*two classes"),
     ],
 )  # fmt: skip

@@ -46,7 +46,7 @@ def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: b
     """Return what a plan asks of a store: chunks with N rows and nonzeros each."""
     made = [
         [
-            Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0))
+            Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0), 0)
             for c in range(max(1, chunks - (b if uneven else 0)))
         ]
         for b in range(blocks)
@@ -196,7 +196,7 @@ def test_parts_are_samples_of_their_block() -> None:
 def with_nights(store: Any, nights: list[int]) -> Any:
     """Add a block of one chunk, of N rows, for each night."""
     for n in nights:
-        store.chunks.append([Chunk(len(store.chunks), 0, 1000, n, 10 * n)])
+        store.chunks.append([Chunk(len(store.chunks), 0, 1000, n, 10 * n, 0)])
         store.blocks_of_generations.append(1)
     store.n_rows += sum(nights)
     store.nnz += 10 * sum(nights)
@@ -228,7 +228,7 @@ def test_small_appended_blocks_are_loaded_together() -> None:
 def test_joined_blocks_have_no_more_nonzeros_than_a_twelfth() -> None:
     store = with_nights(store_of(1, 1, 100, 1000, "ones"), [100] * 47)
     for chunks in store.chunks[24:]:
-        chunks[0] = Chunk(chunks[0].block, 0, 1000, 100, 20_000)
+        chunks[0] = Chunk(chunks[0].block, 0, 1000, 100, 20_000, 0)
     store.nnz = sum(c.nnz for chunks in store.chunks for c in chunks)
     plan = plan_training(store, AMPLE, 0.5, Shape(1000))
     assert 20_000 < plan.part_nnz <= -(-store.nnz // 12)

@@ -204,6 +204,13 @@ def test_only_other_values_than_1_are_stored(tmp_path):
     assert report["labels"] == {"values": [0, 1], "counts": [2, 1]}  # 0 and -0 are one
 
 
+@pytest.mark.parametrize("n", [1 << 16, 1 + (1 << 16)])
+def test_codes_of_labels_have_two_bytes(tmp_path, n):
+    text = "\n".join(f"{k} 1:1" for k in range(n)).encode()
+    report = split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm", blocks=1)
+    assert (report["labels"] is None) == (n > 1 << 16)
+
+
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("coded", [300, 301])
 def test_too_many_labels_become_real_midway(tmp_path, monkeypatch, coded):
@@ -370,6 +377,7 @@ def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
         (["a.sbm"], None, {}, "no input to append to a.sbm"),
         (["a.sbm", "b.sbm", "new.svm"], None, {}, "a.sbm, b.sbm are stores"),
         (["none.sbm", "new.svm"], None, {}, "none.sbm does not exist"),
+        (["missing.svm", "a.sbm"], None, {}, "missing.svm"),
         (["new.svm"], "none.sbm", {}, "none.sbm does not exist"),
         (["b.sbm", "new.svm"], "a.sbm", {}, "b.sbm is a folder"),
         (["new.svm"], "b.sbm", {"dtype": "float32"}, "b.sbm holds float64 values"),

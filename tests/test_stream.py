@@ -52,8 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "squared_error": {"classes": 3, "loss": "squared_error", "task": "classification"},
     "regression": {"targets": True, "loss": "epsilon_insensitive", "bias": 1.0},
     "one_class": {"loss": "one_class", "nu": 0.3},
-    "bmd": {"classes": 3, "options": {"learner": "bmd"}},
-    "arow": {"classes": 4, "options": {"learner": "arow"}, "bias": 1.0},
+    "bmd": {"classes": 3, "policy": "none"},
 }
 TEXT_OF = ("classes", "targets")
 
@@ -477,7 +476,6 @@ def test_late_value_is_learned_as_it_is():
             ("class_weight", "balanced"),
         )),
         ({"class_weight": {7: 2.0}, "options": {"classes": (-1, 1)}}, "class_weight .* 7.*classes"),
-        ({"options": {"learner": "smb"}}, "'smb'.*sbm.*'sbm'"),
         ({"options": {"clases": (1, 2)}}, "'clases'.*'classes'"),
         ({"options": {"on_error": "stop"}}, "'stop'.*fail, skip"),
         ({"options": {"classes": (1, 1)}}, "classes is 1,1"),
@@ -486,7 +484,6 @@ def test_late_value_is_learned_as_it_is():
         ({"options": {"idle_timeout": "soon"}}, "'soon'"),
         ({"loss": "one_class", "bias": 1.0}, "one_class .*bias"),
         ({"loss": "epsilon_insensitive", "class_weight": {1: 2.0}}, "class_weight .*classes"),
-        ({"loss": "log_loss", "options": {"learner": "arow"}}, "log_loss.* arow"),
     ],
 )  # fmt: skip
 def test_meaningless_settings_are_refused(chosen, facts):
@@ -494,18 +491,18 @@ def test_meaningless_settings_are_refused(chosen, facts):
 
 
 def test_resumed_stream_keeps_its_settings(monkeypatch):
-    learn(write(LINES), OTHER, cache_frac=0.5, C=0.5, options={"learner": "bmd"})
+    learn(write(LINES), OTHER, cache_frac=0.5, C=0.5, policy="none")
     before = kept(OTHER)
     for given, facts in (
         ({"C": 2.0}, "C is 2.0, .* 0.5"), ({"loss": "log_loss"}, "loss is log_loss, .* hinge"),
-        ({"bias": 1.0}, "bias is 1.0"), ({"rounds": 4}, "rounds is 4, .* 10"),
-        ({"seed": 1}, "seed is 1"), ({"options": {"learner": "sbm"}}, "learner is sbm, .* bmd"),
+        ({"bias": 1.0}, "bias is 1.0"), ({"rounds": 4}, "rounds is 4, .* 3"),
+        ({"seed": 1}, "seed is 1"), ({"policy": "random"}, "policy is random, .* none"),
         ({"options": {"dtype": "float64"}}, "dtype is float64"),
         ({"options": {"classes": (1, -1)}}, r"classes is \[1.0, -1.0\]"),
     ):  # fmt: skip
         refusal(None, facts, resume=True, **given)
     assert kept(OTHER) == before
-    options = {"learner": "bmd", "on_error": "skip", "checkpoint_every": "5m"}
+    options = {"on_error": "skip", "checkpoint_every": "5m"}
     learn(None, OTHER, resume=True, C=0.5, mem="500MB", threads=1, options=options)
     Path("folder").mkdir()
     monkeypatch.chdir("folder")  # a file is known by its real path
@@ -582,11 +579,11 @@ def test_command_reports_json_and_words(run):
     assert (code, err) == (0, "")
     assert set(report) == {
         "rows", "blocks", "features", "labels", "loss", "accuracy", "dual", "visits", "updates",
-        "visits_cut_short", "text_bytes", "skipped", "problems", "open", "learner", "stopped",
+        "visits_cut_short", "text_bytes", "skipped", "problems", "open", "stopped",
         "pending", "seconds", "peak_rss_bytes", "model", "test",
     }  # fmt: skip
     assert set(report["seconds"]) == {"total", "load", "wait", "predict", "learn", "write"}
-    assert (report["rows"], report["labels"], report["learner"]) == (3000, [-1, 1], "sbm")
+    assert (report["rows"], report["labels"]) == (3000, [-1, 1])
     assert (report["open"], report["test"]["rows"]) == (["d.svm"], 3000)
     assert report["text_bytes"] == Path("d.svm").stat().st_size
     settings = Model.load("m.model").info["settings"]

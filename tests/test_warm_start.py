@@ -1,6 +1,5 @@
 """Warm starts: the same optimum from anywhere, at once if nothing changed, and refusals."""
 
-import json
 import shutil
 
 import numpy as np
@@ -203,18 +202,6 @@ def test_class_without_rows_is_kept(tmp_path):
     model, report, _ = fit(store, "b.model", **options)
     assert model.labels == sorted(LABELS)
     assert_same_optimum((model, report), fit(store, "c.model", **options_of(case))[:2])
-
-
-def test_run_of_version_1_can_be_started_from(tmp_path):
-    store = make_store(tmp_path, *HINGE.rows(), "g", blocks=4)
-    fit(store, "a.model", **options_of())
-    run = tmp_path / "a.model.run"
-    record = Run.read(run)
-    del record["shape"]["files"], record["shape"]["parts"], record["crc32"]
-    record["shape"]["cuts"] = 1
-    (run / "run.json").write_text(json.dumps({**record, "version": 1}))
-    options = options_of(warm_start=str(run))
-    assert fit(store, "b.model", **options)[1]["passes"] == 0
 
 
 # ------------------------------------------------------------------------------- less work

@@ -41,14 +41,6 @@ _NOT_HERE = (
 @click.option("--rounds", metavar="N", help="Most rounds over a working set.  [default: 3]")
 @some(without(SETTINGS, *_NOT_HERE))
 @click.option(
-    "--learner", metavar="NAME",
-    help="What learns: sbm, or to compare with, bmd (no cache), perceptron, passive_aggressive, "
-    "arow or pegasos.  [default: sbm]",
-)  # fmt: skip
-@click.option(
-    "--lambda", "decay", type=float, help="Of pegasos: strength of regularisation.  [default: 1e-4]"
-)
-@click.option(
     "--classes", metavar="L,L,...", help="All labels there may be.  [default: as they appear]"
 )
 @click.option(

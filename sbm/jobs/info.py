@@ -140,7 +140,6 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "kind": "run",
         "path": str(path),
         "finished": finished,
-        "learner": record["options"]["learner"],
         "rows": record["student"]["rows"],
         "rows_not_learned": record["left"],
         "features": record["seen"]["features"],

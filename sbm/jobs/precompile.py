@@ -4,7 +4,6 @@
 `sbm.jobs.machine.kernels.prepare` for one command, when it first runs.
 """
 
-import itertools
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -168,19 +167,16 @@ def _train_class_blocks(store: Path, model: Path, settings: Settings) -> None:
 
 def _stream(kind: str, value_type: str, folder: Path) -> None:
     from sbm.jobs.stream import stream
-    from sbm.solver.online import ONLINE
 
-    learners = list(ONLINE) if kind == "online" else ["sbm"]
     few = _TINY["ones" if value_type == "ones" else "real"]
     many = "".join(f"{k % 3}{line[2:]}\n" for k, line in enumerate(few.splitlines()))
     dtype = "float64" if value_type == "float64" else "float32"
     source = folder / "t.svm"
-    texts = (few, many) if kind in ("online", "multiclass") else (few,)
-    for text, learner in itertools.product(texts, learners):
+    texts = (few, many) if kind == "multiclass" else (few,)
+    for text in texts:
         source.write_text(text, "ascii")
         settings = Settings(**_SETTINGS.get(kind, {}))
-        options = {"learner": learner, "dtype": dtype}
-        stream(source, folder / "s.model", settings, options=options)
+        stream(source, folder / "s.model", settings, options={"dtype": dtype})
 
 
 def _names() -> None:

@@ -53,9 +53,8 @@ def stream(
         Loss, cost, memory, rounds, cache. To resume, the default is those of before; a dict gives
         some of them again, of which only ``mem`` and ``threads`` may be others.
     options : StreamOptions or dict, optional
-        ``learner``, ``decay`` (λ of pegasos), ``classes``, ``dtype``, ``on_error``,
-        ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options of `sbm stream`. To
-        resume, all but the last two are those of before.
+        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``,
+        as the options of `sbm stream`. To resume, all but the last two are those of before.
     resume : bool
         Go on with the stream that made this model.
     is_stopped : callable
@@ -68,8 +67,8 @@ def stream(
     model : Model
         As written; without a certificate, as a stream is seen once.
     report : dict
-        ``rows``, ``blocks``, ``features``, ``labels``, ``learner``, ``loss`` and ``accuracy``
-        (progressive), ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
+        ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
+        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
         ``updates``, ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``,
         ``skipped``, ``problems``, ``open`` (inputs whose last line had no line end), ``stopped``,
         ``pending`` (rows read and not learned), ``peak_rss_bytes``, ``model``.

@@ -21,7 +21,7 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.solver.step import Solver, Totals
 from sbm.solver.variables import DenseSet, ListPool
 
-__all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz", "two_codes"]
+__all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
 
 State: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -384,7 +384,7 @@ def _mirrored(part: State, problem: Problem) -> State:
     return {**part, "W": -part["W"], "alpha": alpha}
 
 
-def two_codes(positive: int) -> tuple[int, int]:
+def _two_codes(positive: int) -> tuple[int, int]:
     """Return the codes that stand for the class of w, and for that of -w, of two classes.
 
     A negative `positive` is of one class alone, code 0: the class of w is still to come.
@@ -400,7 +400,7 @@ def _one_against_rest(
     The second one is the mirror of the first. Where there was one class alone, which was the
     negative one of its problem, the mirror is its problem against the rest.
     """
-    own, other = two_codes(positive)
+    own, other = _two_codes(positive)
     multi = problems[0]
     if isinstance(multi, Problem):
         states: list[State | None] = [None] * len(problems)

@@ -205,7 +205,7 @@ class Incremental:
     def _size(self, value_type: str) -> Size:
         """Return sizes for blocks of the largest batch so far, or what there is memory for."""
         settings, needs = self.settings, self._needs
-        shape = shape_of_student(self._problems(), _OPTIONS)
+        shape = shape_of_student(self._problems())
         dtype = "float64" if value_type == "float64" else "float32"
         most = plan_stream(
             settings.mem_bytes, float(settings.cache_frac), shape, needs, dtype, "partial_fit"
@@ -219,7 +219,7 @@ class Incremental:
         )  # fmt: skip
 
     def _problems(self) -> list[AnyProblem]:
-        return problems_of(self.settings, _OPTIONS, self.labels)
+        return problems_of(self.settings, self.labels)
 
     def _make_desk(self, plan: _DeskPlan) -> _Desk:
         """Set room aside, and let what learns in it go on where the one before was."""
@@ -262,7 +262,7 @@ class Incremental:
             "updates": self._totals.updates,
             "rows": self.n_rows,
             "sources": [],
-            "stream": {"learner": _OPTIONS.learner, "blocks": self._n_blocks, "dual": student.dual},
+            "stream": {"blocks": self._n_blocks, "dual": student.dual},
         }
         labels = model_labels(problems[0], Seen(self.n_rows, self.labels))
         ids = np.arange(self.n_features, dtype=np.int64)

@@ -9,15 +9,10 @@ from typing import Any
 from sbm.errors import SettingsError
 from sbm.jobs.machine.memory import BASE_FRAC
 from sbm.settings import Settings, format_number, nearest, parse_duration
-from sbm.solver.online import ONLINE
 
-__all__ = ["FREE", "KEPT", "LEARNERS", "StreamOptions", "check_settings", "merge"]
+__all__ = ["FREE", "KEPT", "StreamOptions", "check_settings", "merge"]
 
-ROUNDS, BMD_ROUNDS = 3, 10  # of the paper's SBM-in-3 and BMD
-
-# Every name that `--learner` knows: selective block minimization, the same without a cache, and the
-# online learners.
-LEARNERS = ("sbm", "bmd", *ONLINE)
+ROUNDS = 3  # of the paper's SBM-in-3
 
 
 @dataclass(frozen=True)
@@ -26,10 +21,6 @@ class StreamOptions:
 
     Attributes
     ----------
-    learner : str
-        One of `LEARNERS`.
-    decay : float
-        λ of pegasos.
     classes : tuple of float, optional
         All labels there may be; default: they are learned as they come.
     dtype : {"float32", "float64"}
@@ -44,8 +35,6 @@ class StreamOptions:
         Seconds without text that are the end.
     """
 
-    learner: str = "sbm"
-    decay: float = 1e-4
     classes: tuple[float, ...] | None = None
     dtype: str = "float32"
     on_error: str = "fail"
@@ -55,8 +44,7 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         for name, known in (
-            ("learner", LEARNERS), ("dtype", ("float32", "float64")),
-            ("on_error", ("fail", "skip")),
+            ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
         ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:
@@ -122,7 +110,7 @@ _FOREIGN = (
 # A stream that goes on keeps all its settings but these, and these of its options; the last ones
 # are as before unless they are given again.
 FREE = ("mem", "threads")
-KEPT = ("learner", "decay", "classes", "dtype")
+KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 
 
@@ -136,9 +124,8 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
     """
     for name in kept:
         if name in now and now[name] != before[name]:
-            word = "lambda" if name == "decay" else name
             raise SettingsError(
-                f"{word} is {now[name]}, but the stream began with {before[name]} and keeps it; "
+                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
                 "leave it out, or begin anew without --resume"
             )
     return {**before, **now}
@@ -162,15 +149,8 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
             )
     if isinstance(settings.rounds, str) and settings.rounds != "auto":
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
-    if options.learner in ONLINE and settings.loss != usual.loss:
-        raise SettingsError(
-            f"loss is {settings.loss}, but {options.learner} has a loss of its own; leave it out"
-        )
-    few = BMD_ROUNDS if options.learner == "bmd" else ROUNDS
-    rounds = few if settings.rounds == "auto" else settings.rounds
+    rounds = ROUNDS if settings.rounds == "auto" else settings.rounds
     frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
-    if options.learner != "pegasos" and options.decay != StreamOptions.decay:
-        raise SettingsError(f"lambda is of pegasos, {options.learner} has none; leave it out")
-    bare = options.learner != "sbm" or settings.policy == "none"
-    policy = "none" if options.learner == "bmd" else settings.policy
-    return replace(settings, rounds=rounds, cache_frac=0.0 if bare else frac, policy=policy)
+    if settings.policy == "none":
+        frac = 0.0
+    return replace(settings, rounds=rounds, cache_frac=frac)

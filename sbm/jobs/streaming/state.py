@@ -44,7 +44,6 @@ from sbm.jobs.streaming.positions import sources_at
 from sbm.jobs.streaming.progressive import Progressive, row_losses
 from sbm.jobs.streaming.students import (
     Seen,
-    Student,
     make_student,
     problems_of,
     shape_of_student,
@@ -54,7 +53,7 @@ from sbm.jobs.training.problem import assemble_model, choose_task, model_labels
 from sbm.losses import LOSSES
 from sbm.rows import Rows
 from sbm.settings import format_number, format_size
-from sbm.solver.onepass import caches_nnz
+from sbm.solver.onepass import OnePass, caches_nnz
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.idtable import IdTable
@@ -87,7 +86,7 @@ class Stream:
     Attributes
     ----------
     arrivals : Arrivals
-    student : Student or None
+    student : OnePass or None
         What learns; None before the first row is there.
     seen : Needs
         What the rows that are learned take.
@@ -125,7 +124,7 @@ class Stream:
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._loader = loading_thread(threads)
         self.arrivals = self._make_arrivals(opened, sources)
-        self.student: Student | None = None
+        self.student: OnePass | None = None
         self._slots: list[Rows] = []
         self.is_cut_short = False
         self._needs, self.seen = Needs(), self.arrivals.needs
@@ -280,11 +279,10 @@ class Stream:
             f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
             f"rows; memory: {self._plan.describe()}"
         )
-        settings, options = self.settings, self.options
-        kernels = student_kernels(settings, options, problems)
+        kernels = student_kernels(self.settings, problems)
         prepare(kernels, self._plan.value_type, self.progress)
         self.student, self._slots = make_student(
-            settings, options, problems, self._plan,
+            self.settings, problems, self._plan,
             "float64" if self._task == "regression" else "int32", self._team.map,
         )  # fmt: skip
         if state is not None and before is not None:
@@ -311,7 +309,7 @@ class Stream:
         MemoryPlanError
             It ran out, and there is no smaller plan.
         """
-        shape, frac = shape_of_student(self._problems, self.options), self.settings.cache_frac
+        shape, frac = shape_of_student(self._problems), self.settings.cache_frac
         least = least_for_stream(float(frac), shape, self._needs, self.options.dtype)
         before = self._plan.total
         try:
@@ -340,8 +338,8 @@ class Stream:
 
     def plan_for(self, needs: Needs) -> _Planned:
         """Return the problems of what is known now, and a plan that has room for more."""
-        problems = problems_of(self.settings, self.options, self._labels(needs))
-        shape, frac = shape_of_student(problems, self.options), float(self.settings.cache_frac)
+        problems = problems_of(self.settings, self._labels(needs))
+        shape, frac = shape_of_student(problems), float(self.settings.cache_frac)
         mem, dtype = self._mem, self.options.dtype
         plan = plan_stream(mem, frac, shape, needs, dtype, self.path.name)
         return needs, problems, plan
@@ -441,8 +439,7 @@ class Stream:
             "rows": self.student.n_rows,
             "sources": sources_at(self.position),
             "stream": {
-                "learner": self.options.learner, "blocks": self.n_blocks,
-                "dual": self.student.dual, **self.quality(),
+                "blocks": self.n_blocks, "dual": self.student.dual, **self.quality(),
             },
         }  # fmt: skip
         return assemble_model(
@@ -480,7 +477,6 @@ class Stream:
             "skipped": sum(source.skipped for source in sources),
             "problems": [problem for source in sources for problem in source.problems],
             "open": [source.shown for source in sources if source.is_open],
-            "learner": self.options.learner,
             "stopped": self.is_cut_short,
             "pending": sum(len(rows["y"]) for rows in self.pending),
             "seconds": {
