@@ -245,7 +245,7 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.store.pieces.PIECE", 16)  # a piece a row
         pieces = list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))
-        assert [len(piece.y) for piece in pieces] == [1, 1, 1]
+        assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):
             list(read_parquet(Source(str(path)), InputOptions(), largest_row=4))
     assert len(list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))) == 1
