@@ -1,11 +1,13 @@
 """Variables of rows against plain Python lists."""
 
 import numpy as np
+import pytest
 from helpers import lists_of, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbm.alphas import Dense, Lists, blend, join, no_alphas
+from sbm.solver.variables import ListPool
 
 VALUES = st.floats(-1e300, 1e300).filter(bool)
 LIST = st.dictionaries(st.integers(0, 70_000), VALUES, max_size=4).map(lambda d: sorted(d.items()))
@@ -87,3 +89,14 @@ def test_blend_goes_a_share_of_the_way(kind, share, data):
         return [(k, value) for k, value in found.items() if value != 0]
 
     assert plain(blend(make(old), make(new), share)) == [mixed(*pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [0, 1, 1, 2], [1, 1, 2], [0, 1, 3], [0, 3, 2]])
+def test_lists_that_do_not_fit_are_refused(offsets):
+    pool, again = (ListPool(3, 2, 2, 1, 4) for _ in range(2))
+    pool.fill(lists_of([[(0, 1.5)], [(3, -2.0)]]))
+    state = pool.state(2)
+    again.restore(state, 2)
+    assert plain(again.take(np.arange(2))) == [[(0, 1.5)], [(3, -2.0)]]
+    with pytest.raises(ValueError, match="do not fit"):
+        again.restore({**state, "alpha_offsets": np.array(offsets)}, 2)
