@@ -35,9 +35,8 @@ COMMIT_SHARE = 20.0
 class Training:
     """What the passes of a training work on, and what is written down of them.
 
-    There is one learner, but for one-vs-rest in groups of classes, or with one variable a row:
-    there every group or class has its own weights, cache and variables, and all of them work on the
-    block that is loaded. To calibrate there is a second set, which never learns from some rows; it
+    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
+    weights, cache and variables, and all of them work on the block that is loaded. To calibrate there is a second set, which never learns from some rows; it
     is no part of the model.
 
     Attributes
