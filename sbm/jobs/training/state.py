@@ -36,8 +36,8 @@ class Training:
     """What the passes of a training work on, and what is written down of them.
 
     There is one learner, but for one-vs-rest with one variable a row: there every class has its own
-    weights, cache and variables, and all of them work on the block that is loaded. To calibrate there is a second set, which never learns from some rows; it
-    is no part of the model.
+    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
+    there is a second set, which never learns from some rows; it is no part of the model.
 
     Attributes
     ----------
