@@ -40,10 +40,14 @@ def load_script(name: str) -> ModuleType:
 
 
 class Passes(Progress):
-    """Keeps what is told of each pass."""
+    """Keeps what is told of each pass, and of each stage."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.stages: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
 
     def row(self, record: Any) -> None:
         self.rows.append(record)

@@ -148,6 +148,8 @@ def stores(tmp_path_factory):
         (2, {"loss": "hinge", "nu": 0.25}, "nu.*0.25.*one_class.*hinge"),
         (2, {"loss": "one_class", "C": 2.0}, "C .*2.*one_class.*nu"),
         (1, {"loss": "crammer_singer"}, r"s1\.sbm.* 4.*two classes"),
+        (2, {"loss": "hinge", "C": 1e-200}, "C.*1e-200"),
+        (2, {"loss": "epsilon_insensitive", "task": "regression", "C": 1e200}, r"C.*1e\+200"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_refused(stores, labels, options, facts):

@@ -159,7 +159,10 @@ def test_refusal_names_the_least_and_what_it_is_for() -> None:
         (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
         (Shape(1000, first_bytes=10**8), "interpreter .*, weights of rows 100 MB"),
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
-        (Shape(10**7, [1] * 6, models=2), "2 models .*000 features x 3 classes x 2 models"),
+        (
+            Shape(10**7, [1] * 6, models=2),
+            "2 models .*000 features x 3 classes x 2 models x 8 bytes, 2 times",
+        ),
     ):
         with pytest.raises(MemoryPlanError, match=rf"--mem 60 MB .*{facts}") as caught:
             plan_training(store, 60_000_000, 0.5, shape)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from families import Case, make_store
-from helpers import Passes, fit, write_rows
+from helpers import Passes, Passes, fit, write_rows
 from processes import finished
 
 import sbm
@@ -104,9 +104,11 @@ def test_resume_reproduces_model_bytes(tmp_path, case):
     lose(store, path, {**options, "checkpoint_every": 1e-9}, 9)
     stop(store, path, options, 8)
     assert not path.exists()
-    report = sbm.train(store, path, options)[1]
+    progress = Passes()
+    report = sbm.train(store, path, options, progress=progress)[1]
     assert report["resumed"]
     assert not report["was_finished"]
+    assert "m.model.run" in progress.stages[0]
     assert path.read_bytes() == expected
 
 
