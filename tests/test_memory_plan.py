@@ -161,7 +161,7 @@ def test_refusal_names_the_least_and_what_it_is_for() -> None:
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
         (
             Shape(10**7, [1] * 6, models=2),
-            "2 models .*000 features x 3 classes x 2 models x 8 bytes, 2 times",
+            r"2 models .* x 3 classes x 2 models x 8 bytes, 2 times",
         ),
     ):
         with pytest.raises(MemoryPlanError, match=rf"--mem 60 MB .*{facts}") as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from families import Case, make_store
-from helpers import Passes, Passes, fit, write_rows
+from helpers import Passes, fit, write_rows
 from processes import finished
 
 import sbm
