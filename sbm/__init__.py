@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
-    from sbm.jobs.expire import expire
-    from sbm.jobs.export import export
-    from sbm.jobs.info import check, info
-    from sbm.jobs.plan import plan
-    from sbm.jobs.precompile import precompile
-    from sbm.jobs.predict import predict
-    from sbm.jobs.report import report
-    from sbm.jobs.split import split
-    from sbm.jobs.stream import stream
-    from sbm.jobs.train import train
-    from sbm.jobs.tune import tune
+    from sbm.models.model import Model
+    from sbm.programs.expire import expire
+    from sbm.programs.export import export
+    from sbm.programs.info import check, info
+    from sbm.programs.plan import plan
+    from sbm.programs.precompile import precompile
+    from sbm.programs.predict import predict
+    from sbm.programs.report import report
+    from sbm.programs.split import split
+    from sbm.programs.stream import stream
+    from sbm.programs.train import train
+    from sbm.programs.tune import tune
     from sbm.settings import Settings
-    from sbm.store.model import Model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,23 +56,23 @@ __all__ = [
 _HOMES = {
     "DataError": "sbm.errors",
     "MemoryPlanError": "sbm.errors",
-    "Model": "sbm.store.model",
+    "Model": "sbm.models.model",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",
     "StoreError": "sbm.errors",
-    "check": "sbm.jobs.info",
-    "expire": "sbm.jobs.expire",
-    "export": "sbm.jobs.export",
-    "info": "sbm.jobs.info",
-    "plan": "sbm.jobs.plan",
-    "precompile": "sbm.jobs.precompile",
-    "predict": "sbm.jobs.predict",
-    "report": "sbm.jobs.report",
-    "split": "sbm.jobs.split",
-    "stream": "sbm.jobs.stream",
-    "train": "sbm.jobs.train",
-    "tune": "sbm.jobs.tune",
+    "check": "sbm.programs.info",
+    "expire": "sbm.programs.expire",
+    "export": "sbm.programs.export",
+    "info": "sbm.programs.info",
+    "plan": "sbm.programs.plan",
+    "precompile": "sbm.programs.precompile",
+    "predict": "sbm.programs.predict",
+    "report": "sbm.programs.report",
+    "split": "sbm.programs.split",
+    "stream": "sbm.programs.stream",
+    "train": "sbm.programs.train",
+    "tune": "sbm.programs.tune",
 }
 
 

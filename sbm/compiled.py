@@ -304,12 +304,14 @@ def fingerprint(*sources: Path) -> str:
 
 
 def _sources(module: str) -> list[Path]:
-    """The file of a module and all it imports from its own folder, by way of others too."""
+    """The file of a module and all kernels it imports, by way of others too."""
     found = [_source(module)]
+    kernels = {path.stem: path for path in _PACKAGE.glob("*/kernels/[a-z]*.py")}
     for source in found:  # it grows
+        beside = {path.stem: path for path in source.parent.glob("[a-z]*.py")}
         for name in _imports(source.read_bytes()):
-            helper = source.with_name(f"{name}.py")
-            if helper not in found and helper.is_file():
+            helper = beside.get(name) or kernels.get(name)
+            if helper is not None and helper not in found:
                 found.append(helper)
     return found
 
@@ -479,14 +481,17 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
 
 
 def _spare_wrappers(module: str) -> None:
-    """Have numba make of a folder's functions nothing for others to call them by.
+    """Have numba make of kernels nothing for others to call them by.
 
     It makes two more functions of each otherwise, and compiling takes 1.4 to 1.7 times as long.
     """
     is_jitted = importlib.import_module("numba.extending").is_jitted
     folder = module.rpartition(".")[0]
-    beside = [known for name, known in sys.modules.items() if name.startswith(f"{folder}.")]
-    for value in [value for known in beside for value in vars(known).values()]:
+    ours = [
+        known for name, known in sys.modules.items()
+        if name.startswith((f"{folder}.", "sbm.")) and ".kernels." in name
+    ]  # fmt: skip
+    for value in [value for known in ours for value in vars(known).values()]:
         if is_jitted(value):
             value.targetoptions.update(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 

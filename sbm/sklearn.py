@@ -30,14 +30,14 @@ import numpy.typing as npt
 import scipy.sparse
 
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.split import split
-from sbm.jobs.streaming.incremental import Incremental
-from sbm.jobs.train import train
+from sbm.models.fitted import coefficients, whole_labels
+from sbm.models.model import Model
+from sbm.programs.split import split
+from sbm.programs.streaming.incremental import Incremental
+from sbm.programs.train import train
 from sbm.rows import Rows
 from sbm.settings import Settings, format_size
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.fitted import coefficients, whole_labels
-from sbm.store.model import Model
 
 try:
     from joblib import effective_n_jobs

@@ -29,7 +29,7 @@ WORK = """
 import json, sys
 from pathlib import Path
 from sbm.distributed.comm import world
-from sbm.jobs.classblocks.training import train_class_blocks
+from sbm.programs.classblocks.training import train_class_blocks
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore
 

@@ -39,7 +39,7 @@ def make_text(out: Path, *options: str | float) -> str:
 
 def pieces(path: Path) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """Yield whole lines in arrays with the room that the parser asks for, and their sizes."""
-    from sbm.store.parsing import SPARE
+    from sbm.inputs.parsing import SPARE
 
     rest, room = b"", bytes(SPARE)
     with path.open("rb") as file:
@@ -55,7 +55,7 @@ def pieces(path: Path) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
 
 def parse(path: Path) -> Iterator[tuple[Floats, Ints, Ints, Floats]]:
     """Yield labels, row ends, ids and values of a text, some rows at a time, in float64."""
-    from sbm.store.libsvm import explain_text, parse_text
+    from sbm.inputs.libsvm import explain_text, parse_text
 
     for text, size in pieces(path):
         parsed = parse_text(text, size, dtype="float64")

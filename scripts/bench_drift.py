@@ -125,7 +125,7 @@ def _drift(store: Path, model: Path, loss: str, C: float, passes: int) -> tuple[
     # No estimate of the gap is so small: there is no certificate, which would make W anew, before
     # the last pass.
     settings["tol"] = 1e-300
-    with mock.patch("sbm.jobs.training.state.MOST_DRIFT", float("inf")):
+    with mock.patch("sbm.programs.training.state.MOST_DRIFT", float("inf")):
         _, report = sbm.train(store, model, settings)
     return report["drift"], report["relative_gap"]
 

@@ -175,7 +175,7 @@ def _row(
 
 def _rows_for(args: argparse.Namespace, mem: str) -> int:
     """Rows of the store for a bound."""
-    from sbm.jobs.machine.memory import INTERPRETER, OVERHEAD
+    from sbm.engine.memory import INTERPRETER, OVERHEAD
     from sbm.settings import parse_size
 
     if args.rows:

@@ -53,12 +53,12 @@ print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1
 # what comes behind it; a piece of text is read ahead, as always.
 READING_CHILD = """\
 import json, sys, time
-from sbm.jobs.dealing.deal import CodedText
-from sbm.jobs.machine.prefetch import loading_thread
-from sbm.store.buffers import Buffers
-from sbm.store.idtable import IdTable
-from sbm.store.live import Patience
-from sbm.store.text import PIECE, convert_sources, expand_inputs
+from sbm.programs.splitting.deal import CodedText
+from sbm.engine.prefetch import loading_thread
+from sbm.store.container import Buffers
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.live import Patience
+from sbm.inputs.text import PIECE, convert_sources, expand_inputs
 ids, buffers = IdTable(), Buffers(PIECE)
 sources = expand_inputs(sys.argv[1:])
 begin = time.perf_counter()
@@ -259,7 +259,7 @@ class Held:
 def hold(text: Path, folder: Path, C: float) -> Held:
     """Load a text through a store of one block: rows dealt at random, as training sees them."""
     import sbm
-    from sbm.jobs.training.problem import make_problems
+    from sbm.engine.problems import make_problems
     from sbm.rows import Arena, Rows
     from sbm.store.blocks import BlockStore
 

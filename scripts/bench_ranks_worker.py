@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
-from sbm.jobs.engine.engine import Engine
-from sbm.jobs.engine.passes import Pass
-from sbm.jobs.progress import Progress
-from sbm.jobs.train import train
-from sbm.solver.adding import Adding
+from sbm.engine.engine import Engine
+from sbm.engine.learners import Pass
+from sbm.engine.progress import Progress
+from sbm.engine.sync import Adding
+from sbm.programs.train import train
 from sbm.solver.gap import GapWatch
 
 AVERAGE = "average"

@@ -89,7 +89,7 @@ def bench_parse(args: argparse.Namespace, report: Report) -> None:
 
 def _parse_file(path: Path) -> float:
     """Parse a file; return the seconds spent parsing."""
-    from sbm.store.libsvm import explain_text, parse_text
+    from sbm.inputs.libsvm import explain_text, parse_text
 
     seconds = 0.0
     for text, size in pieces(path):

@@ -181,8 +181,8 @@ def watch(
 @contextlib.contextmanager
 def _watched(look: Callable[[float, float, list[Floats]], None]) -> Iterator[None]:
     """While inside, every training shows its weights after each pass."""
-    import sbm.jobs.train as job
-    from sbm.jobs.training.state import Training
+    import sbm.programs.train as job
+    from sbm.programs.training.state import Training
 
     class Watched(Training):
         """A training that is looked at."""

@@ -238,7 +238,7 @@ def _alone(args: argparse.Namespace, values: list[float]) -> Iterator[tuple[int,
 
 def _looser() -> float:
     """How many times the tolerance folds are trained to."""
-    from sbm.jobs.tuning.state import LOOSER
+    from sbm.programs.tuning.state import LOOSER
 
     return float(LOOSER)
 

@@ -92,7 +92,7 @@ MUTATIONS = (
         "rank < limit and violation",
     ),
     Mutation(
-        "state of the permutation's generator", "sbm/solver/kernels/visits.py",
+        "state of the permutation's generator", "sbm/solver/kernels/common.py",
         "state[0] = permute(order, chunks, state[0])",
         "permute(order, chunks, state[0])",
     ),
@@ -102,7 +102,7 @@ MUTATIONS = (
         "a + diagonal)",
     ),
     Mutation(
-        "bound of a margin's rounding in the certificate", "sbm/solver/kernels/sparse.py",
+        "bound of a margin's rounding in the certificate", "sbm/solver/kernels/common.py",
         "(np.float64(n) + 4.0) * _HALF_ULP * size",
         "0.0 * size",
     ),
@@ -137,12 +137,12 @@ MUTATIONS = (
         "gap",
     ),
     Mutation(
-        "checksum of an array", "sbm/store/arrays.py",
+        "checksum of an array", "sbm/store/container.py",
         'zlib.crc32(data) != entry["crc32"]',
         "False",
     ),
     Mutation(
-        "checksum of a record", "sbm/store/records.py",
+        "checksum of a record", "sbm/store/manifest.py",
         'or checksum(content) != outer["crc32"]',
         "",
     ),
@@ -177,37 +177,37 @@ MUTATIONS = (
         "return True",
     ),
     Mutation(
-        "manifest of a shard last", "sbm/jobs/dealing/destination.py",
+        "manifest of a shard last", "sbm/programs/splitting/destination.py",
         "        shard = Shard(number, len(partials))\n",
         "        shard = Shard(number, len(partials))\n        files.copy(whole / store_files.MANIFEST, partial)\n",  # noqa: E501
     ),
     Mutation(
-        "two buffers in the memory plan", "sbm/jobs/machine/memory.py",
+        "two buffers in the memory plan", "sbm/engine/memory.py",
         "buffers = 2 * (nnz",
         "buffers = 1 * (nnz",
     ),
     Mutation(
-        "the larger label is the positive one", "sbm/jobs/training/problem.py",
+        "the larger label is the positive one", "sbm/engine/problems.py",
         "int(np.argmax(labels))",
         "int(np.argmin(labels))",
     ),
     Mutation(
-        "labels of a model ascend", "sbm/jobs/training/problem.py",
+        "labels of a model ascend", "sbm/engine/problems.py",
         "labels=sorted(labels)",
         "labels=list(labels)",
     ),
     Mutation(
-        "tolerance is that of the relative gap", "sbm/jobs/train.py",
+        "tolerance is that of the relative gap", "sbm/programs/train.py",
         "last or certificate.relative_gap <=",
         "last or certificate.gap <=",
     ),
     Mutation(
-        "no commit of a block that cannot be read ahead", "sbm/jobs/engine/engine.py",
+        "no commit of a block that cannot be read ahead", "sbm/engine/engine.py",
         "if coming is not None and self.reader.failure is not None:",
         "if False:",
     ),
     Mutation(
-        "resume: identity has the data", "sbm/jobs/training/resume.py",
+        "resume: identity has the data", "sbm/programs/training/ledger.py",
         'checksum([store.manifest["blocks"], generations])',
         "0",
     ),

@@ -38,15 +38,15 @@ import numpy.typing as npt
 from numba import njit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from sbm.engine.prefetch import prefetched
 from sbm.errors import SbmError, SettingsError
-from sbm.jobs.dealing.coding import CodedText
-from sbm.jobs.machine.prefetch import prefetched
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.parsing import ParsedText
+from sbm.inputs.text import PIECE, convert_sources, expand_inputs
+from sbm.models.model import Model, check_output
+from sbm.programs.splitting.reading import CodedText
 from sbm.settings import parse_grid
-from sbm.store.buffers import Buffers
-from sbm.store.idtable import IdTable
-from sbm.store.model import Model, check_output
-from sbm.store.parsing import ParsedText
-from sbm.store.text import PIECE, convert_sources, expand_inputs
+from sbm.store.container import Buffers
 from scripts.bench_data import labels_of
 
 __all__ = ["LEARNERS", "Learner", "learn_text", "main"]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import sbm
 from sbm.compiled import load
-from sbm.store.idtable import DIRECT_LIMIT, IdTable, count_codes, drop_unknown
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable, count_codes, drop_unknown
 from scripts import torture_text
 from scripts.torture_guard import GuardedBytes, checked
 from scripts.torture_tally import Tally
@@ -260,7 +260,7 @@ _WORDS = (
 
 def _try_names(n: int, r: random.Random, place: _Place) -> None:
     """Text of names, whole and broken, and their hashes; each parse leaves its text as it was."""
-    kernels = load("sbm.store.kernels.names")
+    kernels = load("sbm.inputs.kernels.names")
     for _ in range(n):
         lines = [r.choices(_WORDS, k=r.randrange(9)) for _ in range(r.randrange(4))]
         raw = "".join(r.choice((" ", "\t")).join(words) + "\n" for words in lines).encode()
@@ -325,7 +325,7 @@ def _prove() -> None:
     """Call the parser with an array that is too short; one that checks does not come back."""
     text, numbers, too_short = np.full(80, 10, np.uint8), np.zeros(4, np.int64), np.empty(0)
     text[0] = ord("1")
-    load("sbm.store.kernels.text").parse(
+    load("sbm.inputs.kernels.text").parse(
         text, 2, 1.0, False, too_short, numbers, numbers.copy(), np.empty(4, np.float32),
         np.empty((1, 3), np.int64), np.empty((1, 4), np.int64), np.empty(1, np.uint64),
     )  # fmt: skip

@@ -19,10 +19,10 @@ from typing import Any
 import zstandard
 
 from sbm.errors import DataError
-from sbm.store import live, text
-from sbm.store.live import Patience
-from sbm.store.parsing import ParsedText
-from sbm.store.text import Source, convert_sources
+from sbm.inputs import live, text
+from sbm.inputs.live import Patience
+from sbm.inputs.parsing import ParsedText
+from sbm.inputs.text import Source, convert_sources
 from tests.slow_parser import Row, slow_parse
 
 __all__ = ["WAYS", "Cutter"]

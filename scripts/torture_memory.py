@@ -579,8 +579,8 @@ class _Run:
 
 def prepare_for(case: Case) -> None:
     """Compile what a case needs, so that no measured process starts one that does."""
-    from sbm.jobs.machine.kernels import prepare
-    from sbm.jobs.progress import Progress
+    from sbm.engine.kernels import prepare
+    from sbm.engine.progress import Progress
 
     data = DATA[case.data]
     dtype = "float64" if data.dtype == "float64" else "float32"
@@ -606,7 +606,7 @@ def _prepare_folds(value_type: str) -> None:
     """Compile what divides rows; no command prepares that."""
     import numpy as np
 
-    from sbm.jobs.engine.learners import Folds
+    from sbm.engine.learners import Folds
     from sbm.rows import Arena
 
     rows = Arena.of(1, value_type).room(0)

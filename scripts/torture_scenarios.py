@@ -31,19 +31,19 @@ import zstandard
 
 import sbm
 import sbm.cli
-import sbm.jobs.dealing.weights
-import sbm.jobs.expire
-import sbm.jobs.export
-import sbm.jobs.info
-import sbm.jobs.predict
-import sbm.jobs.report
-import sbm.jobs.split
-import sbm.jobs.stream
-import sbm.jobs.train
-import sbm.jobs.tune
+import sbm.programs.expire
+import sbm.programs.export
+import sbm.programs.info
+import sbm.programs.predict
+import sbm.programs.report
+import sbm.programs.split
+import sbm.programs.splitting.weights
+import sbm.programs.stream
+import sbm.programs.train
+import sbm.programs.tune
 import sbm.store.files
 from sbm.errors import SbmError
-from sbm.store import arrays as container
+from sbm.store import container
 from sbm.store.blocks import MANIFEST
 from sbm.store.run import Run
 from scripts.faulty_files import Layer, Point, Trouble

@@ -4,7 +4,7 @@ A case is a line (`scripts/torture_lines.py` draws them). A thousand at a time a
 buffer between two pages that nobody may touch, so that to read past its end kills the process, and
 compared with what `tests/slow_parser.py` says of each: labels, ids and values bit by bit, of
 refused ones the number and the sentence. Some of them also without `skip`, so that each refused
-line ends a parse, and a few short texts through all of `sbm.store.text`, cut at every byte
+line ends a parse, and a few short texts through all of `sbm.inputs.text`, cut at every byte
 (`scripts/torture_cuts.py`). Children do the work, so that the death of one is a failure like
 others::
 
@@ -29,8 +29,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sbm.compiled import COMPILE_HERE
-from sbm.store.libsvm import explain_text, parse_text
-from sbm.store.parsing import SPARE, ParsedText, Room
+from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.parsing import SPARE, ParsedText, Room
 from scripts.torture_cuts import Cutter
 from scripts.torture_guard import GuardedBytes, checked
 from scripts.torture_lines import Lines

@@ -34,7 +34,7 @@ import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import sbm
-from sbm.jobs.progress import Progress
+from sbm.engine.progress import Progress
 from scripts.bench_tools import Report, median
 
 SETS = ("a9a", "w8a", "phishing", "farm_ads", "prep_small_binary")

@@ -15,7 +15,7 @@ from slow_parser import slow_parse as slow_parse  # for whoever looks for it her
 
 import sbm
 from sbm.alphas import Alphas, Dense, Lists
-from sbm.jobs.progress import Progress
+from sbm.engine.progress import Progress
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore
 

@@ -172,9 +172,9 @@ def command(folder: Path, fault: str, *words: str) -> None:
     touches ``RANK.there`` when it comes to the call, and leaves its peak memory in ``RANK.peak``.
     """
     from sbm.__main__ import main as run
-    from sbm.jobs.engine.engine import Engine
-    from sbm.jobs.training.ranks import Status
-    from sbm.store.model import Model
+    from sbm.engine.engine import Engine
+    from sbm.models.model import Model
+    from sbm.programs.training.ranks import Status
     from sbm.store.run import Run
 
     rank, chosen = os.environ["PMI_RANK"], json.loads(fault)

@@ -18,11 +18,12 @@ import pytest
 import zstandard
 
 import sbm
-from sbm.jobs.streaming import plan as streamplan
-from sbm.jobs.streaming import state as stream_job
-from sbm.jobs.streaming.positions import sources_at
+from sbm.inputs import text
+from sbm.programs.streaming import plan as streamplan
+from sbm.programs.streaming import state as stream_job
+from sbm.programs.streaming.arrivals import sources_at
 from sbm.solver.onepass import Size
-from sbm.store import arrays, text
+from sbm.store import container as arrays
 from sbm.store.run import Run
 
 PACK: dict[str, Callable[[bytes], bytes]] = {

@@ -17,31 +17,29 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sbm"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# A layer may import itself and everything with a smaller number.
+# A room may import itself and those with a smaller number; no files import each other in a circle.
 LEVELS = {
-    "__main__": 6, "__init__": 6, "cli": 5, "sklearn": 5, "jobs": 4, "interop": 3, "solver": 2,
-    "store": 2, "distributed": 2, "rows": 1, "losses": 1, "settings": 1, "errors": 1, "alphas": 1,
-    "compiled": 1, "probabilities": 1,
+    "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
+    "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
+    "settings": 1, "errors": 1, "alphas": 1,
 }  # fmt: skip
-FORBIDDEN = {("solver", "store"), ("store", "solver")}
-# Folders of jobs/: each may import those before it, and none a program beside the folders.
-ROOMS = [
-    "progress", "machine", "dealing", "judging", "engine", "training", "streaming", "classblocks",
-    "reporting", "tuning",
-]  # fmt: skip
+FORBIDDEN = {
+    ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
+    ("inputs", "solver"), ("models", "solver"),
+}  # fmt: skip
 REQUIRED = ["click", "numba", "numpy", "scipy", "tqdm", "zstandard"]
-KERNELS = r"sbm/((solver|store)/kernels/\w+|compiled)"
+KERNELS = r"sbm/((inputs|solver|store)/kernels/\w+|compiled)"
 # Libraries that are imported in some files only, those of extras among them.
 ONLY_IN = {
     "numba": KERNELS,
     "llvmlite": KERNELS,
     "mpi4py": r"sbm/distributed/comm",
-    "sklearn": r"sbm/(sklearn|store/fitted)",
+    "sklearn": r"sbm/(sklearn|models/fitted)",
     "joblib": r"sbm/sklearn",
     "click": r"sbm/cli/\w+",
-    "tqdm": r"sbm/cli/bars",
-    "pyarrow": r"sbm/store/parquet",
-    "zstandard": r"sbm/store/(arrays|text)",
+    "tqdm": r"sbm/cli/terminal",
+    "pyarrow": r"sbm/inputs/parquet",
+    "zstandard": r"sbm/(store/container|inputs/text)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}
@@ -75,13 +73,23 @@ def wrong_imports(name: str, imported: str) -> Iterator[str]:
             yield "is the command line"
     elif target != "__version__":
         yield "goes through the package"
-    if layer == "jobs" and len(parts) == 4 and target == "jobs":
-        before = ROOMS[: ROOMS.index(parts[2]) + 1]
-        if theirs[2] not in before:
-            yield "is a room behind this one, or a program"
-    # `compiled` looks beside a kernel, and nowhere else, for what makes machine code stale.
-    if parts[-2] == "kernels" and theirs[:-1] != parts[:-1] and theirs[:-2] != parts[:-1]:
-        yield "does not lie beside this kernel"
+    # `compiled` looks among the kernels alone for what makes machine code stale.
+    if parts[-2] == "kernels" and "kernels" not in theirs:
+        yield "is no kernel"
+
+
+def circles(arrows: dict[str, set[str]]) -> list[str]:
+    """Files that can be reached from themselves, by the files they import."""
+    reached = {name: set(theirs) for name, theirs in arrows.items()}
+    for middle in reached:
+        for theirs in reached.values():
+            if middle in theirs:
+                theirs |= reached[middle]
+    return sorted(name for name, theirs in reached.items() if name in theirs)
+
+
+def test_circle_of_imports_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
 
 
 def exported(tree: ast.Module) -> list[str]:
@@ -111,7 +119,7 @@ def violations(path: Path) -> Iterator[str]:
         yield from (f"{name}: {imported} {what}" for what in wrong_imports(name, imported))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if ast.unparse(node.func) in PRINTS and name != "sbm/cli/output":
+            if ast.unparse(node.func) in PRINTS and name != "sbm/cli/terminal":
                 yield f"{name}:{node.lineno} prints"
             if "allow_pickle" in {keyword.arg for keyword in node.keywords}:
                 yield f"{name}:{node.lineno} may unpickle"
@@ -127,6 +135,17 @@ def test_source_follows_the_rules():
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 50
     found = [what for path in files for what in violations(path)]
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in files}
+    arrows = {
+        name: {
+            theirs
+            for imported in imports(ast.parse(path.read_text("utf-8")), name)
+            for theirs in (imported, imported.rpartition(".")[0])
+            if theirs in modules
+        }
+        for name, path in modules.items()
+    }
+    found += [f"{name} imports itself in a circle" for name in circles(arrows)]
     assert not found, "\n".join(found)
 
 

@@ -15,14 +15,21 @@ from hypothesis import strategies as st
 from streams import small_pieces, stdin_of
 
 from sbm.errors import DataError
-from sbm.jobs.dealing import coding
-from sbm.jobs.dealing.deal import Labels
-from sbm.jobs.streaming.arrivals import Arrivals, Block, Limits, Needs, TextOptions, arrays_of
-from sbm.jobs.streaming.positions import sources_at
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
+from sbm.inputs.live import Patience
+from sbm.inputs.text import Source
+from sbm.programs.splitting import reading as coding
+from sbm.programs.splitting.deal import Labels
+from sbm.programs.streaming.arrivals import (
+    Arrivals,
+    Block,
+    Limits,
+    Needs,
+    TextOptions,
+    arrays_of,
+    sources_at,
+)
 from sbm.rows import Arena, Rows
-from sbm.store.idtable import DIRECT_LIMIT, IdTable
-from sbm.store.live import Patience
-from sbm.store.text import Source
 
 OFFSET = 3  # where blocks begin in the arena
 WIDE = Needs(features=1 << 20, largest_id=1 << 20, hashed=True, labels=1 << 16, has_values=True)

@@ -11,9 +11,8 @@ import pytest
 import sbm
 from sbm.errors import StoreError
 from sbm.rows import Rows
-from sbm.store import arrays as container
 from sbm.store import blocks as block_module
-from sbm.store import files
+from sbm.store import container, files
 from sbm.store.blocks import CHUNK_NNZ, CHUNK_ROWS, BlockStore, BlockWriter
 
 

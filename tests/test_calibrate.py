@@ -7,8 +7,8 @@ from helpers import fit, full_weights, write_rows
 
 import sbm
 from sbm.errors import SettingsError
-from sbm.jobs.training.calibration import Collector
-from sbm.probabilities import probabilities
+from sbm.models.probabilities import probabilities
+from sbm.programs.training.calibration import Collector
 
 N_ROWS, FEATURES = 2000, 6
 CLASSIFIERS = [

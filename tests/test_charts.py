@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbm.jobs.reporting.charts import (
+from sbm.programs.reporting.charts import (
     Bar,
     Line,
     Scale,

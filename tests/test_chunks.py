@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.jobs.split import split
+from sbm.programs.split import split
 from sbm.store.blocks import read_manifest
 
 Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any order, ids repeated
@@ -86,7 +86,7 @@ def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most,
     expected = slow(rows)
     options: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": threads}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.store.pieces.PIECE", 16 * most)
+        patch.setattr("sbm.inputs.matrices.PIECE", 16 * most)
         report = split(chunks, folder / "a.sbm", **options)
         split(iter(chunks), folder / "iterator.sbm", **options)
     (folder / "a.svm").write_text(text_of(expected))
@@ -164,7 +164,7 @@ def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):
     rows: list[Plain] = [(float(k % 2), [(k % 9, float(k)), (20, 1.0)]) for k in range(60)]
     bad = {3: (np.nan, rows[3][1]), 4: (1.0, [(1, np.inf)]), 50: (0.0, [(-1, 1.0)])}
     given_rows = [bad.get(k, row) for k, row in enumerate(rows)]
-    monkeypatch.setattr("sbm.store.pieces.PIECE", 16 * 7)
+    monkeypatch.setattr("sbm.inputs.matrices.PIECE", 16 * 7)
     chunks = [chunk(given_rows[:40]), chunk(given_rows[40:])]
     report = split(chunks, tmp_path / "a.sbm", blocks=1, shuffle=False, on_error="skip")
     assert in_order(tmp_path / "a.sbm") == slow([r for k, r in enumerate(rows) if k not in bad])

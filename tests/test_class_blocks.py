@@ -12,12 +12,11 @@ from threads import in_threads
 
 import sbm
 from sbm.distributed.comm import SerialComm
-from sbm.distributed.moving import MovingBlocks
 from sbm.errors import MemoryPlanError, SettingsError
-from sbm.jobs.classblocks import division
-from sbm.jobs.classblocks.plan import cut_meeting, plan_classes
-from sbm.jobs.classblocks.schedule import make_schedule
-from sbm.jobs.classblocks.training import train_class_blocks
+from sbm.programs.classblocks import division
+from sbm.programs.classblocks.moving import MovingBlocks
+from sbm.programs.classblocks.plan import cut_meeting, make_schedule, plan_classes
+from sbm.programs.classblocks.training import train_class_blocks
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.run import Run
@@ -163,7 +162,7 @@ def test_pieces_keep_optimum_and_bytes(stores, tmp_path, monkeypatch, whole):
         return replace(made, room=room, chunk_rows=10)
 
     monkeypatch.setattr(division, "plan_classes", plan)
-    monkeypatch.setattr("sbm.jobs.classblocks.plan.ENCODING", 0)
+    monkeypatch.setattr("sbm.programs.classblocks.plan.ENCODING", 0)
     models = []
     for n_ranks in (1, 2):
         path = tmp_path / f"{n_ranks}.model"

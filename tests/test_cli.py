@@ -203,7 +203,7 @@ def test_words_show_the_numbers_of_the_json(run, here, line):
 def test_plan_shows_the_numbers_of_the_json(run, here, monkeypatch):
     code, out, _ = run("plan big.sbm --seconds 0.1 --json")
     report = strict(out)
-    monkeypatch.setattr("sbm.jobs.plan.plan", lambda *arguments, **options: report)
+    monkeypatch.setattr("sbm.programs.plan.plan", lambda *arguments, **options: report)
     for seconds, unit in (([1.0, 2.5, 7.0], "s"), ([120, 240, 480], "min"), ([0, 14400, 1e5], "h")):
         size = {"s": 1, "min": 60, "h": 3600}[unit]
         report["seconds"] = seconds
@@ -470,7 +470,7 @@ def test_errors_become_exit_codes(run, monkeypatch, error, code, facts):
     def fail(path):
         raise error
 
-    monkeypatch.setattr("sbm.jobs.info.info", fail)
+    monkeypatch.setattr("sbm.programs.info.info", fail)
     found, out, err = run("info a")
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert err.startswith(f"sbm: {facts}") or (not error.args and facts in err)

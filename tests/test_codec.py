@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbm.store.buffers import Buffers
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable, count_codes
 from sbm.store.codec import decode_rows, encode_rows
-from sbm.store.idtable import DIRECT_LIMIT, IdTable, count_codes
+from sbm.store.container import Buffers
 
 GUARD = 64
 INDEX_LIMIT = 2**31 - 1

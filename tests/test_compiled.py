@@ -20,7 +20,7 @@ from processes import finished, started, wait_until
 import sbm
 from sbm import compiled
 from sbm.cli.command import Terminal
-from sbm.jobs.machine import kernels
+from sbm.engine import kernels
 
 PACKAGE = Path(sbm.__file__).parent
 PROBE = '''
@@ -401,10 +401,10 @@ def test_constants_on_both_sides_are_the_same():
     for ours, theirs, apart in (
         ("rows.SPARE", "solver.kernels.working_set._RUN", 0),
         ("store.codec._SHORTEST", "store.kernels.rows.SPARE", 0),
-        ("store.idtable.DIRECT_LIMIT", "store.kernels.ids.DIRECT_LIMIT", 0),
-        ("store.parsing.SPARE", "store.kernels.text.SPARE", 2),  # two newlines
-        ("store.libsvm._DUPLICATE", "store.kernels.text.DUPLICATE", 0),
-        ("store.libsvm._LABEL", "store.kernels.text.LABEL", 0),
+        ("inputs.idtable.DIRECT_LIMIT", "inputs.kernels.ids.DIRECT_LIMIT", 0),
+        ("inputs.parsing.SPARE", "inputs.kernels.text.SPARE", 2),  # two newlines
+        ("inputs.libsvm._DUPLICATE", "inputs.kernels.text.DUPLICATE", 0),
+        ("inputs.libsvm._LABEL", "inputs.kernels.text.LABEL", 0),
         ("solver.variables.FEW", "solver.kernels.multiclass.FEW", 0),
         ("store.run.FREE", "store.kernels.alphas.FREE", 0),
     ):

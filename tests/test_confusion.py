@@ -11,10 +11,10 @@ from sklearn import metrics as reference
 
 import sbm
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.judging.metrics import BinaryMetrics, MultiMetrics
-from sbm.jobs.reporting import confusion as module
-from sbm.jobs.reporting.confusion import check_confusion, write_confusion
-from sbm.store.model import Model
+from sbm.models.metrics import BinaryMetrics, MultiMetrics
+from sbm.models.model import Model
+from sbm.programs.reporting import confusion as module
+from sbm.programs.reporting.confusion import check_confusion, write_confusion
 
 LABELS = [-2.5, 0.0, 1.0, 40.0, 1e6]
 

@@ -13,12 +13,12 @@ from test_folds import slow_fold
 
 import sbm
 from sbm.alphas import Dense, Lists
-from sbm.jobs.engine.engine import Engine, ray
-from sbm.jobs.engine.learners import Folds, HeldOut
-from sbm.jobs.machine.memory import plan_training
-from sbm.jobs.progress import Progress
-from sbm.jobs.training.problem import make_problems
-from sbm.jobs.training.setup import open_run, shape_of
+from sbm.engine.engine import Engine, ray
+from sbm.engine.learners import Folds, HeldOut
+from sbm.engine.memory import plan_training
+from sbm.engine.problems import make_problems
+from sbm.engine.progress import Progress
+from sbm.programs.training.setup import open_run, shape_of
 from sbm.store.blocks import BlockStore
 
 

@@ -15,8 +15,8 @@ from test_split import files_of, label_counts, multiset, random_text, rows_of, w
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs import expire as job
-from sbm.jobs.dealing.weights import RowWeights
+from sbm.programs import expire as job
+from sbm.programs.splitting.weights import RowWeights
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, read_manifest, write_manifest
 
@@ -108,7 +108,7 @@ def test_named_sources_go_and_others_stay(store, how, gone):
 
 
 def test_store_of_targets_has_no_labels_to_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("sbm.jobs.dealing.coding.MOST_LABELS", 20)
+    monkeypatch.setattr("sbm.programs.splitting.reading.MOST_LABELS", 20)
     for k in range(2):
         text = "".join(f"{k + j / 100} 1:{j + 1}\n" for j in range(30)).encode()
         sbm.split([written(tmp_path, f"{k}.svm", text)], tmp_path / "a.sbm", append=k > 0)

@@ -16,10 +16,10 @@ from hypothesis.extra import numpy as hnp
 import sbm
 from sbm.cli import main
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.interop.liblinear import read_model
-from sbm.jobs.export import FORMATS
-from sbm.store import model as model_module
-from sbm.store.model import Model
+from sbm.models import model as model_module
+from sbm.models.liblinear import read_model
+from sbm.models.model import Model
+from sbm.programs.export import FORMATS
 
 INFO = {
     "loss": "hinge", "C": 0.5, "converged": True, "settings": {"tol": 0.1},

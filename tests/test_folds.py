@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbm.jobs.engine.learners import Folds
+from sbm.engine.learners import Folds
 from sbm.rows import Rows
 
 MASK = 2**64 - 1

@@ -19,11 +19,11 @@ from helpers import Row, store_rows
 import sbm
 from sbm.alphas import Dense, Lists
 from sbm.errors import StoreError
-from sbm.jobs.split import split
-from sbm.store import arrays as container
+from sbm.models.model import Model
+from sbm.programs.split import split
+from sbm.store import container
 from sbm.store.blocks import read_manifest, write_manifest
-from sbm.store.model import Model
-from sbm.store.records import encode_record
+from sbm.store.manifest import encode_record
 from sbm.store.run import Run
 
 V1 = Path(__file__).resolve().parent / "frozen" / "v1"

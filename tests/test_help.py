@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 import sbm
 from sbm.cli import cli
-from sbm.interop.options import OPTIONS
+from sbm.cli.liblinear import OPTIONS
+from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import POLICY_NAMES, Settings
 from sbm.solver.cache import POLICIES
-from sbm.store.formats import FORMATS
 
 EVERY_COMMAND = pytest.mark.parametrize("name", list(cli.commands))
 TRAINING = {option.name: option for option in cli.commands["train"].params}

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 import sbm
 from sbm.errors import SbmError, StoreError
 from sbm.rows import Arena
-from sbm.store import arrays as container
+from sbm.store import container
 from sbm.store.blocks import BlockStore, read_manifest
-from sbm.store.records import encode_record
+from sbm.store.manifest import encode_record
 
 SMALL = 40_000_000  # bytes that a small file may cost: 16 MB an array, twice for a moment
 TEXT = "".join(f"{(-1, 1, 5)[k % 3]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))

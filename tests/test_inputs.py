@@ -24,15 +24,14 @@ from slow_parser import Row
 import sbm
 from sbm.cli import cli
 from sbm.errors import DataError, SbmError, SettingsError
-from sbm.jobs.split import default_store, split
+from sbm.inputs.formats import format_of
+from sbm.inputs.parsing import SPARE, InputOptions
+from sbm.inputs.table import read_table
+from sbm.inputs.text import Source
+from sbm.inputs.vw import explain_vw, hash_names, parse_vw
+from sbm.models.model import Model
+from sbm.programs.split import default_store, split
 from sbm.store.blocks import read_manifest
-from sbm.store.formats import format_of
-from sbm.store.inputs import InputOptions
-from sbm.store.model import Model
-from sbm.store.parsing import SPARE
-from sbm.store.table import read_table
-from sbm.store.text import Source
-from sbm.store.vw import explain_vw, hash_names, parse_vw
 
 IN_TURN: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": 2, "force": True}
 
@@ -157,8 +156,8 @@ def test_threads_and_pieces_change_no_row(
     data = (text.replace(",", "\t") if "tsv" in name else text).encode()
     data = gzip.compress(data) if name.endswith(".gz") else data
     whole = rows_in(tmp_path / name, data, threads=1)
-    monkeypatch.setattr("sbm.store.table._CELLS", 100)
-    monkeypatch.setattr("sbm.store.text.PIECE", 1000)
+    monkeypatch.setattr("sbm.inputs.table._CELLS", 100)
+    monkeypatch.setattr("sbm.inputs.text.PIECE", 1000)
     assert rows_in(tmp_path / name, data, threads=3) == whole
     assert len(whole) == 3000
 
@@ -269,7 +268,7 @@ def test_table_of_csv_library_is_read_back(
     data = file.getvalue().encode("utf-8", "surrogateescape")
     text = tuple(name for name in table[0] if name != "y") if all_text else ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.store.table._CELLS", cells)
+        patch.setattr("sbm.inputs.table._CELLS", cells)
         path = tmp_path_factory.mktemp("tables") / f"a.{ending}"
         data = gzip.compress(data) if path.suffix == ".gz" else data
         ours = rows_in(path, data, dtype="float64", text=text)

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from slow_parser import Row
 
 from sbm.errors import DataError, MemoryPlanError
-from sbm.jobs.split import split
+from sbm.inputs.parquet import read_parquet
+from sbm.inputs.parsing import InputOptions
+from sbm.inputs.text import Source
+from sbm.programs.split import split
 from sbm.store.blocks import read_manifest
-from sbm.store.inputs import InputOptions
-from sbm.store.parquet import read_parquet
-from sbm.store.text import Source
 
 Plain = tuple[float, list[tuple[int, float]]]
 NONZEROS = st.lists(
@@ -39,7 +39,7 @@ TWO_ROWS: list[Plain] = [(1.0, [(1, 2.0)]), (2.0, [(2, 2.0)])]
 def rows_in(path: Path, piece: int = 1000, **options: Any) -> list[Row]:
     """Split a file in pieces of so many nonzeros, and read the rows of the store."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.store.pieces.PIECE", 16 * piece)
+        patch.setattr("sbm.inputs.matrices.PIECE", 16 * piece)
         split(path, path.parent / "a.sbm", **{**IN_TURN, **options})
     return [row for block in store_rows(path.parent / "a.sbm") for row in block]
 
@@ -243,7 +243,7 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     rows: list[Plain] = [(1.0, [(i, 2.0) for i in range(k)]) for k in (3, 4, 5)]
     path = write(tmp_path / "a.parquet", rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.store.pieces.PIECE", 16)  # a piece a row
+        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # a piece a row
         pieces = list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))
         assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):

@@ -11,7 +11,7 @@ from helpers import fit
 from processes import finished
 
 from sbm import compiled
-from sbm.solver.kernels import elementary
+from sbm.solver.kernels import common as elementary
 
 
 @pytest.mark.parametrize("case", [Case("hinge", 2), Case("log_loss", 2)], ids=str)

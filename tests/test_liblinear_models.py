@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 
 import sbm
 from sbm.errors import StoreError
-from sbm.interop import liblinear as interop
-from sbm.interop.liblinear import read_model, write_model
-from sbm.store.model import Model
+from sbm.models import liblinear as interop
+from sbm.models.liblinear import read_model, write_model
+from sbm.models.model import Model
 
 peer = pytest.importorskip("liblinear.liblinearutil")
 

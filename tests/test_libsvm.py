@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 
-from sbm.store.libsvm import explain_text, parse_text
-from sbm.store.parsing import SPARE, ParsedText
+from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.parsing import SPARE, ParsedText
 
 ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits cannot tell
 

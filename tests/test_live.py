@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from streams import PACK, chunks, small_pieces, stdin_of, writer
 
-from sbm.store.live import TAIL, LiveFile, Patience, Place, is_pipe
-from sbm.store.parsing import ParsedText
-from sbm.store.text import Source, convert_sources
+from sbm.inputs.live import TAIL, LiveFile, Patience, Place, is_pipe
+from sbm.inputs.parsing import ParsedText
+from sbm.inputs.text import Source, convert_sources
 
 TEXT = b"".join(
     b"%d" % k + b"".join(b" %d:%d" % (j, k + 1) for j in range(1, k % 7))

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from streams import learn, make_lines, same, small_plans
 
 import sbm
-from sbm.errors import MemoryPlanError
-from sbm.jobs.dealing import coding, deal
-from sbm.jobs.dealing import options as dealing
-from sbm.jobs.machine import limits, process
-from sbm.jobs.machine.limits import Limit, less, system_limit, within_limit
-from sbm.jobs.machine.memory import (
+from sbm.engine import machine as limits
+from sbm.engine import machine as process
+from sbm.engine.machine import Limit, less, system_limit, within_limit
+from sbm.engine.memory import (
     INTERPRETER,
     MemoryPlan,
     Shape,
@@ -30,10 +28,14 @@ from sbm.jobs.machine.memory import (
     plan_training,
     plan_with_less,
 )
-from sbm.jobs.progress import Progress
+from sbm.engine.progress import Progress
+from sbm.errors import MemoryPlanError
+from sbm.inputs import text
+from sbm.programs.splitting import deal
+from sbm.programs.splitting import options as dealing
+from sbm.programs.splitting import reading as coding
 from sbm.rows import Arena
 from sbm.settings import parse_size
-from sbm.store import text
 from sbm.store.blocks import CHUNK_NNZ, Chunk
 from scripts.bench_tools import run_process
 
@@ -454,7 +456,7 @@ def test_stream_without_room_continues_from_its_commit(
 
 WRONG = """
 import sys
-from sbm.jobs.machine import memory
+from sbm.engine import memory
 rows, nonzeros = memory.row_bytes, memory.NONZERO_BYTES
 memory.row_bytes = lambda *some: tuple(size // 2 for size in rows(*some))
 memory.NONZERO_BYTES = {name: size / 2 for name, size in nonzeros.items()}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
-from sbm.jobs.judging import metrics as module
-from sbm.jobs.judging.metrics import (
+from sbm.models import metrics as module
+from sbm.models.metrics import (
     BinaryMetrics,
     MultiMetrics,
     ProbabilityMetrics,

@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 import sbm
 from sbm.errors import StoreError
-from sbm.store import arrays as container
-from sbm.store import model as model_module
-from sbm.store.model import Model
+from sbm.models import model as model_module
+from sbm.models.model import Model
+from sbm.store import container
 
 WEIGHTS = hnp.arrays(
     np.float64,

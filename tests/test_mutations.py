@@ -14,7 +14,7 @@ def test_every_mutation_applies_once():
 
 
 def test_drawn_changes_compile_and_differ_in_one_place():
-    drawn = mutations.draw(60, 1, ["sbm/distributed", "sbm/solver/adding.py"])
+    drawn = mutations.draw(60, 1, ["sbm/distributed", "sbm/engine/sync.py"])
     assert len(drawn) == 60
     for mutation in drawn:
         compile(mutation.new, mutation.file, "exec")

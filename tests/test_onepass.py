@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbm.alphas import Alphas, Dense
-from sbm.jobs.training.problem import make_problems
+from sbm.engine.problems import make_problems
 from sbm.losses import LOSSES
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sbm.jobs.engine.pace import (
+from sbm.engine.pace import (
     LEAST_BYTES,
     choose_blocks,
     choose_cache_rows,

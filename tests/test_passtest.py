@@ -10,7 +10,7 @@ from helpers import Passes, write_rows
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.training.passtest import PassTest
+from sbm.programs.training.passtest import PassTest
 from sbm.rows import Arena
 from sbm.solver.cache import WorkingSet
 from sbm.solver.variables import DenseSet

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from test_memory_plan import store_of
 
 import sbm
+from sbm.engine.memory import Shape, plan_training
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.jobs import plan as job
-from sbm.jobs.machine.memory import Shape, plan_training
+from sbm.programs import plan as job
 from sbm.store.blocks import BlockStore
 
 CASES = [

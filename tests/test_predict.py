@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as hnp
 import sbm
 from sbm.cli import cli
 from sbm.compiled import load
+from sbm.engine.progress import Progress
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
-from sbm.jobs.judging import batches
-from sbm.jobs.progress import Progress
+from sbm.inputs import text as text_module
+from sbm.models.model import Model
+from sbm.programs import answers as batches
 from sbm.settings import format_number
-from sbm.store import arrays as container
-from sbm.store import text as text_module
-from sbm.store.model import Model
+from sbm.store import container
 
 N_FEATURES = 60
 LARGEST = 2**63 - 1

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sbm.jobs.machine import prefetch
+from sbm.engine import prefetch
 
 LONG = 10  # seconds; nothing waits that long unless it hangs
 THREADS = pytest.mark.parametrize("threads", [1, 2])

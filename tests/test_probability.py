@@ -18,10 +18,9 @@ from sklearn import metrics as reference
 import sbm
 from sbm.cli import cli
 from sbm.errors import SettingsError
-from sbm.jobs.judging import probability as module
-from sbm.jobs.judging.probability import calibrate, fit_platt, fit_softmax
-from sbm.probabilities import probabilities
-from sbm.store.model import Model
+from sbm.models import probabilities as module
+from sbm.models.model import Model
+from sbm.models.probabilities import calibrate, fit_platt, fit_softmax, probabilities
 
 LOG_LOSS = {"loss": "log_loss"}
 

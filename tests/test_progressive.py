@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbm.jobs.streaming.progressive import FIRST_MARK, Progressive, row_losses
-from sbm.jobs.training.problem import make_problems
+from sbm.engine.problems import make_problems
 from sbm.losses import LOSSES
+from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.settings import Settings
 from sbm.solver.problem import MultiProblem, OneClass
 

@@ -12,12 +12,11 @@ from helpers import fit, write_rows
 from threads import in_threads
 
 import sbm
+from sbm.engine.engine import Engine
+from sbm.engine.sync import Adding, Combiner
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.engine.combine import Combiner
-from sbm.jobs.engine.engine import Engine
-from sbm.jobs.training import ranks
-from sbm.solver.adding import Adding
-from sbm.store.records import encode_record
+from sbm.programs.training import ranks
+from sbm.store.manifest import encode_record
 from sbm.store.run import Run, runs_here
 
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import sbm
 from sbm.cli import main
 from sbm.errors import SettingsError, StoreError
-from sbm.jobs.reporting import picture
-from sbm.jobs.reporting.page import to_html
-from sbm.jobs.reporting.runlog import SECONDS, read_run
-from sbm.store.records import encode_record
+from sbm.programs.reporting import picture
+from sbm.programs.reporting.page import to_html
+from sbm.programs.reporting.runlog import SECONDS, read_run
+from sbm.store.manifest import encode_record
 
 HOSTILE = "<script>alert(1)&\"'<!--.svm"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -43,8 +43,8 @@ def made(tmp_path_factory):
     plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("train", "training.figures", "streaming.state"):  # not that of all tests
-            patch.setattr(f"sbm.jobs.{place}.peak_bytes", lambda: 123_000_000)
+        for place in ("train", "training.state", "streaming.state"):  # not that of all tests
+            patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
         sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, "cache_frac": 0.6}, test=test)
         sbm.train(folder / "a.sbm", folder / "plain.model", plain, test=test)
         with pytest.raises(KeyboardInterrupt):

@@ -13,11 +13,11 @@ from processes import finished
 
 import sbm
 from sbm.cli import main
+from sbm.engine import machine as limits
+from sbm.engine.engine import Engine
+from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.engine.engine import Engine
-from sbm.jobs.machine import limits
-from sbm.jobs.progress import Progress
-from sbm.jobs.training import state
+from sbm.programs.training import state
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -369,7 +369,7 @@ def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkey
     line = ["train", str(store), "-o", "d.model", "--loss", "hinge", "-C", "1", "--tol", "1e-7",
             "--max-passes", "6", "--mem", "400MB"]  # fmt: skip
     hold = (
-        "import signal, sys, os, sbm.jobs.training.state as t\n"
+        "import signal, sys, os, sbm.programs.training.state as t\n"
         "old = t.Training._after_stretch\n"
         "def after(self):\n"
         f"    if self.ledger.passes == 3: os.kill(os.getpid(), {int(number)})\n"
@@ -488,7 +488,7 @@ def test_growth_above_bound_continues_from_commit(wide, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_CLOSE", 0)
     # What the caller has is no part of the bound; then 7 blocks are fine, and one is not.
     sizes = iter([0] + [300_000_000] * 7 + [10**12] + [0] * 10**4)
-    monkeypatch.setattr("sbm.jobs.training.job.resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr("sbm.programs.training.job.resident_bytes", lambda: next(sizes))
     _, report, passes = fit(wide[0], tmp_path / "m.model", **wide[1])
     assert report["converged"]
     numbers = [row["pass"] for row in passes]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbm.jobs.classblocks.schedule import deal_classes, make_schedule
+from sbm.programs.classblocks.plan import deal_classes, make_schedule
 from sbm.solver.pairs import count_days, pairs_of
 
 SIZES = given(n_blocks=st.integers(1, 16), n_ranks=st.integers(1, 8))

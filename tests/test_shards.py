@@ -10,12 +10,12 @@ import pytest
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.jobs.dealing import destination
-from sbm.jobs.info import check, info
-from sbm.jobs.split import split
-from sbm.jobs.tune import tune
+from sbm.programs.info import check, info
+from sbm.programs.split import split
+from sbm.programs.splitting import destination
+from sbm.programs.tune import tune
 from sbm.store.blocks import BlockStore, require_whole
-from sbm.store.records import encode_record
+from sbm.store.manifest import encode_record
 from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 
 N_SHARDS, N_BLOCKS = 4, 11

@@ -12,7 +12,7 @@ from helpers import SCRIPTS, fit, write_rows
 from processes import finished
 
 import sbm
-from sbm.cli.training import train
+from sbm.cli.commands import train
 from sbm.settings import Settings
 from sbm.store.blocks import read_manifest, write_manifest
 

@@ -18,8 +18,8 @@ from sklearn.utils import estimator_checks
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.interop.liblinear import read_model
-from sbm.jobs.streaming.incremental import Incremental
+from sbm.models.liblinear import read_model
+from sbm.programs.streaming.incremental import Incremental
 from sbm.rows import Rows
 from sbm.sklearn import SBMClassifier, SBMOneClass, SBMRegressor
 from sbm.store.run import Run

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
-from sbm.jobs.dealing import coding
-from sbm.jobs.dealing import options as dealing
-from sbm.jobs.dealing.deal import Dealer
-from sbm.jobs.info import check
-from sbm.jobs.split import default_store, split
+from sbm.programs.info import check
+from sbm.programs.split import default_store, split
+from sbm.programs.splitting import options as dealing
+from sbm.programs.splitting import reading as coding
+from sbm.programs.splitting.deal import Dealer
 from sbm.store import blocks as block_module
 from sbm.store import files as file_module
 from sbm.store.blocks import BlockStore, read_manifest
@@ -70,7 +70,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def small_batches(monkeypatch):
     """Batches of 100 rows or 800 nonzeros of float32, from pieces of 1 kB."""
     monkeypatch.setattr(dealing, "LARGEST_BATCH", 6400)
-    monkeypatch.setattr("sbm.store.text.PIECE", 1 << 10)
+    monkeypatch.setattr("sbm.inputs.text.PIECE", 1 << 10)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_threads_and_pieces_change_no_byte(tmp_path, monkeypatch):
     source = written(tmp_path, "a.svm", text)
     monkeypatch.setattr(dealing, "LARGEST_BATCH", 20_000)
     split([source], tmp_path / "whole", blocks=3, threads=1)
-    monkeypatch.setattr("sbm.store.text.PIECE", 1 << 10)
+    monkeypatch.setattr("sbm.inputs.text.PIECE", 1 << 10)
     for threads in (1, 3):
         split([source], tmp_path / "a.sbm", blocks=3, threads=threads, force=True)
         assert files_of(tmp_path / "a.sbm") == files_of(tmp_path / "whole")
@@ -280,7 +280,7 @@ def test_rare_features_are_left_out_as_if_never_there(
     whole = written(folder / "whole.dir", "b.svm", as_text(rows))
     cleaned = written(folder / "cleaned.dir", "b.svm", as_text(kept))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.store.text.PIECE", piece)
+        patch.setattr("sbm.inputs.text.PIECE", piece)
         report = split([whole], folder / "whole", min_count=least, **options)
     expected = split([cleaned], folder / "cleaned", **options)
     assert report["left_out"] == {"features": len(rare), "nnz": sum(counts[i] for i in rare)}
@@ -315,7 +315,7 @@ def test_counting_needs_a_text_that_stays_the_same(tmp_path, monkeypatch):
             super().__init__(*arguments)
             source.write_bytes(b"1 1:1\n1 2:1\n")
 
-    monkeypatch.setattr("sbm.jobs.split.Dealer", Changing)
+    monkeypatch.setattr("sbm.programs.split.Dealer", Changing)
     with pytest.raises(DataError, match=f"{source} changed between the two readings"):
         split([source], tmp_path / "a.sbm", min_count=2)
     assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
@@ -400,7 +400,7 @@ def test_values_appended_to_ones_come_back(tmp_path):
 
 
 def test_number_of_blocks_follows_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("sbm.jobs.dealing.deal.SMALL_BLOCK", 5_000)
+    monkeypatch.setattr("sbm.programs.splitting.deal.SMALL_BLOCK", 5_000)
 
     def source(k: int, n: int) -> Path:
         return written(tmp_path, f"{k}.svm", random_text(k, n, "ones"))
@@ -609,7 +609,7 @@ def test_memory_that_is_too_little_names_the_least(tmp_path, monkeypatch):
     with pytest.raises(MemoryPlanError):
         split([source], tmp_path / "a.sbm", mem=least - 10_000, threads=2)
     split([source], tmp_path / "a.sbm", mem=least, threads=2)
-    monkeypatch.setattr("sbm.store.idtable.IdTable.nbytes", 90_000_000)
+    monkeypatch.setattr("sbm.inputs.idtable.IdTable.nbytes", 90_000_000)
     for min_count in (1, 2):
         with pytest.raises(MemoryPlanError, match="2 distinct features need 90") as caught:
             split([source], tmp_path / "b.sbm", mem="180MB", threads=1, min_count=min_count)

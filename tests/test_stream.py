@@ -33,9 +33,9 @@ from streams import (
 import sbm
 from sbm.cli import main
 from sbm.errors import SbmError
-from sbm.jobs.streaming import state as stream_job
-from sbm.store.model import Model
-from sbm.store.records import encode_record
+from sbm.models.model import Model
+from sbm.programs.streaming import state as stream_job
+from sbm.store.manifest import encode_record
 from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbm.engine.memory import Shape, row_bytes
 from sbm.errors import MemoryPlanError
-from sbm.jobs.machine.memory import Shape, row_bytes
-from sbm.jobs.streaming.arrivals import Needs
-from sbm.jobs.streaming.plan import (
+from sbm.inputs.idtable import DIRECT_LIMIT
+from sbm.programs.streaming.arrivals import Needs
+from sbm.programs.streaming.plan import (
     LEAST_ROWS,
     StreamPlan,
     least_for_stream,
@@ -17,7 +18,6 @@ from sbm.jobs.streaming.plan import (
     plan_stream,
 )
 from sbm.store.blocks import NONZERO_BYTES
-from sbm.store.idtable import DIRECT_LIMIT
 
 NEEDS = Needs(
     rows=1024, nnz=40_000, longest=200, features=9000, largest_id=20_000, labels=3, has_values=True

@@ -206,7 +206,7 @@ def test_signal_is_neither_lost_nor_heard_twice(here, run, monkeypatch, make):
         time.sleep(30)
         raise AssertionError("it went on")
 
-    monkeypatch.setattr("sbm.jobs.info.info", slow)
+    monkeypatch.setattr("sbm.programs.info.info", slow)
     code, out, err = run("info a.sbm")
     assert (code, out, err.count("\n")) == (130, "", 1)
     assert err.startswith("sbm: stopped")

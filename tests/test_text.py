@@ -17,7 +17,7 @@ from slow_parser import Row, slow_parse
 from streams import PACK, small_pieces
 
 from sbm.errors import DataError
-from sbm.store.text import Source, expand_inputs, parse_sources
+from sbm.inputs.text import Source, expand_inputs, parse_sources
 
 torture_text = load_script("torture_text")
 TEXT = "".join(
@@ -100,7 +100,7 @@ def test_read_error_names_the_file(
         readinto = read
 
     path = write(tmp_path / f"a.svm{ending}", PACK[ending](TEXT))
-    monkeypatch.setattr("sbm.store.text._open", lambda name, patience: BadDisk(name))
+    monkeypatch.setattr("sbm.inputs.text._open", lambda name, patience: BadDisk(name))
     said = refusal(path)
     assert said.startswith(f"{path}: ")
     assert "Input/output error" in said

@@ -8,10 +8,10 @@ import pytest
 from helpers import fit, full_weights, store_rows, write_rows
 
 import sbm
+from sbm.engine import pace
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.jobs.dealing import coding
-from sbm.jobs.engine import pace
-from sbm.jobs.training import setup, state
+from sbm.programs.splitting import reading as coding
+from sbm.programs.training import setup, state
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
@@ -286,7 +286,7 @@ def test_unusual_labels_are_reported():
             self.labels = labels
 
     def told(labels, **settings):
-        return sbm.jobs.training.problem.odd_labels(sbm.Settings(**settings), Labelled(labels))
+        return sbm.engine.problems.odd_labels(sbm.Settings(**settings), Labelled(labels))
 
     assert "label 3" in told([3.0])
     assert "0.5" in told([0.5, 1.0, 2.0])

@@ -12,10 +12,10 @@ from helpers import write_rows
 
 import sbm
 from sbm.cli import cli
+from sbm.engine.learners import Folds
+from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.engine.learners import Folds
-from sbm.jobs.progress import Progress
-from sbm.jobs.tuning.state import Tuning
+from sbm.programs.tuning.state import Tuning
 from sbm.rows import Rows
 from sbm.settings import parse_grid
 

@@ -8,11 +8,11 @@ from families import LABELS, N_FEATURES, Case, assert_same_optimum, make_store
 from helpers import fit, write_rows
 
 import sbm
+from sbm.engine.engine import FULL_PASS, Engine
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.jobs.engine.engine import FULL_PASS, Engine
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
-from sbm.store.records import encode_record
+from sbm.store.manifest import encode_record
 from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)

@@ -7,11 +7,11 @@ from helpers import fit, write_rows
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.jobs.dealing import options as dealing
-from sbm.jobs.dealing.weights import RowWeights
+from sbm.inputs import text as text_module
+from sbm.programs.splitting import options as dealing
+from sbm.programs.splitting.weights import RowWeights
 from sbm.rows import Arena
 from sbm.store import blocks
-from sbm.store import text as text_module
 from sbm.store.blocks import BlockStore, read_manifest
 
 

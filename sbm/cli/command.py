@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from sbm.cli.bars import Bars
-from sbm.cli.output import echo
+from sbm.cli.liblinear import OPTIONS, expand_weights, refuse_cross_validation
 from sbm.cli.processes import refuse_several
+from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
-from sbm.interop.options import OPTIONS, expand_weights, refuse_cross_validation
 from sbm.losses import LOSSES
 
 __all__ = [

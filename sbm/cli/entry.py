@@ -8,13 +8,22 @@ import click
 
 from sbm import __version__
 from sbm.cli.command import STARTS_AGAIN, Commands
-from sbm.cli.models import export, predict, report
-from sbm.cli.output import complain, is_flushed, streams
+from sbm.cli.commands import (
+    check,
+    expire,
+    export,
+    info,
+    plan,
+    precompile,
+    predict,
+    report,
+    split,
+    stream,
+    train,
+    tune,
+)
 from sbm.cli.processes import abort, wait_for_first
-from sbm.cli.stopping import INTERRUPTED, stoppable
-from sbm.cli.stores import check, expire, info, precompile, split
-from sbm.cli.streams import stream
-from sbm.cli.training import plan, train, tune
+from sbm.cli.terminal import INTERRUPTED, complain, is_flushed, stoppable, streams
 from sbm.errors import SbmError, SettingsError
 
 __all__ = ["cli", "main"]

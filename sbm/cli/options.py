@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from sbm.cli.liblinear import OPTIONS, read_options
 from sbm.errors import SettingsError
-from sbm.interop.options import OPTIONS, read_options
 from sbm.losses import LOSSES
 from sbm.settings import POLICY_NAMES, TASKS, Settings
 

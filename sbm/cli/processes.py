@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from sbm.cli.output import complain
+from sbm.cli.terminal import complain
 from sbm.errors import SbmError, SettingsError
 from sbm.settings import Settings
 

@@ -36,9 +36,9 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.rows import Rows
-from sbm.store import arrays as container
-from sbm.store.buffers import Buffers
+from sbm.store import container
 from sbm.store.codec import RAW, decode_rows, encode_rows
+from sbm.store.container import Buffers
 from sbm.store.files import (
     lock,
     open_own,

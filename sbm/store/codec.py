@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.store.buffers import Buffers
+from sbm.store.container import Buffers
 
 __all__ = ["RAW", "decode_rows", "encode_rows"]
 

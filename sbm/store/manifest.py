@@ -1,25 +1,80 @@
 """The manifest of a store: what is in it, believed only as far as it makes sense.
 
-It is a record (`sbm.store.records`), and may come from a stranger. Everything that readers rely on
+It is a record (`sbm.store.manifest`), and may come from a stranger. Everything that readers rely on
 is checked here, once, so that they need not: types, counts that add up, names that are those of
 files of a store. Fields that are not known are kept, whatever is done to a store.
 """
 
+from __future__ import annotations
+
 import datetime
+import json
 import re
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 from sbm.errors import StoreError
 from sbm.store.files import open_own, read_error, write_atomically
-from sbm.store.records import decode_record, encode_record
 
 __all__ = [
     "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
-    "features_name", "index_name", "kept_generations", "names_of", "next_block", "read_manifest",
-    "write_manifest",
+    "checksum", "decode_record", "encode_record", "features_name", "index_name",
+    "kept_generations", "names_of", "next_block", "parse", "read_manifest", "write_manifest",
 ]  # fmt: skip
+
+
+def checksum(content: Any) -> int:
+    """CRC-32 of JSON content, whatever its layout."""
+    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def encode_record(name: str, content: dict[str, Any]) -> bytes:
+    """Write a record as text."""
+    return json.dumps({"crc32": checksum(content), name: content}, indent=1).encode()
+
+
+def decode_record(name: str, data: bytes) -> dict[str, Any]:
+    """Read a record, trusting nothing.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, a key stands in it twice, the checksum is another one, or it is no object.
+    """
+    outer = parse(data)
+    try:
+        content = outer[name]
+        if set(outer) != {"crc32", name} or checksum(content) != outer["crc32"]:
+            raise ValueError("its checksum is another one")
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(content, dict):
+        raise ValueError("it is no object")
+    return content
+
+
+def parse(data: bytes) -> Any:
+    """Read JSON that nobody vouches for.
+
+    Raises
+    ------
+    ValueError
+        It is none, a key stands in an object twice, or it is nested too deeply.
+    """
+    try:
+        return json.loads(data, object_pairs_hook=_no_key_twice)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands in it twice")
+    return found
+
 
 FORMAT = "sbm-store"
 VERSION = 1

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.compiled import load
 from sbm.errors import StoreError
-from sbm.store import arrays as container
+from sbm.store import container
 from sbm.store.files import (
     follow_no_link,
     lock,
@@ -46,7 +46,7 @@ from sbm.store.files import (
     write_error,
     writing,
 )  # fmt: skip
-from sbm.store.records import decode_record, encode_record
+from sbm.store.manifest import decode_record, encode_record
 
 __all__ = ["Run", "runs_here"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sbm.errors import StoreError
 from sbm.store.files import open_own, read_error, write_atomically
-from sbm.store.records import decode_record, encode_record
+from sbm.store.manifest import decode_record, encode_record
 
 __all__ = ["SHARD", "Shard", "read_shard", "shard_path", "write_shard"]
 

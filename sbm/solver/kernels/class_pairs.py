@@ -29,8 +29,15 @@ sign).
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import hinge_gap_within, prefetch, rounding, step_in_box
-from sbm.solver.kernels.visits import GOLDEN, mix, permute
+from sbm.solver.kernels.common import (
+    GOLDEN,
+    hinge_gap_within,
+    mix,
+    permute,
+    prefetch,
+    rounding,
+    step_in_box,
+)
 
 __all__ = ["certify", "divide", "norms", "solve"]
 

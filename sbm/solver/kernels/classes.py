@@ -8,7 +8,7 @@ changes W; nothing else changes anything.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import prefetch, rounding
+from sbm.solver.kernels.common import prefetch, rounding
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",

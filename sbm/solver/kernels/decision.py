@@ -8,10 +8,45 @@ Given: rows by where they begin and end; W and the bias feature's share.
 In place: the output, and scores that are no numbers. Returned: how many features were unknown.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numba import njit
 
-__all__ = ["best", "decide"]
+from sbm.solver.kernels.common import GOLDEN, mix
+
+__all__ = ["assign", "best", "decide"]
+
+
+@njit(nogil=True, error_model="numpy")
+def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
+    """Write the fold of each row.
+
+    Parameters
+    ----------
+    starts, lengths : (n,) int64, int32
+    indices, bits : int32, uint32 or uint64 or None
+        `bits` are the values as they lie in memory; zeros that were written out do not count.
+    n_folds, seed : int
+    block, first : int
+        Block of the rows and number of the first one there: of rows without a nonzero, which have
+        no content, these are hashed.
+    folds : (n,) uint8, filled in place
+    """
+    begin = mix(np.uint64(seed) + GOLDEN)
+    sign = np.uint64(1) << np.uint64(63 if bits is None or bits.itemsize == 8 else 31)
+    for i in range(len(starts)):
+        h, empty = begin, True
+        for p in range(np.uint64(starts[i]), np.uint64(starts[i]) + np.uint64(lengths[i])):
+            if bits is not None and np.uint64(bits[p]) & ~sign == np.uint64(0):
+                continue
+            empty = False
+            h = mix((h + GOLDEN) ^ np.uint64(indices[p]))
+            if bits is not None:
+                h = mix(h ^ np.uint64(bits[p]))
+        if empty:
+            h = mix(h ^ mix(np.uint64(block) * GOLDEN + np.uint64(first + i)))
+        folds[i] = np.uint8((h >> np.uint64(33)) % np.uint64(n_folds))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -32,18 +32,20 @@ import math
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.elementary import exp, log1p, log_ratio
-from sbm.solver.kernels.sparse import (
+from sbm.solver.kernels.common import (
     add,
     add_sums,
     dot,
     dot_within,
+    exp,
+    log1p,
+    log_ratio,
+    new_order,
     prefetch_ahead,
     prefetch_row,
     rounding,
     sign_and_cost,
 )
-from sbm.solver.kernels.visits import new_order
 
 __all__ = ["certify", "solve"]
 

@@ -47,10 +47,9 @@ from sbm.solver.kernels.classes import (
     prefetch_weights,
     squared_norm,
 )
+from sbm.solver.kernels.common import add_sums, is_last, new_order, rows_left
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
-from sbm.solver.kernels.sparse import add_sums
-from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "mark_free", "screen", "solve"]
 

@@ -26,16 +26,18 @@ Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import (
+from sbm.solver.kernels.common import (
     add,
     dot,
     dot_within,
     hinge_gap,
+    is_last,
+    new_order,
     prefetch_ahead,
     prefetch_row,
+    rows_left,
     step_in_box,
 )
-from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "solve"]
 

@@ -23,19 +23,21 @@ Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import (
+from sbm.solver.kernels.common import (
     add,
     add_sums,
     dot,
     dot_within,
     hinge_gap,
     hinge_gap_within,
+    is_last,
+    new_order,
     prefetch_ahead,
     prefetch_row,
+    rows_left,
     sign_and_cost,
     step_in_box,
 )
-from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "screen", "solve"]
 

@@ -26,17 +26,19 @@ two; of least squares classification Hsieh et al. 2008, section 6.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.sparse import (
+from sbm.solver.kernels.common import (
     add,
     add_sums,
     dot,
     dot_within,
     hinge_gap,
+    is_last,
+    new_order,
     prefetch_ahead,
     prefetch_row,
     rounding,
+    rows_left,
 )
-from sbm.solver.kernels.visits import is_last, new_order, rows_left
 
 __all__ = ["certify", "screen", "solve"]
 

@@ -1,0 +1,1 @@
+"""Passes over blocks, for one model or many: memory, reading ahead, steps, certificates."""

@@ -1,0 +1,374 @@
+"""From settings and a store to an optimization problem, and from weights to a model."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, SettingsError
+from sbm.losses import LOSSES, Loss
+from sbm.models.model import Model
+from sbm.settings import Settings, format_number
+from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.store.blocks import BlockStore, kept_generations, names_of
+
+__all__ = [
+    "Labelled", "assemble_model", "by_label", "choose_task", "label_places", "make_model",
+    "make_problems", "model_labels", "odd_labels",
+]  # fmt: skip
+
+
+class Labelled(Protocol):
+    """What must be known of rows to make problems of them: of a store, or of a stream so far."""
+
+    @property
+    def name(self) -> str:
+        """What to call them in a sentence."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+
+    @property
+    def labels(self) -> list[float] | None:
+        """Label of each class code; None for real-valued labels."""
+
+    @property
+    def label_counts(self) -> list[int]:
+        """Rows of each class code."""
+
+
+def make_problems(
+    settings: Settings, rows: Labelled, counts: Sequence[float] | None = None
+) -> list[AnyProblem]:
+    """Turn settings and the labels of rows into optimization problems.
+
+    There is one, but where one-vs-rest divides the classes into groups that share nothing: one a
+    class for losses of one variable a row.
+
+    Parameters
+    ----------
+    settings : Settings
+    rows : Labelled
+    counts : sequence of float, optional
+        Sum of the weights of each class's rows, by class code; default: the number of rows.
+
+    Returns
+    -------
+    list[AnyProblem]
+
+    Raises
+    ------
+    DataError
+        There are no rows, or their labels do not fit the loss.
+    SettingsError
+        A class weight for a label that does not exist, an option that
+        belongs to another loss, or a cost that is too small or too large to calculate with.
+    """
+    loss = LOSSES[settings.loss]
+    if rows.n_rows == 0:
+        raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
+    task = choose_task(settings, loss)
+    if task == "classification":
+        return _classify(settings, loss, rows, counts)
+    _check_options(settings, loss)
+    if settings.class_weight:
+        raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
+    if loss.name == "one_class":
+        return [_one_class(settings, loss, rows)]
+    C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
+    _check_costs([C])
+    return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
+
+
+def choose_task(settings: Settings, loss: Loss) -> str:
+    """Return what is done with labels: classification, regression, or nothing (``none``).
+
+    Raises
+    ------
+    SettingsError
+        The loss is not for the task that was asked for.
+    """
+    if settings.task == "auto":
+        return loss.tasks[0] if loss.tasks else "none"
+    if settings.task not in loss.tasks:
+        known = " or ".join(loss.tasks) or "no labels at all"
+        raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
+    return settings.task
+
+
+def odd_labels(settings: Settings, rows: Labelled) -> str | None:
+    """Say what makes labels look as if they were not meant to be classes; None: nothing does."""
+    labels = rows.labels
+    task = choose_task(settings, LOSSES[settings.loss])
+    if task != "classification" or not labels:
+        return None
+    if len(labels) == 1:
+        return (
+            f"all rows of {rows.name} have the label {format_number(labels[0])}, so there is "
+            "nothing to tell apart"
+        )
+    fractions = [label for label in labels if not float(label).is_integer()]
+    if fractions and len(labels) > 2:
+        return (
+            f"labels of {rows.name} such as {format_number(fractions[0])} are taken for "
+            f"{len(labels):,} classes; to predict numbers, give --loss epsilon_insensitive"
+        )
+    return None
+
+
+def _classify(
+    settings: Settings, loss: Loss, rows: Labelled, counts: Sequence[float] | None
+) -> list[AnyProblem]:
+    """Make the problems that tell the classes apart."""
+    labels = rows.labels
+    if labels is None:
+        raise DataError(
+            f"{rows.name} has real-valued labels, {settings.loss} needs classes; "
+            "use --loss epsilon_insensitive or another loss for regression"
+        )
+    if loss.joint and len(labels) < 2:
+        raise DataError(
+            f"all rows of {rows.name} have the label {format_number(labels[0])}, "
+            f"{settings.loss} needs at least two classes"
+        )
+    _check_options(settings, loss)
+    weights = _class_weights(settings, rows, labels, counts)
+    _check_costs([settings.C, *(settings.C * weight for weight in weights)])
+    if loss.joint or (len(labels) > 2 and loss.kind is not None):
+        costs = settings.C * np.array(weights)
+        return [MultiProblem(loss, costs, settings.C, settings.bias)]
+
+    def one(positive: int, weight: float, other: float) -> Problem:
+        C = settings.C
+        return Problem(loss, C * weight, C * other, positive, settings.bias)
+
+    if len(labels) > 2:
+        return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
+    # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
+    positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
+    other = 1 - positive if len(labels) == 2 else 0
+    return [one(positive, weights[positive] if positive >= 0 else 1.0, weights[other])]
+
+
+def _class_weights(
+    settings: Settings, rows: Labelled, labels: list[float], counts: Sequence[float] | None
+) -> list[float]:
+    """Return a factor of C for each class code."""
+    chosen = settings.class_weight
+    if isinstance(chosen, str):  # balanced: every class has the same share of the whole cost
+        counts = counts or rows.label_counts
+        return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
+    for label in chosen:
+        if label not in labels:
+            raise SettingsError(
+                f"class_weight names label {format_number(label)}, "
+                f"the labels are {_shorten(labels)}"
+            )
+    return [chosen.get(label, 1.0) for label in labels]
+
+
+def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
+    if settings.bias:
+        raise SettingsError("one_class has an offset of its own; leave out bias")
+    return OneClass(loss, settings.nu, float(rows.n_rows))
+
+
+def _check_options(settings: Settings, loss: Loss) -> None:
+    """Refuse options that mean nothing for this loss and these labels."""
+    _check_class_blocks(settings, loss)
+    _check_numbers(settings, loss)
+
+
+def _check_class_blocks(settings: Settings, loss: Loss) -> None:
+    """Refuse blocks of classes where classes cannot be divided, and what they are not made for."""
+    if settings.class_blocks is None:
+        return
+    if loss.name != "weston_watkins":
+        raise SettingsError(
+            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
+            f"leave it out with {loss.name}"
+        )
+    for name in ("weights", "warm_start", "calibrate"):
+        if getattr(settings, name) not in (None, False):
+            raise SettingsError(
+                f"{name} does not go together with class_blocks; leave out one of the two"
+            )
+
+
+# Beside these, squares of costs and of what they are multiplied with stay in the range of a float.
+LEAST_COST, MOST_COST = 1e-40, 1e40
+
+
+def _check_costs(costs: Sequence[float]) -> None:
+    """Refuse costs of rows whose squares would not be numbers any more; 0 is no cost.
+
+    Raises
+    ------
+    SettingsError
+        C, or C times a class weight, is too small or too large.
+    """
+    for cost in costs:
+        if cost != 0 and not LEAST_COST <= cost <= MOST_COST:
+            raise SettingsError(
+                f"C, times class weights, is {format_number(cost)}; it must lie between "
+                f"{LEAST_COST:g} and {MOST_COST:g}, scale the values of the rows instead"
+            )
+
+
+_WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
+
+
+def _check_numbers(settings: Settings, loss: Loss) -> None:
+    """Refuse numbers, other than by default, that a loss has no place for."""
+    if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
+        raise SettingsError(
+            f"epsilon is {format_number(settings.epsilon)}, which belongs to "
+            f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
+        )
+    if settings.nu != Settings.nu and loss.name != "one_class":
+        raise SettingsError(
+            f"nu is {format_number(settings.nu)}, which belongs to one_class; "
+            f"leave it out with {loss.name}"
+        )
+    if settings.C != Settings.C and loss.name == "one_class":
+        raise SettingsError(
+            f"C is {format_number(settings.C)}, and one_class has none; leave it out and give nu"
+        )
+
+
+def _shorten(labels: list[float]) -> str:
+    shown = ", ".join(format_number(label) for label in sorted(labels)[:6])
+    return shown + (", ..." if len(labels) > 6 else "")
+
+
+def make_model(
+    store: BlockStore,
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    weights: Sequence[npt.NDArray[np.float64]],
+    report: dict[str, Any],
+) -> Model:
+    """Put weights, ids and what is proven of them together; nothing that depends on the clock.
+
+    Parameters
+    ----------
+    store : BlockStore
+    settings : Settings
+    problems : sequence of Problem, MultiProblem or OneClass
+    weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
+        Of each problem; consumed, where it is a list.
+    report : dict
+        Of the training.
+
+    Returns
+    -------
+    Model
+    """
+    proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
+    facts = {
+        "rounds": report["rounds"],
+        "certificate": {name: report[name] for name in proven},
+        "converged": report["converged"],
+        "passes": report["passes"],
+        "updates": report["updates"],
+        "rows": store.n_rows,
+        "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
+    }
+    if (names := names_of(store.manifest)) is not None:
+        facts["names"] = names
+    labels = model_labels(problems[0], store)
+    return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
+
+
+def assemble_model(
+    ids: npt.NDArray[np.int64],
+    labels: list[float],
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    weights: Sequence[npt.NDArray[np.float64]],
+    facts: dict[str, Any],
+) -> Model:
+    """Make a model of weights, with ids, labels by class code and what else is known of it.
+
+    A model of one class has its offset as the weight of an extra feature; one of targets has no
+    labels.
+
+    Parameters
+    ----------
+    ids : ndarray, shape (n_features,), int64
+    labels : list of float
+        By class code.
+    settings, problems
+        Of the training.
+    weights : sequence of ndarray
+        W of each problem, the bias feature's row included.
+    facts : dict
+        What else there is to know of it.
+
+    Returns
+    -------
+    Model
+    """
+    W = by_label(weights, labels)
+    n, bias = len(ids), settings.bias
+    bias_weights = W[n] if bias else np.zeros(W.shape[1])
+    if isinstance(problems[0], OneClass):
+        bias, bias_weights = 1.0, np.array([-problems[0].rho])
+    chosen = settings.to_dict()
+    for name in ("threads", "checkpoint_every"):  # no result depends on them
+        del chosen[name]
+    return Model(
+        ids=ids,
+        W=W[:n],
+        labels=sorted(labels),
+        bias=bias,
+        bias_weights=bias_weights,
+        info={"loss": settings.loss, "C": settings.C, "settings": chosen, **facts},
+    )
+
+
+def model_labels(problem: AnyProblem, rows: Labelled) -> list[float]:
+    """Return the labels by class code; none for targets."""
+    if isinstance(problem, OneClass):
+        return [-1.0, 1.0]
+    labels = (rows.labels or []) if problem.classify else []
+    if len(labels) == 1:  # one class alone: the other one has no name
+        return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
+    return labels
+
+
+def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
+    """Return the position of each class code among the labels of the model in ascending order."""
+    labels = sorted(model_labels(problem, rows))
+    return np.searchsorted(labels, rows.labels or []) if labels else np.empty(0, np.intp)
+
+
+def by_label(
+    weights: Sequence[npt.NDArray[np.float64]], labels: list[float]
+) -> npt.NDArray[np.float64]:
+    """Put the columns of several arrays in the order of the labels they belong to.
+
+    Parameters
+    ----------
+    weights : sequence of ndarray, shape (n, any), float64
+        Of each problem: weights, or decision values, by class code.
+    labels : list of float
+        By class code.
+
+    Returns
+    -------
+    ndarray, shape (n, n_labels), float64
+        Columns in ascending order of the labels; where there is one column alone, that one.
+    """
+    if weights[0].shape[1] == 1 and len(weights) == 1:
+        return weights[0]
+    place = np.empty(len(labels), np.intp)  # class code -> column
+    place[np.argsort(labels)] = np.arange(len(labels))
+    W = np.empty((len(weights[0]), len(labels)))
+    first = 0
+    for part in weights:
+        W[:, place[first : first + part.shape[1]]] = part
+        first += part.shape[1]
+    return W

@@ -1,0 +1,160 @@
+"""The blocks of a training, each read, decoded and screened ahead of its use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.memory import MemoryPlan
+from sbm.engine.prefetch import Loaded, prefetched
+from sbm.rows import Arena, Rows
+from sbm.store.blocks import BlockStore, Chunk
+
+__all__ = ["BlockReader", "RowWeights"]
+
+Coming = TypeVar("Coming")
+
+
+class RowWeights(Protocol):
+    """Weights of rows, as `sbm.programs.splitting.weights` deals them to the blocks."""
+
+    def read(self, chunk: Chunk, out: npt.NDArray[np.float64]) -> None:
+        """Write the weights of a chunk's rows."""
+
+
+class BlockReader:
+    """Reads blocks into two buffers behind the cache, in turn.
+
+    Parameters
+    ----------
+    store : BlockStore
+    plan : MemoryPlan
+        Its parts are the blocks, by number.
+    arena : Arena
+    first : int
+        Nonzeros in front of the two buffers: those of the caches.
+    pool : Executor
+        Reads ahead; see `loading_thread`.
+    decoders : int
+        Chunks that are decoded at a time. What is read is the same.
+    rate : float, optional
+        Read no more bytes a second than this, as a slow disk would.
+    y_dtype : dtype
+        int32 for class codes, float64 for targets.
+    weights : RowWeights, optional
+        Factor of each row's cost.
+
+    Attributes
+    ----------
+    bytes_read : int
+        Bytes of block files read so far.
+    failure : Exception or None
+        Why the block that is read ahead cannot be used; raised, too, when its turn comes.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        plan: MemoryPlan,
+        arena: Arena,
+        first: int,
+        pool: Executor,
+        decoders: int = 1,
+        rate: float | None = None,
+        y_dtype: npt.DTypeLike = "int32",
+        weights: RowWeights | None = None,
+    ) -> None:
+        self._store = store
+        self._parts = plan.parts
+        self._offsets = (first, first + plan.part_nnz)
+        self._buffers = [arena.room(plan.part_rows, y_dtype, weights is not None) for _ in range(2)]
+        self._weights = weights
+        self._pool = pool
+        self._decoders = decoders
+        self._rate = rate
+        self.bytes_read = 0
+        self.failure: Exception | None = None
+        self._slept = 0.0
+
+    @property
+    def disk_seconds(self) -> float:
+        """Time spent so far waiting for the disk."""
+        return self._store.read_seconds + self._slept
+
+    def read(
+        self,
+        order: Iterable[int],
+        prepare: Callable[[int, int], Coming],
+        begin: Callable[[int, Coming], None],
+        look: Callable[[Coming, int, Rows], None] | None = None,
+    ) -> Generator[Loaded[int, Coming, Rows]]:
+        """Yield the blocks in the given order, each read while the one before is in use.
+
+        Parameters
+        ----------
+        order : iterable of int
+        prepare : callable
+            ``prepare(block, slot)``, called before the block in front of this one is yielded.
+        begin : callable
+            ``begin(block, coming)``, called before the block is read, in the thread that reads:
+            with what `prepare` returned.
+        look : callable, optional
+            ``look(coming, first, rows)`` sees every chunk as soon as it is decoded, in the thread
+            that decoded it: what `prepare` returned, number of its first row, its rows.
+        """
+        self.failure = None
+        with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
+            spread = decoders.map if self._decoders > 1 else map
+
+            def load(block: int, slot: int, coming: Coming) -> Rows:
+                def decode(place: tuple[Chunk, int, int]) -> None:
+                    chunk, first, offset = place
+                    into = self._buffers[slot].part(first, chunk.rows)
+                    rows = self._store.read([chunk], into, offset)
+                    if self._weights is not None and into.weights is not None:
+                        self._weights.read(chunk, into.weights)
+                    if look is not None:
+                        look(coming, first, rows)
+
+                with self._noting_failure():
+                    begin(block, coming)
+                    with self._held_back(block):
+                        for _ in spread(decode, self._places(block, slot)):
+                            pass
+                return self._buffers[slot].part(0, self._parts[block].rows)
+
+            yield from prefetched(order, prepare, load, self._pool)
+
+    def _places(self, block: int, slot: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Yield the chunks of a block with their first row and where their nonzeros go."""
+        first, offset = 0, self._offsets[slot]
+        for chunk in self._parts[block].chunks:
+            yield chunk, first, offset
+            first, offset = first + chunk.rows, offset + chunk.nnz
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Note what goes wrong, for whoever must know before the block's turn comes."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+
+    @contextmanager
+    def _held_back(self, block: int) -> Iterator[None]:
+        """Count the bytes of a block, and take as long as they would at the rate that is set."""
+        begin = time.perf_counter()
+        yield
+        size = sum(chunk.size for chunk in self._parts[block].chunks)
+        self.bytes_read += size
+        if self._rate is not None:
+            late = max(0.0, size / self._rate - (time.perf_counter() - begin))
+            time.sleep(late)
+            self._slept += late

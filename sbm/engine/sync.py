@@ -1,0 +1,342 @@
+"""Syncs: what several processes did alone, each on blocks of its own, becomes one step of all.
+
+Every process holds the same W. In a stretch each takes a step or more (`sbm.solver.step`), which
+lead its own copy of W away; then all weights are added up (`sbm.engine.sync`), and where the sum
+goes too far all alphas that have changed go back a part of their way, like W. So W is that of the
+alphas of all processes after every sync, and F has not fallen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Alphas, Lists, blend, join, no_alphas
+from sbm.distributed.comm import Comm
+from sbm.rows import Rows
+from sbm.settings import Settings
+from sbm.solver.cache import Evicted
+from sbm.solver.problem import OneClass, mean_square, squared_norm
+from sbm.solver.step import Solver
+from sbm.solver.variables import ListPool
+from sbm.store.run import Run
+
+__all__ = ["Adding", "Combiner", "agree_on_unit", "inner"]
+
+
+Weights = npt.NDArray[np.float64]
+
+# Sums that σ' is chosen by, and how much more than they have shown to do.
+_REMEMBERED, _SPARE = 5, 1.05
+
+
+@dataclass
+class Adding:
+    """How far each solver goes, and how far all of them together.
+
+    Attributes
+    ----------
+    rule : str or float
+        ``safe``: σ' is n; ``adaptive``: as the last sums have shown to do; or σ' itself.
+    n : int
+        How many solvers there are.
+    sigma : float
+        σ' until the next sum, from 1 to n.
+    overlaps : list of float
+        |ΔW|² / Σ |ΔW_p|² of the last sums: 1 where solvers share no feature, n where all of them
+        want the same.
+    """
+
+    rule: str | float
+    n: int
+    sigma: float = 1.0
+    overlaps: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sigma = float(self.n) if isinstance(self.rule, str) else min(self.rule, float(self.n))
+
+    def share(self, gain: float, cross: float, size: float) -> float:
+        """Return η.
+
+        Parameters
+        ----------
+        gain : float
+            Rise of Σ d_i, of all solvers together.
+        cross : float
+            <W, ΔW>.
+        size : float
+            |ΔW|².
+        """
+        if size == 0.0 or self.sigma == self.n:
+            return 1.0
+        return min(1.0, max(0.0, (gain - cross) / size))
+
+    def learn(self, size: float, sizes: Sequence[float]) -> None:
+        """Choose the next σ', given |ΔW|² and each |ΔW_p|²."""
+        if self.rule != "adaptive" or sum(sizes) == 0.0:
+            return
+        self.overlaps = [*self.overlaps, size / sum(sizes)][-_REMEMBERED:]
+        self.sigma = min(float(self.n), max(1.0, _SPARE * max(self.overlaps)))
+
+    def be_safe(self) -> None:
+        """Let the next sum be one that needs no share."""
+        self.sigma = float(self.n)
+
+    def record(self) -> dict[str, Any]:
+        """What changes, as JSON; `restore` undoes it."""
+        return {"sigma": self.sigma, "overlaps": self.overlaps}
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Take over what `record` said."""
+        self.sigma, self.overlaps = float(record["sigma"]), list(map(float, record["overlaps"]))
+
+
+def inner(W: Weights, V: Weights) -> float:
+    """Return <W, V>, in slices: no copy of W, and the same for any thread count."""
+    flat, other, step = W.reshape(-1), V.reshape(-1), 1 << 16
+    return float(
+        sum(
+            float(np.multiply(flat[k : k + step], other[k : k + step]).sum())
+            for k in range(0, len(flat), step)
+        )
+    )
+
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass
+class _Before:
+    """Where a stretch began.
+
+    Attributes
+    ----------
+    dual_sum : float
+    numbers : list of float
+        Of the problem.
+    cached : Evicted
+        Home, number and alpha of the rows in the cache.
+    blocks : dict of int to Alphas
+        Those of the blocks that were visited, without those of cached rows.
+    """
+
+    dual_sum: float
+    numbers: list[float]
+    cached: Evicted
+    blocks: dict[int, Alphas] = field(default_factory=dict)
+
+
+@dataclass
+class _Mixed:
+    """Alphas that have gone back a part of their way.
+
+    Attributes
+    ----------
+    blocks : dict of int to Alphas
+        Of all rows of the blocks that were visited, cached ones included.
+    cached : Alphas
+        Of the rows that are in the cache, in its order.
+    gone : Evicted
+        Of rows of other blocks that were in the cache and are not any more.
+    growth : ndarray, shape (n_blocks,), int64
+        By how many variables these lists are longer than now, in each block.
+    """
+
+    blocks: dict[int, Alphas]
+    cached: Alphas
+    gone: Evicted
+    growth: npt.NDArray[np.int64]
+
+
+class Combiner:
+    """The stretches and syncs of one learner.
+
+    Parameters
+    ----------
+    comm : Comm
+    solver : Solver
+        Its W and cache are changed in place.
+    settings : Settings
+    run : Run
+        Keeps the alphas of its blocks.
+    base : int
+        Where the run keeps those of block 0.
+
+    Attributes
+    ----------
+    adding : Adding
+    """
+
+    def __init__(self, comm: Comm, solver: Solver, settings: Settings, run: Run, base: int) -> None:
+        self._comm, self._solver, self._run, self._base = comm, solver, run, base
+        # The level of one class is a constraint on all rows, for which a share has no meaning.
+        rule = "safe" if isinstance(solver.problem, OneClass) else settings.sigma
+        self.adding = Adding(rule, comm.size)
+        self._W = np.empty_like(solver.W)
+
+    def begin(self) -> None:
+        """Note weights and alphas; every process begins its stretches at the same ones."""
+        solver, working = self._solver, self._solver.working
+        np.copyto(self._W, solver.W)
+        n = working.n_cached
+        cached = Evicted(
+            working.home[:n].copy(), working.row[:n].copy(), working.alpha.take(np.arange(n))
+        )
+        self._before = _Before(solver.dual_sum, solver.problem.numbers(), cached)
+        solver.sigma = self.adding.sigma
+
+    def visit(self, block: int, alpha: Alphas) -> None:
+        """Note the alphas of a block that is about to be visited."""
+        self._before.blocks[block] = alpha.take(np.arange(len(alpha)))
+
+    def combine(self) -> Evicted | None:
+        """Add up what all processes did.
+
+        Everything that steps handed back must have been kept by the run.
+
+        Returns
+        -------
+        Evicted or None
+            None where the alphas stay as they are; else those that left the cache.
+        """
+        solver, adding, before = self._solver, self.adding, self._before
+        W = solver.W
+        np.subtract(W, self._W, out=W)
+        W /= solver.sigma
+        mine = [solver.dual_sum - before.dual_sum, squared_norm(W), *solver.problem.numbers()]
+        theirs = self._comm.gather(mine)
+        self._comm.add_up(W)
+        size, gain = squared_norm(W), math.fsum(theirs[:, 0])
+        share = adding.share(gain, inner(self._W, W), size)
+        adding.learn(size, theirs[:, 1].tolist())
+        mixed = None
+        if share < 1.0:
+            mixed = self._mix(share)
+            if not self._comm.gather([self._fits(mixed)]).all():
+                share, mixed = 0.0, self._mix(0.0)
+                adding.be_safe()
+        W *= share
+        W += self._W
+        solver.dual_sum = before.dual_sum + share * gain
+        solver.problem.add_up(before.numbers, theirs[:, 2:], solver.sigma)
+        return None if mixed is None else self._put(mixed)
+
+    # ------------------------------------------------------------------ a part of the way back
+
+    def _mix(self, share: float) -> _Mixed:
+        """Return all alphas that the stretch may have changed, as they are to be."""
+        before, working = self._before, self._solver.working
+        cached, blocks = before.cached, {}
+        visited = np.isin(cached.home, list(before.blocks))
+        for block, old in before.blocks.items():
+            mine = np.flatnonzero(cached.home == block)
+            old.put(cached.row[mine], cached.alpha.take(mine))
+            now = self._run.load(self._base + block)
+            working.alphas_of(block, now)
+            blocks[block] = blend(old, now, share)
+        places = np.flatnonzero(~visited)
+        home, row = cached.home[places], cached.row[places]
+        at = self._cached_at(home, row)
+        now = self._now(home, row, at)
+        others = blend(cached.alpha.take(places), now, share)
+        gone = np.flatnonzero(at < 0)
+        return _Mixed(
+            blocks,
+            self._of_cache(blocks, others, at),
+            Evicted(home[gone], row[gone], others.take(gone)),
+            _growth(home, now, others),
+        )
+
+    def _now(self, home: Int32s, row: Int32s, places: npt.NDArray[np.int64]) -> Alphas:
+        """Alphas of rows that were in the cache, of blocks that were not visited.
+
+        `places` are where they are in the cache now, -1 for those that are not.
+        """
+        working, listed = self._solver.working, self._solver.problem.listed
+        alpha = no_alphas(len(home), listed)
+        still = np.flatnonzero(places >= 0)
+        alpha.put(still, working.alpha.take(places[still]))
+        for block in np.unique(home[places < 0]).tolist():
+            gone = np.flatnonzero((home == block) & (places < 0))
+            alpha.put(gone, self._run.load(self._base + block).take(row[gone]))
+        return alpha
+
+    def _cached_at(self, home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
+        """Return where in the cache rows are, -1 for those that are not there."""
+        working, n = self._solver.working, self._solver.working.n_cached
+        keys = _keys(working.home[:n], working.row[:n])
+        order = np.argsort(keys)
+        found = np.searchsorted(keys, wanted := _keys(home, row), sorter=order)
+        places = np.append(order, -1)[found]
+        places[np.append(keys, -1)[places] != wanted] = -1
+        return places
+
+    def _fits(self, mixed: _Mixed) -> bool:
+        """Whether there is room for lists that are the union of two."""
+        pool = self._solver.working.alpha
+        if not isinstance(pool, ListPool):
+            return True
+        held = pool.held.copy()
+        held[: len(mixed.growth)] += mixed.growth
+        for block, alpha in mixed.blocks.items():
+            held[block] = len(alpha.values)
+        cached = mixed.cached
+        assert isinstance(cached, Lists)
+        room = len(cached.values) + len(cached)
+        return room <= pool.cache_limit and bool((held <= pool.held_limit).all())
+
+    def _of_cache(
+        self, blocks: dict[int, Alphas], others: Alphas, at: npt.NDArray[np.int64]
+    ) -> Alphas:
+        """Return what is to be in the cache, row by row; of the others, those that are there."""
+        working, n = self._solver.working, self._solver.working.n_cached
+        home, row = working.home[:n], working.row[:n]
+        parts, places = [no_alphas(0, self._solver.problem.listed)], [np.empty(0, np.int64)]
+        for block, alpha in blocks.items():
+            mine = np.flatnonzero(home == block)
+            parts.append(alpha.take(row[mine]))
+            places.append(mine)
+        parts.append(others.take(np.flatnonzero(at >= 0)))
+        places.append(at[at >= 0])
+        return join(parts).take(np.argsort(np.concatenate(places)))
+
+    def _put(self, mixed: _Mixed) -> Evicted:
+        """Put the alphas where they belong; return those of other blocks that are not cached."""
+        working, gone = self._solver.working, mixed.gone
+        pool = working.alpha
+        if isinstance(pool, ListPool):
+            pool.held[: len(mixed.growth)] += mixed.growth
+        pool.fill(mixed.cached)
+        n = working.n_cached
+        for block, alpha in mixed.blocks.items():
+            pool.admit(block, alpha)
+            rows = working.row[:n][working.home[:n] == block]
+            alpha.put(rows, no_alphas(len(rows), self._solver.problem.listed))
+            self._run.store(self._base + block, alpha)
+        self._run.add_strays(gone.home + self._base, gone.row, gone.alpha)
+        return gone
+
+
+def _growth(home: Int32s, now: Alphas, then: Alphas) -> npt.NDArray[np.int64]:
+    """Return by how many variables lists grow, by block; nothing of what is no list."""
+    if not (isinstance(now, Lists) and isinstance(then, Lists)):
+        return np.empty(0, np.int64)
+    return np.bincount(home, then.counts - now.counts).astype(np.int64)
+
+
+def _keys(home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
+    """Return one number for each row of any block."""
+    return (home.astype(np.int64) << 32) | row
+
+
+def agree_on_unit(comm: Comm, problem: OneClass, rows: Rows | None) -> None:
+    """Let one class have the same unit of its offset everywhere, from the rows of a first block."""
+    n = 0 if rows is None else len(rows)
+    mean = mean_square(rows.starts, rows.lengths, rows.values) if rows is not None and n else 0.0
+    means, counts = comm.gather([mean, n]).T
+    problem.agree_on_scale(means.tolist(), counts.tolist())

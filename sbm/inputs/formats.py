@@ -1,0 +1,178 @@
+"""What inputs are made of, and who reads it: the table of formats."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sbm.errors import DataError, SettingsError
+from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.matrices import RowPiece, convert_pieces, read_chunks
+from sbm.inputs.npz import read_npz
+from sbm.inputs.parquet import read_parquet
+from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextError, TextParser
+from sbm.inputs.table import read_table
+from sbm.inputs.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
+from sbm.inputs.vw import explain_vw, vw_parser
+from sbm.settings import nearest
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "convert_inputs",
+    "format_of",
+    "names_record",
+    "open_inputs",
+    "plain_name",
+    "reader_memory",
+]
+
+T = TypeVar("T")
+_BYTES_A_NONZERO = 8  # of a line of text, about
+
+
+@dataclass(frozen=True)
+class Format:
+    """What an input is made of.
+
+    Attributes
+    ----------
+    name : str
+    endings : tuple of str
+        Of file names, in front of those of compressions.
+    parser : function, optional
+        ``parser(options)`` makes a `TextParser`, for text that is cut at line ends, or
+    read : function, optional
+        ``read(source, options, dtype=..., largest_row=...)`` yields the rows of a source as pieces
+        of `RowPiece`.
+    explain : function
+        What a `TextParser` found in a refused line.
+    is_hashed : bool
+        Whether features have names, and ids are hashes of these.
+    is_stream : bool
+        Whether it is read from its beginning to its end, so that it may be compressed or a pipe.
+    memory : int
+        Bytes that the library that reads it takes.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    parser: Callable[[InputOptions], TextParser] | None = None
+    read: Callable[..., Iterator[RowPiece]] | None = None
+    explain: Callable[[TextError], str] = explain_text
+    is_hashed: bool = False
+    is_stream: bool = True
+    memory: int = 0
+
+
+LIBSVM = "libsvm"
+FORMATS = {
+    row.name: row
+    for row in (
+        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda _: parse_text),
+        Format("vw", (".vw",), parser=vw_parser, explain=explain_vw, is_hashed=True),
+        Format("csv", (".csv",), read=read_table, is_hashed=True),
+        Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
+        Format("npz", (".npz",), read=read_npz, is_stream=False),
+        Format(
+            "parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False, memory=120_000_000
+        ),
+    )
+}
+
+
+def plain_name(name: str) -> str:
+    """Name of a file without the ending of its compression, if there is one."""
+    return name[: -len(Path(name).suffix)] if is_packed(name) else name
+
+
+def format_of(name: str) -> Format:
+    """Format that the name of a file tells; LIBSVM text where it tells none."""
+    plain = plain_name(name).lower()
+    return next((f for f in FORMATS.values() if plain.endswith(f.endings)), FORMATS[LIBSVM])
+
+
+def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Source]:
+    """Turn names and globs into sources that know their format; see `expand_inputs`.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or a format is not read from a pipe or a compressed file.
+    SettingsError
+        There is no such format.
+    """
+    if options.hash_bits is None:
+        options = replace(options, hash_bits=HASH_BITS)
+    if options.format is not None and options.format not in FORMATS:
+        raise SettingsError(
+            f"unknown format {options.format!r}, known are {', '.join(FORMATS)}"
+            f"{nearest(options.format, FORMATS)}"
+        )
+    sources = expand_inputs(names)
+    for source in sources:
+        found = format_of(source.name) if options.format is None else FORMATS[options.format]
+        source.format, source.options = found.name, options
+        if found.is_stream:
+            continue
+        if not source.comes_again:
+            raise DataError(
+                f"{source.shown}: {found.name} is read from files only, not from a pipe"
+            )
+        if is_packed(source.name):
+            raise DataError(
+                f"{source.name} is compressed, and {found.name} files are so inside; unpack it"
+            )
+    return sources
+
+
+def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
+    """What makes the same ids of the same names again; None where no source has names."""
+    hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
+    return hashed[0].options.record() if hashed else None
+
+
+def reader_memory(sources: Sequence[Source]) -> int:
+    """Bytes that libraries take to read these, beside what text takes."""
+    return max((FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0)
+
+
+def convert_inputs(
+    sources: Sequence[Source],
+    pool: ThreadPoolExecutor,
+    convert: Callable[[ParsedText], T],
+    *,
+    ahead: int,
+    dtype: str = "float32",
+    skip: bool = False,
+    largest_line: int = 1 << 30,
+) -> Generator[tuple[Source, T]]:
+    """Read sources of any format, convert their pieces in threads, and yield them in order.
+
+    Parameters and errors are those of `convert_sources`.
+    """
+    largest_row = largest_line // _BYTES_A_NONZERO
+    for name, group in itertools.groupby(sources, lambda source: source.format):
+        kind = FORMATS.get(name)
+        if kind is not None and kind.parser is not None:
+            texts = list(group)
+            yield from convert_sources(
+                texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
+                skip=skip, largest_line=largest_line, explain=kind.explain,
+            )  # fmt: skip
+            continue
+        for source in group:
+            with contextlib.closing(_read(source, dtype, largest_row)) as pieces:
+                yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
+
+
+def _read(source: Source, dtype: str, largest_row: int) -> Generator[RowPiece]:
+    if source.chunks is not None:  # whoever makes them may want to stay in this thread
+        return read_chunks(source, dtype=dtype, largest_row=largest_row)
+    read = FORMATS[source.format].read
+    assert read is not None
+    return one_ahead(read(source, source.options, dtype=dtype, largest_row=largest_row))

@@ -1,0 +1,189 @@
+"""A dictionary from 64-bit keys to dense codes in order of first appearance.
+
+Feature ids and labels both become codes 0, 1, 2, ... the first time they are seen, whatever their
+size. Keys below `DIRECT_LIMIT` are looked up in a plain array, which grows with the largest such
+key; all others in a hash table with linear probing.
+"""
+
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+
+__all__ = ["DIRECT_LIMIT", "IdTable", "count_codes", "drop_unknown"]
+
+DIRECT_LIMIT = 1 << 24  # 64 MB of codes at most
+
+kernels = load("sbm.inputs.kernels.ids")
+
+
+class IdTable:
+    """Codes 0, 1, 2, ... for 64-bit keys, in order of first appearance.
+
+    Parameters
+    ----------
+    keys : ndarray, shape (n,), int64, optional
+        Keys already known, distinct; key ``keys[c]`` has code ``c``.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.int64] | None = None) -> None:
+        # Nobody can know which keys would meet in one place. No code depends on it.
+        self._factor = np.uint64(secrets.randbits(64) | 1)
+        self._fill(np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64))
+
+    def _fill(self, known: npt.NDArray[np.int64]) -> None:
+        self._n = len(known)
+        self._seen = np.empty(max(1024, self._n), np.int64)
+        self._seen[: self._n] = known
+        small = known[(known >= 0) & (known < DIRECT_LIMIT)]
+        self._direct = np.zeros(self._direct_size(int(small.max(initial=0))), np.int32)
+        codes = np.arange(1, self._n + 1, dtype=np.int32)
+        self._direct[small] = codes[(known >= 0) & (known < DIRECT_LIMIT)]
+        self._resize_hash(2 * (self._n - len(small)) + 2)
+
+    @staticmethod
+    def _direct_size(largest: int) -> int:
+        return min(DIRECT_LIMIT, 1 << max(10, largest.bit_length()))
+
+    def _resize_hash(self, least: int) -> None:
+        bits = max(10, least.bit_length())
+        self._slots = np.zeros(1 << bits, np.int32)
+        self._slot_keys = np.empty(1 << bits, np.int64)
+        self._shift = np.uint64(64 - bits)
+        kernels.rehash(self._seen, self._n, self._slots, self._slot_keys, self._factor, self._shift)
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def keys(self) -> npt.NDArray[np.int64]:
+        """Keys by code, shape (n,), a view."""
+        return self._seen[: self._n]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        arrays = (self._seen, self._direct, self._slots, self._slot_keys)
+        return sum(a.nbytes for a in arrays)
+
+    def intern(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Codes of the keys, shape (n,), int32; unknown keys become known.
+
+        Raises
+        ------
+        OverflowError
+            More than 2^31 - 1 distinct keys.
+        """
+        out = np.empty(len(keys), np.int32)
+        begin = 0
+        while True:
+            begin, self._n = kernels.intern(
+                keys, begin, self._direct, self._slots, self._slot_keys, self._factor,
+                self._shift, self._seen, self._n, True, out,
+            )  # fmt: skip
+            if begin == len(keys):
+                return out
+            self._grow(int(keys[begin]))
+
+    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Forget all keys but the chosen ones, which get the codes 0, 1, 2, ... in the same order.
+
+        Parameters
+        ----------
+        chosen : ndarray, shape (n,), bool
+            For each code whether its key stays.
+        """
+        known = self.keys[chosen]
+        del self._seen, self._direct, self._slots, self._slot_keys  # room for the new ones
+        self._fill(known)
+
+    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Codes of the keys, shape (n,), int32; -1 for an unknown key."""
+        out = np.empty(len(keys), np.int32)
+        kernels.intern(
+            keys, 0, self._direct, self._slots, self._slot_keys, self._factor,
+            self._shift, self._seen, self._n, False, out,
+        )  # fmt: skip
+        return out
+
+    def look_up(
+        self, keys: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
+        """Find what can be found while another thread interns.
+
+        Each entry of the plain array changes once, from free to its code, and an array that grew is
+        a copy of the old one: what is found is right, and what is not found may be known all the
+        same. The hash table is left alone, its parts change together.
+
+        Parameters
+        ----------
+        keys : ndarray, shape (n,), int64
+        codes : ndarray, shape (n,), int32, filled in place
+            -1 for a key that was not found.
+
+        Returns
+        -------
+        ndarray, shape (n_unknown,), int32
+            Positions of the keys that were not found, in order.
+        """
+        unknown = np.empty(len(keys), np.int32)
+        n_unknown = kernels.look_up(keys, self._direct, codes, unknown)
+        return unknown[:n_unknown].copy()
+
+    def _grow(self, key: int) -> None:
+        """Make room for the key that the kernel stopped at."""
+        if self._n >= 2**31 - 1:
+            raise OverflowError("more than 2147483647 distinct ids")
+        if self._n == len(self._seen):
+            seen = np.empty(2 * self._n, np.int64)
+            seen[: self._n] = self._seen
+            self._seen = seen
+        if 0 <= key < DIRECT_LIMIT:
+            if key >= len(self._direct):
+                direct = np.zeros(self._direct_size(key), np.int32)
+                direct[: len(self._direct)] = self._direct
+                self._direct = direct
+        elif 2 * self._n >= len(self._slots):
+            self._resize_hash(4 * self._n)
+
+
+def count_codes(codes: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], most: int) -> None:
+    """Add one to the count of each code; a count stays at `most` once it is there.
+
+    Parameters
+    ----------
+    codes : ndarray, shape (n,), int32, none negative
+    counts : ndarray, shape (more than the largest code,), int32, changed in place
+    most : int
+        At most 2^31 - 1.
+    """
+    kernels.count(codes, counts, most)
+
+
+def drop_unknown(
+    indptr: npt.NDArray[np.int64],
+    codes: npt.NDArray[np.int32],
+    values: npt.NDArray[np.floating] | None,
+) -> tuple[int, bool]:
+    """Take nonzeros without a code out of rows; a row that loses all of them stays, empty.
+
+    Parameters
+    ----------
+    indptr : ndarray, shape (n_rows + 1,), int64, changed in place
+        Begins with 0.
+    codes : ndarray, shape (nnz,), int32, changed in place
+        -1 for what is dropped.
+    values : ndarray, shape (nnz,), float32 or float64, changed in place, or None
+        None when all are 1.
+
+    Returns
+    -------
+    n : int
+        Nonzeros that are left, the first ones of `codes` and `values`.
+    ones : bool
+        Whether all of their values are 1.
+    """
+    n, ones = kernels.drop_unknown(indptr, codes, values)
+    return n, bool(ones)

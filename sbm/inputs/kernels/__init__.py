@@ -1,0 +1,1 @@
+"""Compiled loops of the readers: text, names of features, tables of ids."""

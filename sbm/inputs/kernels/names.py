@@ -1,0 +1,312 @@
+"""Compiled hashing of names, and the parser of text with them; `sbm.inputs.vw` has the grammar.
+
+Given: bytes of whole lines, or names. In place: labels, rows and refused lines, in arrays that may
+be too small. Returned: how many of each.
+Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
+"""
+
+import numpy as np
+from numba import njit
+
+from sbm.inputs.kernels.text import is_inf_or_nan, parse_number, parse_short_number
+from sbm.store.kernels.sorting import sort_and_add
+
+__all__ = ["hash_names", "parse"]
+
+# What a line is refused for; sbm/inputs/vw.py has the sentences, in this order.
+OK = 0
+BAD_LABEL = 1
+NOT_FINITE = 2
+NO_LABEL = 3
+WEIGHTED = 4
+BASE = 5
+BAD_VALUE = 6
+OUT_OF_RANGE = 7
+NO_BAR = 8
+NO_NAME = 9
+HARD = 9  # of a number: its last bit is not certain, which is of no account here
+
+_ENDS_WORD = np.zeros(256, np.bool_)
+_ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, blank, colon, bar
+
+_MASK32 = np.uint64(0xFFFFFFFF)
+_C1 = np.uint64(0xCC9E2D51)
+_C2 = np.uint64(0x1B873593)
+
+
+@njit(nogil=True, error_model="numpy")
+def _mix(word):
+    k = (word * _C1) & _MASK32
+    k = ((k << np.uint64(15)) | (k >> np.uint64(17))) & _MASK32
+    return (k * _C2) & _MASK32
+
+
+@njit(nogil=True, error_model="numpy")
+def _murmur(text, begin, end, seed):
+    """MurmurHash3_x86_32 (Appleby, 2011) of text[begin:end]."""
+    h = seed & _MASK32
+    n = end - begin
+    p = begin
+    while p + 4 <= end:
+        word = np.uint64(text[p]) | np.uint64(text[p + 1]) << np.uint64(8)
+        word |= np.uint64(text[p + 2]) << np.uint64(16) | np.uint64(text[p + 3]) << np.uint64(24)
+        h ^= _mix(word)
+        h = ((h << np.uint64(13)) | (h >> np.uint64(19))) & _MASK32
+        h = (h * np.uint64(5) + np.uint64(0xE6546B64)) & _MASK32
+        p += 4
+    word = np.uint64(0)
+    for k in range(p, end):
+        word |= np.uint64(text[k]) << np.uint64(8 * (k - p))
+    if p < end:
+        h ^= _mix(word)
+    h ^= np.uint64(n) & _MASK32
+    h ^= h >> np.uint64(16)
+    h = (h * np.uint64(0x85EBCA6B)) & _MASK32
+    h ^= h >> np.uint64(13)
+    h = (h * np.uint64(0xC2B2AE35)) & _MASK32
+    return h ^ (h >> np.uint64(16))
+
+
+@njit(nogil=True, error_model="numpy")
+def _hash_name(text, begin, end, seed):
+    """Hash a name as Vowpal Wabbit does by default: one of digits alone is a number."""
+    while begin < end and text[begin] <= 32:
+        begin += 1
+    while begin < end and text[end - 1] <= 32:
+        end -= 1
+    number = np.uint64(0)
+    for k in range(begin, end):
+        digit = np.uint64(text[k]) - np.uint64(48)
+        if digit > np.uint64(9):
+            return _murmur(text, begin, end, seed)
+        number = number * np.uint64(10) + digit
+    return number + seed
+
+
+@njit(nogil=True, error_model="numpy")
+def hash_names(text, ends, mask, out):
+    """Write the ids of names that follow one another.
+
+    Parameters
+    ----------
+    text : (n_bytes,) uint8
+    ends : (n_names,) int64
+        Where each name ends.
+    mask : int
+        Bits of a hash that are its id.
+    out : (n_names,) int64, filled in place
+
+    Returns
+    -------
+    int
+        How many names.
+    """
+    begin = np.int64(0)
+    for k in range(len(ends)):
+        out[k] = np.int64(_hash_name(text, begin, ends[k], np.uint64(0)) & np.uint64(mask))
+        begin = ends[k]
+    return np.int64(len(ends))
+
+
+@njit(nogil=True, error_model="numpy")
+def _number(text, begin, end, bits, limit):
+    """Return (the number that text[begin:end] is as a whole, code)."""
+    behind = text[end]
+    text[end] = 10  # where the parser of numbers stops
+    code = OK
+    x, q = parse_short_number(text, begin)
+    if q != end:
+        x, q, code = parse_number(text, begin, bits, limit)
+    if code == BAD_VALUE and is_inf_or_nan(text, begin):
+        code = NOT_FINITE
+    elif q != end and code != OUT_OF_RANGE:
+        code = BAD_VALUE
+    text[end] = behind
+    return x, OK if code == HARD else code
+
+
+@njit(nogil=True, error_model="numpy")
+def _word_end(text, p):
+    """Where a name or a number ends: at a blank, a colon, a bar or the end of the line."""
+    while not _ENDS_WORD[text[p]]:
+        p += 1
+    return p
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_blank_line(text, begin, end):
+    while begin < end and text[begin] <= 32:
+        begin += 1
+    return begin == end
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_label(text, begin, bar, bits, limit):
+    """Parse ``[...TAB] label [importance] [base] ['tag]`` at text[begin:bar].
+
+    Returns (label, code, position of what is refused).
+    """
+    for k in range(begin, bar):
+        if text[k] == 9:
+            begin = k + 1
+            break
+    end = bar
+    while end > begin and text[end - 1] == 32:
+        end -= 1
+    last = end
+    while last > begin and text[last - 1] != 32:
+        last -= 1
+    if end > last and (end == bar or text[last] == 39):  # a tag
+        end = last
+    label = 0.0
+    n = 0
+    p = begin
+    while True:
+        while p < end and text[p] == 32:
+            p += 1
+        if p == end:
+            break
+        q = p
+        while q < end and text[q] != 32:
+            q += 1
+        x, code = _number(text, p, q, bits, limit)
+        if code != OK:
+            return label, BAD_LABEL if code == BAD_VALUE else code, p
+        if n == 0:
+            label = x
+        elif n == 1 and x != 1.0:
+            return label, WEIGHTED, p
+        elif n == 2 and x != 0.0:
+            return label, BASE, p
+        elif n > 2:
+            return label, BAD_LABEL, p
+        n += 1
+        p = q
+    return label, OK if n else NO_LABEL, begin
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
+    """Parse ``|[namespace[:weight]] [name[:value]]...`` at text[p:end].
+
+    Returns (nnz, code, position of what is refused); nnz is more than there is room for where that
+    ended.
+    """
+    seed = np.uint64(0)
+    scale = 1.0
+    while p < end:
+        c = text[p]
+        if c == 32 or c == 9:
+            p += 1
+            continue
+        opens = c == 124
+        begin = p + 1 if opens else p
+        p = _word_end(text, begin)
+        name_end = p
+        x = 1.0
+        if text[p] == 58 and p < end:
+            q = _word_end(text, p + 1)
+            x, code = _number(text, p + 1, q, bits, limit)
+            if code == OK and text[q] == 58:
+                code = BAD_VALUE
+            if code != OK:
+                return nnz, code, p + 1
+            p = q
+        if opens:
+            if name_end == begin and text[name_end] == 58:
+                return nnz, NO_NAME, begin
+            seed = _hash_name(text, begin, name_end, np.uint64(0))
+            scale = x
+            continue
+        if name_end == begin:
+            return nnz, NO_NAME, begin
+        x *= scale
+        if not abs(x) <= limit:
+            return nnz, OUT_OF_RANGE, begin
+        if x == 0.0:
+            continue
+        if nnz == len(ids):
+            return nnz + 1, OK, p
+        ids[nnz] = np.int64(_hash_name(text, begin, name_end, seed) & np.uint64(mask))
+        values[nnz] = x
+        nnz += 1
+    return nnz, OK, p
+
+
+@njit(nogil=True, error_model="numpy")
+def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, values, errors, bits):
+    """Parse whole lines; the workhorse behind `parse_vw`.
+
+    Parameters
+    ----------
+    text : (at least size + 1,) uint8
+        text[size - 1] is a newline. Bytes behind words change for a moment.
+    size : int
+        Bytes of text.
+    limit, label_limit : float
+        Largest magnitude allowed for a value, and for a label.
+    mask : int
+        Bits of a hash that are its id.
+    skip : bool
+        Go on behind a refused line instead of stopping at it.
+    labels, indptr, ids, values : arrays, filled in place
+    errors : (k, 3) int64, filled in place
+        Line, code and position of the first k refused lines.
+    bits : (1,) uint64
+        Scratch.
+
+    Returns
+    -------
+    n_rows, nnz, n_lines, ones, n_errors : int
+        n_rows is -1 where `ids` has too little room.
+    """
+    rows = np.int64(0)
+    nnz = np.int64(0)
+    line = np.int64(0)
+    n_errors = np.int64(0)
+    p = np.int64(0)
+    while p < size:
+        line += 1
+        begin = p
+        while text[p] != 10 and text[p] != 124:
+            p += 1
+        bar = p
+        while text[p] != 10:
+            p += 1
+        end = p
+        p += 1
+        if bar == end and _is_blank_line(text, begin, end):
+            continue
+        if text[end - 1] == 13:
+            end -= 1
+        start = nnz
+        where = begin
+        code = NO_BAR
+        if bar < end:
+            labels[rows], code, where = _parse_label(text, begin, bar, bits, label_limit)
+        if code == OK:
+            behind = text[end]
+            text[end] = 10
+            nnz, code, where = _parse_features(text, bar, end, limit, mask, ids, values, nnz, bits)
+            text[end] = behind
+        if nnz > len(ids):
+            return np.int64(-1), nnz, line, False, n_errors
+        if code == OK:
+            nnz = sort_and_add(ids, values, start, nnz)
+            for k in range(start, nnz):
+                if not abs(values[k]) <= limit:
+                    code, where = OUT_OF_RANGE, bar
+        if code != OK:
+            if n_errors < errors.shape[0]:
+                errors[n_errors, 0], errors[n_errors, 1], errors[n_errors, 2] = line, code, where
+            n_errors += 1
+            nnz = start
+            if not skip:
+                break
+        else:
+            rows += 1
+            indptr[rows] = nnz
+    ones = True
+    for k in range(nnz):
+        ones = ones and values[k] == 1.0
+    return rows, nnz, line, ones, n_errors

@@ -1,0 +1,575 @@
+"""Compiled parser of LIBSVM text; `sbm.inputs.libsvm` tells the grammar.
+
+Given: bytes of whole lines. In place: labels, rows, refused lines and what needs more precision, in
+arrays that are large enough for any text. Returned: how many of each.
+Source: Lemire 2021 and Mushtak & Lemire 2023 (decimal to float64), Lemire & Mula (eight digits in
+one word), as each function says.
+"""
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from sbm.store.kernels.sorting import heap_sort
+
+__all__ = ["is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
+
+# What a line is refused for; sbm/inputs/libsvm.py has the sentences, in this order.
+OK = 0
+BAD_LABEL = 1
+NOT_FINITE = 2
+BAD_ID = 3
+ID_TOO_LARGE = 4
+NO_COLON = 5
+BAD_VALUE = 6
+OUT_OF_RANGE = 7
+DUPLICATE = 8
+HARD = 9  # not an error: the number needs arbitrary precision
+
+LARGEST_LABEL = math.ldexp(2 - 2**-52, 1023)
+LABEL = np.int64(-1)  # in a list of hard numbers: stands for the row's label instead of a feature
+
+
+def _powers_of_five():
+    """Return the leading 128 bits of 5^q for q in [-342, 308], high and low words.
+
+    Negative powers are rounded up and positive ones down, as the error bound of the conversion
+    asks (Lemire, "Number parsing at a gigabyte per second", 2021, section 5).
+    """
+    high, low = [], []
+    for q in range(-342, 309):
+        if q < 0:
+            divisor = 5**-q
+            bits = divisor.bit_length()
+            power = 2 ** (bits + 127 if q >= -27 else 2 * bits + 128) // divisor + 1
+        else:
+            power = 5**q << 128
+        power >>= power.bit_length() - 128
+        high.append(power >> 64)
+        low.append(power & (2**64 - 1))
+    return np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
+
+
+_FIVE_HIGH, _FIVE_LOW = _powers_of_five()
+_TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
+
+
+def _edges():
+    """Return the digits of the least numbers that are too large, for float32 and float64.
+
+    Half way between the largest float64 that is allowed and the next one, which is even, so that
+    the middle goes there. For float32 that next one lies half way between two numbers as well.
+    """
+    middles = (2**128 - 2**103 - 2**74, 2**1024 - 2**970)
+    return np.array([[int(d) for d in str(m).ljust(309, "0")] for m in middles], np.uint8)
+
+
+_EDGES = _edges()
+
+SPARE = 64  # bytes behind the text that may be read, whatever they are
+
+_U0 = np.uint64(0)
+_U1 = np.uint64(1)
+_U9 = np.uint64(9)
+_U10 = np.uint64(10)
+_U32 = np.uint64(32)
+_U63 = np.uint64(63)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_LOW32 = np.uint64(0xFFFFFFFF)
+_LOW9 = np.uint64(0x1FF)
+_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
+_LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_9 = np.uint64(0x7676767676767676)  # added to ten or more, sets the top bit
+_TOPS = np.uint64(0x8080808080808080)
+_BIT52 = np.uint64(1 << 52)
+_BIT53 = np.uint64(1 << 53)
+
+
+@njit(nogil=True, error_model="numpy")
+def _multiply(a, b):
+    """Return the high and low words of the 128-bit product of two uint64."""
+    a0, a1 = a & _LOW32, a >> _U32
+    b0, b1 = b & _LOW32, b >> _U32
+    low = a0 * b0
+    middle = a1 * b0 + (low >> _U32)
+    cross = a0 * b1 + (middle & _LOW32)
+    return a1 * b1 + (middle >> _U32) + (cross >> _U32), (cross << _U32) | (low & _LOW32)
+
+
+@njit(nogil=True, error_model="numpy")
+def _nearest_double(w, q):
+    """Return the bits of the float64 nearest to w 10^q; w > 0, q <= 308.
+
+    The product of the normalised decimal significand with 128 bits of 5^q, as analysed by Lemire
+    (2021, algorithm 1); that these bits always suffice is shown by Mushtak and Lemire, "Fast
+    number parsing without fallback", 2023.
+    """
+    if q < -342:
+        return _U0
+    shift = 0
+    while w >> _U63 == _U0:
+        w <<= _U1
+        shift += 1
+    high, low = _multiply(w, _FIVE_HIGH[q + 342])
+    if high & _LOW9 == _LOW9:
+        extra, _ = _multiply(w, _FIVE_LOW[q + 342])
+        low += extra
+        if low < extra:
+            high += _U1
+    upper = high >> _U63
+    drop = upper + _U9
+    mantissa = high >> drop
+    exponent = ((217706 * q) >> 16) + 63 + np.int64(upper) - shift + 1023
+    if exponent <= 0:
+        if exponent <= -63:
+            return _U0
+        mantissa >>= np.uint64(1 - exponent)
+        # A carry into bit 52 is the exponent 1 that it should be.
+        return (mantissa + (mantissa & _U1)) >> _U1
+    if low <= _U1 and -4 <= q <= 23 and mantissa & np.uint64(3) == _U1 and mantissa << drop == high:
+        mantissa &= ~_U1  # exactly half way: round to even
+    mantissa = (mantissa + (mantissa & _U1)) >> _U1
+    if mantissa >= _BIT53:
+        mantissa = _BIT52
+        exponent += 1
+    if exponent >= 2047:
+        return np.uint64(0x7FF0000000000000)
+    return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52))
+
+
+@intrinsic
+def _load_word(typing_context, array, position):
+    """Eight bytes of an array of bytes, from any position on, as a number."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(array, types.intp), generate
+
+
+@intrinsic
+def _trailing_zeros(typing_context, number):
+    """How many of 64 bits stand behind the last one; 64 for 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def _find_ends(typing_context, array, position):
+    """Which of 64 bytes, from a position on, are blanks or ends of lines: a bit for each."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector = ir.VectorType(ir.IntType(8), 64)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        small = builder.icmp_unsigned("<=", builder.load(address, align=1), vector([32] * 64))
+        return builder.bitcast(small, ir.IntType(64))
+
+    return types.uint64(array, types.intp), generate
+
+
+@njit(nogil=True, error_model="numpy")
+def _short_integer(text, p):
+    """Return (number, digits) of the digits at text[p:], of the first eight at most.
+
+    Eight bytes are taken as one word. A byte is no digit if its upper bit is set in `others`; the
+    digits move to the end of the word, so that zeros stand before them, and are added up as pairs,
+    fours and eight (Lemire and Mula describe it; simdjson does the same).
+    """
+    word = _load_word(text, p) ^ _ZEROS
+    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
+    n = _trailing_zeros(others) >> np.uint64(3)
+    if n == _U0:
+        return _U0, np.int64(0)
+    word <<= np.uint64(64) - (n << np.uint64(3))
+    word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
+    word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
+    return (word * np.uint64(42949672960001)) >> _U32, np.int64(n)
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_blank(c):
+    return c == 32 or (9 <= c <= 13 and c != 10)
+
+
+@njit(nogil=True, error_model="numpy")
+def _ends_token(c):
+    return c <= 32 or c == 35
+
+
+@njit(nogil=True, error_model="numpy")
+def parse_short_number(text, p):
+    """Return (number, position behind it) where it is written as most are, else (0.0, 0).
+
+    Digits, perhaps a point and digits, fewer than eight each, and the end of the token: exact in
+    integers, so that one division rounds it as it should be.
+    """
+    negative = text[p] == 45
+    q = p + (negative | (text[p] == 43))
+    w, n = _short_integer(text, q)
+    q += n
+    if n < 8 and text[q] == 46:
+        fraction, decimals = _short_integer(text, q + 1)
+        if decimals == 8:
+            return 0.0, 0
+        q += 1 + decimals
+        n += decimals
+        x = (np.float64(w) * _TEN[decimals] + np.float64(fraction)) / _TEN[decimals]
+    else:
+        x = np.float64(w)
+    if n == 0 or not _ends_token(text[q]):
+        return 0.0, 0
+    return (-x if negative else x), q
+
+
+@njit(nogil=True, error_model="numpy")
+def _is_too_large(text, p, limit):
+    """Whether the digits at text[p:], of a number so near the limit, reach the first too large."""
+    edge = _EDGES[1 if limit >= LARGEST_LABEL else 0]
+    while text[p] == 48 or text[p] == 46:
+        p += 1
+    for k in range(len(edge)):
+        if text[p] == 46:
+            p += 1
+        d = np.int64(text[p]) - 48
+        if 0 <= d <= 9:
+            p += 1
+        else:  # no more digits
+            d = 0
+        if d != edge[k]:
+            return d > edge[k]
+    return True
+
+
+@njit(nogil=True, error_model="numpy")
+def parse_number(text, p, bits, limit):
+    """Return (the number that is the token at text[p:], position behind what was read, code).
+
+    `code` is `HARD` where 19 digits cannot decide the last bit; the number is then right to one
+    unit in the last place, and surely allowed. `bits` is scratch of one uint64.
+    """
+    negative = text[p] == 45
+    if negative or text[p] == 43:
+        p += 1
+    begin = p
+    w = _U0
+    q = np.int64(0)
+    digits = np.int64(0)  # significant ones
+    seen = np.int64(0)
+    truncated = False
+    point = False
+    while True:
+        c = text[p]
+        d = np.uint64(c) - np.uint64(48)
+        if d <= _U9:
+            seen += 1
+            if digits < 19:
+                w = w * _U10 + d
+                if w != _U0:
+                    digits += 1
+                if point:
+                    q -= 1
+            else:
+                truncated = truncated or d != _U0
+                if not point:
+                    q += 1
+        elif c == 46 and not point:
+            point = True
+        else:
+            break
+        p += 1
+    if seen == 0:
+        return 0.0, p, BAD_VALUE
+    if text[p] == 101 or text[p] == 69:
+        p += 1
+        minus = text[p] == 45
+        if minus or text[p] == 43:
+            p += 1
+        e = np.int64(0)
+        seen = 0
+        while True:
+            d = np.uint64(text[p]) - np.uint64(48)
+            if d > _U9:
+                break
+            seen += 1
+            if e < 10**17:  # far more than a line has digits to make up for
+                e = e * 10 + np.int64(d)
+            p += 1
+        if seen == 0:
+            return 0.0, p, BAD_VALUE
+        q += -e if minus else e
+    if not _ends_token(text[p]):
+        return 0.0, p, BAD_VALUE
+    code = OK
+    if w == _U0:
+        x = 0.0
+    elif w < _BIT53 and not truncated and -22 <= q <= 22:
+        x = float(w)
+        x = x / _TEN[-q] if q < 0 else x * _TEN[q]
+    elif q > 308:
+        return 0.0, p, OUT_OF_RANGE
+    else:
+        bits[0] = _nearest_double(w, q)
+        x = bits.view(np.float64)[0]
+        if truncated:
+            bits[0] = _nearest_double(w + _U1, q)
+            above = bits.view(np.float64)[0]
+            if x <= limit and above > limit:
+                if _is_too_large(text, begin, limit):
+                    return 0.0, p, OUT_OF_RANGE
+            elif x != above:
+                code = HARD
+    if x > limit:
+        return 0.0, p, OUT_OF_RANGE
+    return (-x if negative else x), p, code
+
+
+@njit(nogil=True, error_model="numpy")
+def _token_end(text, p, window, ends):
+    """Where the token at p ends: the first byte that is no larger than a space.
+
+    `ends` marks such bytes among the 64 from `window` on; both are kept from token to token. So the
+    processor knows where the next token begins before it has read this one.
+    """
+    if p - window < 64:
+        ends &= _ALL << np.uint64(p - window)
+    else:
+        window, ends = p, _find_ends(text, p)
+    while ends == _U0:
+        window += 64
+        ends = _find_ends(text, window)
+    return window + np.int64(_trailing_zeros(ends)), window, ends
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
+    """Read features of the common form: a space, a short id above the last one, a short number.
+
+    Returns (position behind the last of them, its id or `previous`, nnz, ones, window, ends).
+    Everything else, and every mistake, is left to the caller.
+    """
+    while text[p] == 32:
+        end, window, ends = _token_end(text, p + 1, window, ends)
+        identity, n = _short_integer(text, p + 1)
+        q = p + 1 + n
+        key = np.int64(identity)
+        if n == 0 or n == 8 or text[q] != 58 or key <= previous:
+            break
+        x, behind = 1.0, q + 2
+        if text[q + 1] != 49 or behind != end:
+            x, behind = parse_short_number(text, q + 1)
+            if behind != end:
+                break
+            ones = _keep_ones(ones, x, values, nnz)
+        ids[nnz] = key
+        if not ones:
+            values[nnz] = x
+        previous = key
+        nnz += 1
+        p = end
+    return p, previous, nnz, ones, window, ends
+
+
+@njit(nogil=True, error_model="numpy")
+def _keep_ones(ones, x, values, nnz):
+    """Whether all values are 1 still; at the first other one, write down those before it."""
+    if ones and x != 1.0:
+        for k in range(nnz):
+            values[k] = 1.0
+        return False
+    return ones
+
+
+@njit(nogil=True, error_model="numpy")
+def is_inf_or_nan(text, p):
+    """Whether a number that was refused is inf or nan, however written."""
+    if text[p] == 43 or text[p] == 45:
+        p += 1
+    a = text[p] | 32
+    if a != 105 and a != 110:
+        return False
+    b = text[p + 1] | 32
+    c = text[p + 2] | 32 if text[p + 1] > 32 else 0
+    return (a == 105 and b == 110 and c == 102) or (a == 110 and b == 97 and c == 110)
+
+
+@njit(nogil=True, error_model="numpy")
+def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bits):
+    """Parse whole lines; the workhorse behind `parse_text`.
+
+    Parameters
+    ----------
+    text : (at least size + SPARE,) uint8
+        text[size - 1] is a newline and so is text[size]: every inner loop ends at a newline, which
+        is why none of them looks at `size`.
+    size : int
+        Bytes of text.
+    limit : float
+        Largest magnitude allowed for a value.
+    skip : bool
+        Go on behind a refused line instead of stopping at it.
+    labels, indptr, ids, values : arrays, filled in place
+        `values` is written only from the first value on that is not 1.
+    errors : (k, 3) int64, filled in place
+        Line, code and position of the first k refused lines.
+    hard : (h, 4) int64, filled in place
+        Row, id (or `LABEL`), begin and end of each number that needs more precision.
+    bits : (1,) uint64
+        Scratch.
+
+    Returns
+    -------
+    n_rows, nnz, n_lines, ones, n_errors, n_hard : int
+    """
+    rows = np.int64(0)
+    nnz = np.int64(0)
+    line = np.int64(0)
+    n_errors = np.int64(0)
+    n_hard = np.int64(0)
+    ones = True
+    p = np.int64(0)
+    window, ends = np.int64(-64), _U0
+    while p < size:
+        line += 1
+        while _is_blank(text[p]):
+            p += 1
+        c = text[p]
+        if c == 10:
+            p += 1
+            continue
+        if c == 35:
+            while text[p] != 10:
+                p += 1
+            p += 1
+            continue
+        begin = p
+        start = nnz
+        hard_start = n_hard
+        ones_before = ones
+        code = OK
+        x, p = parse_short_number(text, begin)
+        if p == 0:
+            x, p, code = parse_number(text, begin, bits, LARGEST_LABEL)
+        if code == HARD:
+            if n_hard < hard.shape[0]:
+                hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
+                hard[n_hard, 2], hard[n_hard, 3] = begin, p
+            n_hard += 1
+            code = OK
+        elif code == BAD_VALUE:
+            code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
+        labels[rows] = x
+        if code == OK:
+            p = _behind_query_id(text, p)
+        previous = np.int64(-1)
+        ascending = True
+        while code == OK:
+            p, previous, nnz, ones, window, ends = _parse_plain(
+                text, p, previous, ids, values, nnz, ones, window, ends
+            )
+            while _is_blank(text[p]):
+                p += 1
+            c = text[p]
+            if c == 10 or c == 35:
+                break
+            begin = p
+            d = np.uint64(c) - np.uint64(48)
+            identity = np.uint64(0)
+            while d <= _U9:
+                identity = identity * _U10 + d
+                p += 1
+                d = np.uint64(text[p]) - np.uint64(48)
+            if p - begin > 18 and _too_large(text, begin, p):
+                code = ID_TOO_LARGE
+                break
+            if text[p] != 58 or p == begin:
+                code = NO_COLON if p > begin and _ends_token(text[p]) else BAD_ID
+                break
+            p += 1
+            begin = p
+            x, p, code = parse_number(text, p, bits, limit)
+            if code == HARD:
+                if n_hard < hard.shape[0]:
+                    hard[n_hard, 0], hard[n_hard, 1] = rows, np.int64(identity)
+                    hard[n_hard, 2], hard[n_hard, 3] = begin, p
+                n_hard += 1
+                code = OK
+                if ones:  # its last bit is not known yet
+                    ones = False
+                    for k in range(nnz):
+                        values[k] = 1.0
+            elif code != OK:
+                if code == BAD_VALUE and is_inf_or_nan(text, begin):
+                    code = NOT_FINITE
+                break
+            key = np.int64(identity)
+            ascending = ascending and key > previous
+            previous = key
+            ones = _keep_ones(ones, x, values, nnz)
+            ids[nnz] = key
+            if not ones:
+                values[nnz] = x
+            nnz += 1
+        if code == OK and not ascending:
+            heap_sort(ids, values, not ones, start, nnz)
+            for k in range(start + 1, nnz):
+                if ids[k] == ids[k - 1]:
+                    code = DUPLICATE
+                    begin = ids[k]
+                    break
+        if code != OK:
+            if n_errors < errors.shape[0]:
+                errors[n_errors, 0], errors[n_errors, 1] = line, code
+                errors[n_errors, 2] = begin
+            n_errors += 1
+            nnz = start
+            n_hard = hard_start
+            ones = ones_before
+            if not skip:
+                break
+        while text[p] != 10:
+            p += 1
+        p += 1
+        if code == OK:
+            rows += 1
+            indptr[rows] = nnz
+    return rows, nnz, line, ones, n_errors, n_hard
+
+
+@njit(nogil=True, error_model="numpy")
+def _too_large(text, begin, end):
+    """Whether the decimal integer text[begin:end] exceeds 2^63 - 1."""
+    while begin < end and text[begin] == 48:
+        begin += 1
+    if end - begin != 19:
+        return end - begin > 19
+    x = _U0
+    for k in range(begin, end):  # 19 digits fit in 64 bits
+        x = x * _U10 + np.uint64(text[k] - 48)
+    return x > np.uint64(0x7FFFFFFFFFFFFFFF)
+
+
+@njit(nogil=True, error_model="numpy")
+def _behind_query_id(text, p):
+    """Position behind ``qid:digits`` where that comes next, else p.
+
+    It is ranking data's group number; it has no meaning for these models.
+    """
+    q = p
+    while _is_blank(text[q]):
+        q += 1
+    if text[q] != 113 or text[q + 1] != 105 or text[q + 2] != 100 or text[q + 3] != 58:
+        return p
+    q += 4
+    begin = q
+    while 48 <= text[q] <= 57:
+        q += 1
+    return q if q > begin and _ends_token(text[q]) else p

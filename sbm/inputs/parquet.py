@@ -1,0 +1,216 @@
+"""Parquet files of sparse rows: a scalar column of labels, two list columns of ids and values."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.inputs.matrices import (
+    LARGEST_ROW,
+    RowPiece,
+    checked_rows,
+    cut_rows,
+    digested,
+    piece_nnz,
+    refuse_long_row,
+)
+from sbm.inputs.parsing import InputOptions
+from sbm.inputs.text import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+__all__ = ["read_parquet"]
+
+_READ = 1 << 20  # bytes of a file that are read at a time
+_MOST_ROWS = 1 << 14  # decoded at a time
+
+
+def read_parquet(
+    source: Source,
+    options: InputOptions,
+    *,
+    dtype: str = "float32",
+    largest_row: int = LARGEST_ROW,
+) -> Iterator[RowPiece]:
+    """Read a file batch by batch.
+
+    Parameters
+    ----------
+    source : Source
+        A file with the columns ``label`` (numbers), ``indices`` (lists of integers: feature ids)
+        and ``values`` (lists of numbers, as long; without this column, all are 1). Other columns
+        are not read. Is told the bytes read, and the digest of the file.
+    options : InputOptions
+        `label` names another column of labels.
+    dtype : {"float32", "float64"}
+        Type of the values.
+    largest_row : int
+        Most nonzeros of a row.
+
+    Yields
+    ------
+    RowPiece
+
+    Raises
+    ------
+    DataError
+        pyarrow is missing; the file is damaged, or has no such columns.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(
+            f"{source.name} is a Parquet file, which pyarrow reads; install it with "
+            "pip install 'sbm[arrow]'"
+        ) from None
+    label = options.label or "label"
+    try:
+        with (
+            digested(source, [Path(source.name)]),
+            pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file,
+        ):
+            names = _columns(file.schema_arrow, label, source.name)
+            n_rows, row = max(1, file.metadata.num_rows), 0
+            for batch in file.iter_batches(_batch_rows(file), columns=names, use_threads=False):
+                pieces = _pieces(batch, label, source.name, row, largest_row)
+                for begin, refused, labels, indptr, ids, values in pieces:
+                    source.read = source.size * (row + begin + len(labels)) // n_rows
+                    yield checked_rows(
+                        labels, indptr, ids, values, dtype=dtype,
+                        place=partial(_place, source.name, row + begin), read=source.read,
+                        refused=refused,
+                    )  # fmt: skip
+                row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{source.name} cannot be read ({what}); it is damaged or no Parquet file"
+        ) from error
+    source.read = source.size
+
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+_Piece = tuple[int, dict[int, str], _Floats, _Ints, _Ints, _Floats]
+
+
+def _place(name: str, begin: int, row: int) -> str:
+    return f"{name}, row {begin + row + 1}"
+
+
+def _columns(schema: "pa.Schema", label: str, name: str) -> list[str]:
+    """Return the columns to read, whose types are those of rows."""
+    import pyarrow.types as kinds
+
+    wanted = [(label, _is_number), ("indices", _is_list_of(kinds.is_integer))]
+    if "values" in schema.names:
+        wanted.append(("values", _is_list_of(_is_number)))
+    for column, is_fit in wanted:
+        if schema.names.count(column) != 1:
+            raise DataError(
+                f"{name} has no column {column}; it has {', '.join(schema.names)[:200]}, and rows "
+                "are a column label, or the one that --label names, and lists indices and values"
+            )
+        kind = schema.field(column).type
+        if not is_fit(kind):
+            what = "numbers" if column == label else "lists of numbers"
+            raise DataError(f"{name}: column {column} holds {kind}; {what} are expected")
+    return [column for column, _ in wanted]
+
+
+def _is_number(kind: "pa.DataType") -> bool:
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    return any(is_it(kind) for is_it in (kinds.is_integer, kinds.is_floating, kinds.is_boolean))
+
+
+def _is_list_of(is_fit: "Callable[[pa.DataType], bool]") -> "Callable[[pa.DataType], bool]":
+    import pyarrow.types as kinds
+
+    def is_list(kind: "pa.DataType") -> bool:
+        lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
+        return any(test(kind) for test in lists) and is_fit(kind.value_type)
+
+    return is_list
+
+
+def _batch_rows(file: "pq.ParquetFile") -> int:
+    """Rows whose nonzeros are about a piece, from what the file says of itself."""
+    nnz = [
+        group.column(k).num_values / max(1, group.num_rows)
+        for group in map(file.metadata.row_group, range(file.num_row_groups))
+        for k in range(group.num_columns)
+        if group.column(k).path_in_schema.startswith("indices.")
+    ]
+    return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
+
+
+def _pieces(
+    batch: "pa.RecordBatch", label: str, name: str, row: int, largest_row: int
+) -> Iterator[_Piece]:
+    """Yield first row, rows that are refused, labels, ends of rows, ids and values."""
+    labels = _numbers(batch.column(label))
+    lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
+    lengths, refused = _lengths(batch.column(label), lists)
+    good = np.ones(batch.num_rows, np.bool_)
+    good[list(refused)] = False
+    flat = [_flat(column, good) for column in lists]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ids = flat[0].astype(np.int64)
+    values = flat[1].astype(np.float64) if len(flat) > 1 else np.ones(len(ids))
+    for begin, end in cut_rows(ends):
+        low, high = int(ends[begin]), int(ends[end])
+        if end == begin + 1:
+            refuse_long_row(_place(name, row, begin), high - low, largest_row)
+        mine = {k - begin: why for k, why in refused.items() if begin <= k < end}
+        indptr = ends[begin : end + 1] - low
+        yield begin, mine, labels[begin:end], indptr, ids[low:high], values[low:high]
+
+
+def _lengths(label: "pa.Array", lists: "list[pa.Array]") -> tuple[_Ints, dict[int, str]]:
+    """Return the nonzeros of each row, 0 of those that are refused, and why these are."""
+    import pyarrow.compute as pc
+
+    refused: dict[int, str] = {}
+    lengths = [pc.list_value_length(c).fill_null(0).to_numpy(zero_copy_only=False) for c in lists]
+    for row in np.flatnonzero(lengths[0] != lengths[-1]).tolist():
+        refused[row] = f"found {lengths[0][row]} indices, but {lengths[1][row]} values"
+    for column, what in zip(lists, ("indices", "values"), strict=False):
+        if column.flatten().null_count:
+            rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+            nulls = column.flatten().is_null().to_numpy(zero_copy_only=False)
+            refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null among the {what}")
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        refused |= dict.fromkeys(missing.tolist(), f"found a null for the {what}")
+    missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
+    refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
+    counts = lengths[0].astype(np.int64)
+    counts[list(refused)] = 0
+    return counts, refused
+
+
+def _flat(column: "pa.Array", good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Numbers of the lists of some rows, one behind the other."""
+    import pyarrow as pa
+
+    return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
+
+
+def _numbers(column: "pa.Array") -> npt.NDArray[Any]:
+    """An array of numbers; nan for null."""
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if kinds.is_boolean(column.type):
+        column = column.cast("int8")
+    return np.asarray(column.to_numpy(zero_copy_only=False))

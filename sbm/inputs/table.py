@@ -1,0 +1,271 @@
+"""Tables of text, CSV and TSV with a header, whose columns are features.
+
+A cell that reads as a finite decimal number is the value of the feature that has the column's name;
+every other one is a word, and makes a feature ``column=word`` of value 1. Of columns that are said
+to be text all cells are words. An empty cell is no feature, nor is a number that is 0. So what a
+cell means depends on itself alone, not on the cells around it or on where a file is cut.
+
+Ids are hashes as Vowpal Wabbit's of ``| age:33 colour=red``; see `sbm.inputs.vw`.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.inputs.matrices import LARGEST_ROW, RowPiece, checked_rows, refuse_long_row
+from sbm.inputs.parsing import LARGEST_VALUE, InputOptions
+from sbm.inputs.text import PIECE, Source, unpacked
+from sbm.inputs.vw import hash_names
+
+__all__ = ["read_table"]
+
+_LABELS = ("label", "y", "target")  # columns that are taken for that of the labels
+_CELLS = 1 << 16  # in a piece
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all there is in a column of numbers
+_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+
+_NONE = np.empty(0, np.int64)
+_Floats = npt.NDArray[np.float64]
+_Record = tuple[int, list[str]]  # line that it begins in, and its cells
+
+
+def read_table(
+    source: Source,
+    options: InputOptions,
+    *,
+    delimiter: str = ",",
+    dtype: str = "float32",
+    largest_row: int = LARGEST_ROW,
+) -> Iterator[RowPiece]:
+    """Read a table piece by piece.
+
+    Parameters
+    ----------
+    source : Source
+    options : InputOptions
+        `label`: column of labels, which are numbers; else the one that is called label, y or
+        target. `text`: columns of words. `hash_bits`: of ids.
+    delimiter : str
+        Stands between cells, which may be quoted as in CSV.
+    dtype : {"float32", "float64"}
+        Type of the values.
+    largest_row : int
+        Most cells of a row.
+
+    Yields
+    ------
+    RowPiece
+
+    Raises
+    ------
+    DataError
+        The header is none, or quotes do not match.
+    """
+    with unpacked(source) as stream:
+        lines = _TextLines(io.BufferedReader(stream), source.name, 8 * largest_row)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        records = _records(reader, source.name)
+        names = next(records, (1, []))[1]
+        columns = _Columns.of(names, options, source.name)
+        refuse_long_row(f"{source.name}:1", len(names), largest_row)
+        while batch := _batch(records, lines, len(names)):
+            lengths, ids, values, labels, refused = columns.rows(batch, LARGEST_VALUE[dtype])
+            yield checked_rows(
+                labels, np.concatenate([[0], np.cumsum(lengths)]), ids, values, dtype=dtype,
+                place=partial(_place, source.name, batch), read=source.read, refused=refused,
+            )  # fmt: skip
+
+
+def _place(name: str, batch: list[_Record], row: int) -> str:
+    return f"{name}:{batch[row][0]}"
+
+
+class _TextLines:
+    """Lines of text, none longer than there is room for, counted."""
+
+    def __init__(self, stream: io.BufferedReader, name: str, largest: int) -> None:
+        # Bytes that are no UTF-8 are kept as they are: words are compared, never shown.
+        self._text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
+        self._name, self._largest = name, largest
+        self.n_characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(self._largest)
+        if not line:
+            raise StopIteration
+        if len(line) == self._largest:
+            raise DataError(
+                f"{self._name}: found a line longer than {self._largest} characters, more than "
+                "--mem has room for; raise --mem"
+            )
+        self.n_characters += len(line)
+        return line
+
+
+def _records(reader: Any, name: str) -> Iterator[_Record]:
+    """Yield records that have cells, each with the line it begins in."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{name}:{line}: {error}; quotes stand around a whole cell, and are doubled in it"
+            ) from None
+        if cells:
+            yield line, cells
+
+
+def _batch(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
+    """Take as many records as make a piece."""
+    batch: list[_Record] = []
+    begin = lines.n_characters
+    for record in records:
+        batch.append(record)
+        if len(batch) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
+            break
+    return batch
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the header says."""
+
+    names: list[str]
+    label: int
+    text: frozenset[int]
+    ids: npt.NDArray[np.int64]
+    hash_bits: int
+
+    @classmethod
+    def of(cls, names: list[str], options: InputOptions, source: str) -> "_Columns":
+        """Find the column of labels and those of words."""
+        assert options.hash_bits is not None
+        twice = [name for name, n in Counter(names).items() if n > 1]
+        if twice:
+            raise DataError(f"{source}:1: found column {twice[0]} twice; each needs its own name")
+        if "" in names:
+            raise DataError(
+                f"{source}:1: found a column without a name; give it one (of pandas, write with "
+                "to_csv(index=False))"
+            )
+        given = _LABELS if options.label is None else (options.label,)
+        found = [name for name in given if name in names]
+        if len(found) != 1:
+            what = " and ".join(found) or f"no {' or '.join(given)}"
+            raise DataError(
+                f"{source}:1: found {what} among the columns {_some(names)}; name the one that "
+                "holds the labels with --label"
+            )
+        missing = [name for name in options.text or () if name not in names]
+        if missing:
+            raise DataError(
+                f"{source}:1: found no column {missing[0]} among {_some(names)}, which --text names"
+            )
+        text = frozenset(names.index(name) for name in options.text or ())
+        ids = hash_names([_bytes(name) for name in names], options.hash_bits)
+        return cls(names, names.index(found[0]), text, ids, options.hash_bits)
+
+    def rows(
+        self, batch: list[_Record], limit: float
+    ) -> tuple[
+        npt.NDArray[np.int64], npt.NDArray[np.int64], _Floats, _Floats, dict[int, str]
+    ]:  # fmt: skip
+        """Return lengths, ids, values and labels of rows, and what is wrong with some."""
+        n, width = len(batch), len(self.names)
+        refused: dict[int, str] = {}
+        for row, (_, cells) in enumerate(batch):
+            if len(cells) != width:
+                refused[row] = f"found {len(cells)} cells, but the header has {width}"
+        nothing = [""] * width
+        cells_of = zip(
+            *(nothing if row in refused else r[1] for row, r in enumerate(batch)), strict=True
+        )
+        rows: list[npt.NDArray[np.int64]] = [_NONE]
+        ids: list[npt.NDArray[np.int64]] = [_NONE]
+        values: list[_Floats] = [np.empty(0)]
+        labels = np.zeros(n)
+        for k, column in enumerate(cells_of):
+            numbers, words, word_ids = self._read(k, column)
+            if k == self.label:
+                labels = numbers
+                _refuse_labels(column, numbers, refused)
+                continue
+            for row in np.flatnonzero(np.abs(numbers) > limit).tolist():
+                refused.setdefault(row, self._too_large(k, column[row]))
+            here = np.flatnonzero((numbers != 0) & ~np.isnan(numbers))
+            rows += [here, words]
+            ids += [np.full(len(here), self.ids[k]), word_ids]
+            values += [numbers[here], np.ones(len(words))]
+        row_of = np.concatenate(rows)
+        order = np.argsort(row_of, kind="stable")
+        lengths = np.bincount(row_of, minlength=n)
+        flat = np.concatenate(ids)[order], np.concatenate(values)[order]
+        return lengths, *flat, labels, refused
+
+    def _read(
+        self, k: int, column: Sequence[str]
+    ) -> tuple[_Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return numbers, nan where there is none, rows with words, and ids of these.
+
+        Cells that are there several times are looked at once.
+        """
+        if k not in self.text and _LIKE_NUMBERS.fullmatch("".join(column)):
+            try:
+                return np.array(list(map(float, column))), _NONE, _NONE
+            except ValueError:
+                pass  # an empty cell, a date
+        place = {cell: i for i, cell in enumerate(dict.fromkeys(column))}
+        code = np.fromiter(map(place.__getitem__, column), np.int64, len(column))
+        numbers = np.full(len(place), np.nan)
+        names: list[bytes] = []
+        name = _bytes(self.names[k]) + b"="
+        word = np.full(len(place), -1)  # which of the names
+        for cell, i in place.items():
+            if k not in self.text and _NUMBER.fullmatch(cell):
+                numbers[i] = float(cell)
+            elif cell and not cell.isspace():
+                word[i] = len(names)
+                names.append(name + _bytes(cell))
+        words = word[code]
+        rows = np.flatnonzero(words >= 0)
+        return numbers[code], rows, hash_names(names, self.hash_bits)[words[rows]]
+
+    def _too_large(self, column: int, cell: str) -> str:
+        return (
+            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
+            "(float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
+        )
+
+
+def _refuse_labels(column: Sequence[str], numbers: _Floats, refused: dict[int, str]) -> None:
+    for row in np.flatnonzero(~np.isfinite(numbers)).tolist():
+        cell = column[row] if len(column[row]) <= 40 else column[row][:37] + "..."
+        expected = "where a numeric label is expected"
+        if _NOT_FINITE.fullmatch(cell) or np.isinf(numbers[row]):
+            expected = "as the label, but only finite numbers are allowed"
+        refused.setdefault(row, f"found {cell!r} {expected}")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names)
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
+def _bytes(word: str) -> bytes:
+    return word.encode("utf-8", "surrogateescape")

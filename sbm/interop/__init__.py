@@ -1,1 +1,0 @@
-"""Files and words of other tools."""

@@ -1,1 +1,0 @@
-"""The programs behind the commands, one module each: read these first. Their parts are in rooms."""

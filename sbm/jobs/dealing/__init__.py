@@ -1,1 +1,0 @@
-"""From rows of text to the blocks of a store: ids, labels, weights, the deal, the files."""

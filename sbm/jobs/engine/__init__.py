@@ -1,1 +1,0 @@
-"""Passes over blocks: each is loaded once, and all that learn from it step on it."""

@@ -1,1 +1,0 @@
-"""What predictions are worth: metrics, confusions, probabilities."""

@@ -1,1 +1,0 @@
-"""What the machine sets: memory, its limits, threads that read ahead, compiled kernels."""

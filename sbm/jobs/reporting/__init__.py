@@ -1,1 +1,0 @@
-"""What runs tell, and how it is drawn."""

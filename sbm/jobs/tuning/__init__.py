@@ -1,1 +1,0 @@
-"""Comparing models of many values of C: what is tried, what judges it, how it is drawn."""

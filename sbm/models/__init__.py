@@ -1,0 +1,1 @@
+"""Models and what they are worth: files, other tools' files, metrics, probabilities."""

@@ -1,0 +1,100 @@
+"""A model as an estimator of scikit-learn itself: the same numbers in its attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, SettingsError
+
+__all__ = ["coefficients", "to_sklearn", "whole_labels"]
+
+
+def to_sklearn(model: Any, n_features: int | None = None) -> Any:
+    """Turn a model into a fitted estimator; see `sbm.Model.to_sklearn`."""
+    try:
+        from sklearn.linear_model import LogisticRegression, Ridge, SGDOneClassSVM
+        from sklearn.svm import LinearSVC, LinearSVR
+    except ImportError as error:
+        raise SettingsError(
+            "to_sklearn needs scikit-learn, which is not installed; pip install 'sbm[sklearn]'"
+        ) from error
+    loss, info = model.info.get("loss", ""), model.info.get("settings", {})
+    C = float(info.get("C", 1.0))
+    coef, intercept = coefficients(model, n_features)
+    if loss == "one_class":
+        estimator: Any = SGDOneClassSVM(nu=float(info.get("nu", 0.5)))
+        estimator.coef_, estimator.offset_ = coef[0], -intercept
+    elif model.is_regression:
+        squared = loss == "squared_error"
+        tube = {"C": C, "epsilon": float(info.get("epsilon", 0.0))}
+        estimator = Ridge(alpha=1 / (2 * C)) if squared else LinearSVR(**tube)
+        estimator.coef_, estimator.intercept_ = coef[0], float(intercept[0])
+    else:
+        odds = loss == "log_loss" and len(model.labels) == 2
+        estimator = LogisticRegression(C=C) if odds else LinearSVC(C=C)
+        estimator.classes_ = whole_labels(np.sort(model.labels))
+        estimator.coef_, estimator.intercept_ = coef, intercept
+    estimator.n_features_in_ = coef.shape[1]
+    return estimator
+
+
+def coefficients(
+    model: Any, n_features: int | None = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return weights as scikit-learn has them: a row an output, a column each id.
+
+    Parameters
+    ----------
+    model : Model
+    n_features : int, optional
+        Default: one more than the largest id.
+
+    Returns
+    -------
+    coef : ndarray, shape (n_outputs, n_features), float64
+        In ascending order of the labels; one row tells two labels apart, above 0 is the larger one.
+    intercept : ndarray, shape (n_outputs,), float64
+
+    Raises
+    ------
+    DataError
+        An id has no column, or there is no memory for all.
+    """
+    W, intercept = _dense(model, n_features), np.asarray(model.bias * model.bias_weights)
+    order = np.argsort(model.labels)  # models of LIBLINEAR may have another one
+    if W.shape[1] > 1:
+        W, intercept = W[:, order], intercept[order]
+    elif len(order) == 2 and order[0] == 1:
+        W, intercept = -W, -intercept
+    if len(order) == W.shape[1] == 2:
+        W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
+    return np.ascontiguousarray(W.T), intercept
+
+
+def _dense(model: Any, n_features: int | None) -> npt.NDArray[np.float64]:
+    """Weights of every id below `n_features`, shape (n_features, n_outputs)."""
+    largest = int(model.ids.max(initial=-1))
+    n = largest + 1 if n_features is None else n_features
+    if largest >= n:
+        raise DataError(
+            f"the model has weights of feature id {largest}, which {n} columns do not hold; "
+            f"give n_features={largest + 1} or more"
+        )
+    try:
+        W = np.zeros((n, model.W.shape[1]))
+    except (MemoryError, ValueError) as error:
+        raise DataError(
+            f"feature ids of this model reach {largest}, and weights of so many columns do not fit "
+            "in memory; take decision_function of the model itself"
+        ) from error
+    W[model.ids] = model.W
+    return W
+
+
+def whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Return labels as whole numbers where all are."""
+    are_whole = (labels == np.floor(labels)) & (abs(labels) < 1 << 53)
+    return labels.astype(np.int64) if are_whole.all() else labels

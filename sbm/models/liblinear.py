@@ -1,0 +1,501 @@
+"""The model files of LIBLINEAR, read and written so that both tools predict the same labels.
+
+A file is text. A header, a line each, in any order::
+
+    solver_type L2R_L2LOSS_SVC_DUAL
+    nr_class 3
+    label 3 1 2
+    nr_feature 4
+    bias 1
+    w
+
+and below ``w`` a line for each feature 1, 2, ..., ``nr_feature``, with a weight for each column,
+then one for the bias if ``bias`` is not negative. Rules of prediction, which `Model` follows:
+
+- two classes: one column; above 0 is the first label, all else the second.
+- more: a column for each label; the largest wins, of equal ones the first.
+- ``MCSVM_CS`` has a column for each label even of two classes, but LIBLINEAR decides those by the
+  first column alone. So only that one is read, and the second is written as its negative.
+- regression: ``nr_class`` is 2, there are no labels; the one column is the prediction.
+- ``ONECLASS_SVM``: likewise, with a line ``rho``; above rho is 1, all else -1.
+
+Numbers are written with 17 digits, which read back as the same float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import StoreError
+from sbm.models.model import Model, parts
+from sbm.settings import format_number
+from sbm.store import container
+from sbm.store.files import read_error, write_atomically
+
+__all__ = ["load_model", "read_model", "write_model"]
+
+
+def load_model(model: str | Path | Model) -> Model:
+    """Read a model of `sbm train` or the text of LIBLINEAR, known by its first line.
+
+    Parameters
+    ----------
+    model : str, Path or Model
+
+    Returns
+    -------
+    Model
+        Without features whose weights are all 0.
+
+    Raises
+    ------
+    StoreError
+        Neither, or damaged.
+    """
+    if isinstance(model, Model):
+        return model.compact()
+    path = Path(model)
+    if _is_liblinear(path):
+        return read_model(path)
+    if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
+        raise StoreError(
+            f"{path} is no model to read; exports as npz and json are one way, for other tools, "
+            "so give the model that was exported"
+        )
+    return Model.load(path).compact()
+
+
+def _is_liblinear(path: Path) -> bool:
+    """Whether a file begins like the text of LIBLINEAR; pipes are not asked, they are read once."""
+    try:
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            return file.read(12).split() == [b"solver_type"]
+    except OSError:
+        return False
+
+
+Weights = npt.NDArray[np.float64]
+
+# Solvers that a loss is written as, for classes and for regression. The solver tells LIBLINEAR how
+# to predict, not only how the model was trained: that of log_loss gives probabilities.
+_CLASSES = {
+    "hinge": "L2R_L1LOSS_SVC_DUAL",
+    "squared_hinge": "L2R_L2LOSS_SVC_DUAL",
+    "log_loss": "L2R_LR",
+    "crammer_singer": "MCSVM_CS",
+    "weston_watkins": "MCSVM_CS",  # LIBLINEAR does not know it; its rule of prediction is this one
+    "squared_error": "L2R_L2LOSS_SVC",  # likewise
+    "one_class": "ONECLASS_SVM",
+}
+_REGRESSION = {
+    "epsilon_insensitive": "L2R_L1LOSS_SVR_DUAL",
+    "squared_epsilon_insensitive": "L2R_L2LOSS_SVR_DUAL",
+    "squared_error": "L2R_L2LOSS_SVR",  # likewise
+}
+# Losses of all solvers there are.
+_LOSSES = {
+    "L2R_LR": "log_loss",
+    "L2R_L2LOSS_SVC_DUAL": "squared_hinge",
+    "L2R_L2LOSS_SVC": "squared_hinge",
+    "L2R_L1LOSS_SVC_DUAL": "hinge",
+    "MCSVM_CS": "crammer_singer",
+    "L1R_L2LOSS_SVC": "squared_hinge",
+    "L1R_LR": "log_loss",
+    "L2R_LR_DUAL": "log_loss",
+    "L2R_L2LOSS_SVR": "squared_epsilon_insensitive",
+    "L2R_L2LOSS_SVR_DUAL": "squared_epsilon_insensitive",
+    "L2R_L1LOSS_SVR_DUAL": "epsilon_insensitive",
+    "ONECLASS_SVM": "one_class",
+}
+_ONE_CLASS_LABELS = [-1.0, 1.0]
+
+_LARGEST_INT = 2**31 - 1  # LIBLINEAR counts features, labels and weights in 32 bits
+_MANY_LINES = 100_000_000
+_SPARSE = 10  # lines a feature with weights, from which on the text is no sensible form
+
+_TEXT_BYTES = 8  # how much more a weight takes while it is text
+_HEADER_LINE = 1 << 26  # bytes of the longest line above the weights: millions of labels
+_NUMBER_BYTES = 400  # of the longest decimal number anybody writes
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_WHOLE = re.compile(rb"[+-]?[0-9]{1,10}")
+_AGAIN = "save the model with LIBLINEAR again"
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+class _ModelLines:
+    """Lines of a file, counted so that a refusal can name its place."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self.number = path, 0
+        self._file = file
+
+    def next(self, longest: int) -> bytes:
+        """Return the next line, empty at the end of the file."""
+        line = self._file.readline(longest)
+        self.number += bool(line)
+        if line and not line.endswith(b"\n"):
+            found = f"a line of more than {longest:,} bytes" if len(line) == longest else None
+            raise self.error(found or "a line that breaks off")
+        return line
+
+    def error(self, found: str, expected: str = "", line: int | None = None) -> StoreError:
+        """Say what was found where something else is expected."""
+        wanted = f" where {expected} is expected" if expected else ""
+        return StoreError(f"{self.path}:{line or self.number}: found {found}{wanted}; {_AGAIN}")
+
+
+def read_model(path: str | Path) -> Model:
+    """Read a model file of LIBLINEAR.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    Model
+        Without features whose weights are all 0. Labels are in the order that makes `Model` decide
+        between equal values as LIBLINEAR does. ``info`` has ``loss`` and ``solver_type``.
+
+    Raises
+    ------
+    StoreError
+        The file cannot be read, or is no such model; the first fault, with its line.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            return _read(_ModelLines(path, file))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def _read(lines: _ModelLines) -> Model:
+    header = _read_header(lines)
+    solver = header["solver_type"]
+    labels, n_columns = _read_labels(lines, header)
+    n, with_bias = header["nr_feature"], header["bias"] >= 0
+    ids, blocks = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
+    bias_weights = np.zeros(n_columns)
+    for first, block in _read_weights(lines, n + with_bias, n_columns):
+        if first + len(block) > n:  # the last line is the bias
+            bias_weights, block = block[-1], block[:-1]
+        used = block.any(axis=1)
+        ids.append(np.flatnonzero(used) + (first + 1))
+        blocks.append(block[used])
+    W = np.concatenate(blocks)
+    del blocks
+    bias = header["bias"] if with_bias else 0.0
+    if solver == "ONECLASS_SVM":
+        bias_weights, bias = bias * bias_weights - header["rho"], 1.0
+    elif bias == 0:
+        bias_weights = np.zeros(n_columns)
+    if solver == "MCSVM_CS" and len(labels) == 2:
+        W, bias_weights = np.ascontiguousarray(W[:, :1]), bias_weights[:1]
+    info = {"loss": _LOSSES[solver], "solver_type": solver}
+    return Model(np.concatenate(ids), W, labels, bias, bias_weights.copy(), info).compact()
+
+
+def _read_header(lines: _ModelLines) -> dict[str, Any]:
+    """Read all lines down to ``w``, each once."""
+    header: dict[str, Any] = {}
+    while True:
+        line = lines.next(_HEADER_LINE)
+        if not line:
+            raise StoreError(
+                f"{lines.path} ends after line {lines.number}, before its weights; {_AGAIN}"
+            )
+        name, *rest = [word.decode("utf-8", "replace") for word in line.split()] or [""]
+        if name == "w" and not rest:
+            break
+        if name in header:
+            raise lines.error(f"{name} a second time")
+        if name not in _FIELDS:
+            raise lines.error(repr(_short(name)), f"one of {', '.join(_FIELDS)} or w")
+        expected, read = _FIELDS[name]
+        if name != "label" and len(rest) != 1:
+            raise lines.error(f"{len(rest)} words behind {name}", expected)
+        try:
+            header[name] = read(rest)
+        except _RefusedError as error:
+            raise lines.error(repr(_short(str(error))), expected) from None
+    missing = [name for name in ("solver_type", "nr_class", "nr_feature") if name not in header]
+    if header.get("solver_type") == "ONECLASS_SVM" and "rho" not in header:
+        missing.append("rho")
+    if missing:
+        raise lines.error(f"the weights, but no line {missing[0]} above them")
+    header.setdefault("bias", -1.0)
+    return header
+
+
+class _RefusedError(Exception):
+    """A word of the header that is not what it should be."""
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 40 else word[:37] + "..."
+
+
+def _read_solver(words: list[str]) -> str:
+    if words[0] not in _LOSSES:
+        raise _RefusedError(words[0])
+    return words[0]
+
+
+def _read_count(words: list[str]) -> int:
+    count = _read_whole(words)[0]
+    if count < 0:
+        raise _RefusedError(words[0])
+    return count
+
+
+def _read_whole(words: list[str]) -> list[int]:
+    numbers = []
+    for word in words:
+        if not _WHOLE.fullmatch(word.encode()) or not -_LARGEST_INT <= int(word) <= _LARGEST_INT:
+            raise _RefusedError(word)
+        numbers.append(int(word))
+    return numbers
+
+
+def _read_real(words: list[str]) -> float:
+    if not _NUMBER.fullmatch(words[0].encode()) or not math.isfinite(float(words[0])):
+        raise _RefusedError(words[0])
+    return float(words[0])
+
+
+# Lines of the header: what is expected behind the name, and how it is read.
+_FIELDS: dict[str, Any] = {
+    "solver_type": (f"a solver of LIBLINEAR ({', '.join(_LOSSES)})", _read_solver),
+    "nr_class": ("a number of classes", _read_count),
+    "label": ("a whole number of 32 bits", _read_whole),
+    "nr_feature": ("a number of features", _read_count),
+    "bias": ("a finite number", _read_real),
+    "rho": ("a finite number", _read_real),
+}
+
+
+def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float], int]:
+    """Labels as `Model` has them, and the number of columns in the file."""
+    solver, n_classes = header["solver_type"], header["nr_class"]
+    regression = solver in ("L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL")
+    if regression or solver == "ONECLASS_SVM":
+        if n_classes != 2:
+            raise lines.error(f"nr_class {n_classes} above the weights", f"nr_class 2 of {solver}")
+        return ([], 1) if regression else (list(_ONE_CLASS_LABELS), 1)
+    labels = [float(label) for label in header.get("label", [])]
+    if len(labels) != n_classes:
+        raise lines.error(
+            f"{len(labels)} labels above the weights", f"one for each of {n_classes} classes"
+        )
+    if n_classes < 2:
+        only = f"only the label {format_number(labels[0])}" if labels else "no label"
+        raise StoreError(
+            f"{lines.path} knows {only}, so there is nothing to predict; train it on two or more "
+            "classes"
+        )
+    if len(set(labels)) < n_classes:
+        twice = next(a for a, b in itertools.pairwise(sorted(labels)) if a == b)
+        raise lines.error(f"label {format_number(twice)} twice above the weights")
+    if n_classes == 2:
+        return labels[::-1], 2 if solver == "MCSVM_CS" else 1
+    return labels, n_classes
+
+
+def _read_weights(
+    lines: _ModelLines, n_lines: int, n_columns: int
+) -> Iterator[tuple[int, Weights]]:
+    """Yield blocks of lines as numbers, each with the number of lines before it.
+
+    What is in memory is bounded by what was read, whatever the header says.
+    """
+    longest = _NUMBER_BYTES * (n_columns + 1)
+    for part in parts(n_lines, _TEXT_BYTES * n_columns):
+        texts: list[bytes] = []
+        for _ in range(part.start, part.stop):
+            line = lines.next(longest)
+            if not line:
+                raise StoreError(
+                    f"{lines.path} ends after line {lines.number}, where {n_lines:,} lines of "
+                    f"weights are expected and {part.start + len(texts):,} are there; {_AGAIN}"
+                )
+            texts.append(line)
+        yield part.start, _to_numbers(lines, texts, n_columns)
+    while line := lines.next(longest):
+        if line.split():
+            raise lines.error(f"a line behind the {n_lines:,} of the weights")
+
+
+def _to_numbers(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Weights:
+    words: Iterable[bytes] = texts  # of one column: float() strips blanks
+    if n_columns > 1:
+        rows = [text.split() for text in texts]
+        if any(len(row) != n_columns for row in rows):
+            raise _first_fault(lines, texts, n_columns)
+        words = itertools.chain.from_iterable(rows)
+    try:
+        numbers = np.fromiter(map(float, words), np.float64, len(texts) * n_columns)
+    except ValueError:
+        raise _first_fault(lines, texts, n_columns) from None
+    # float() reads underscores, too, which are no part of a number here
+    if not np.isfinite(numbers).all() or b"_" in b"".join(texts):
+        raise _first_fault(lines, texts, n_columns)
+    return numbers.reshape(-1, n_columns)
+
+
+def _first_fault(lines: _ModelLines, texts: list[bytes], n_columns: int) -> StoreError:
+    """Name the first line that is not `n_columns` numbers; one is known to be there."""
+    for line, text in enumerate(texts, lines.number - len(texts) + 1):
+        row = text.split()
+        if len(row) != n_columns:
+            return lines.error(f"{len(row)} words", f"a line of {n_columns} weights", line)
+        for word in row:
+            if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
+                shown = repr(_short(word.decode("utf-8", "replace")))
+                return lines.error(shown, "a finite number", line)
+    raise AssertionError("all lines are as they should be")
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def write_model(model: Model, path: str | Path, name: str = "the model") -> int:
+    """Write a model as LIBLINEAR does, atomically.
+
+    Parameters
+    ----------
+    model : Model
+    path : str or Path
+    name : str
+        What a refusal calls the model.
+
+    Returns
+    -------
+    int
+        Bytes written.
+
+    Raises
+    ------
+    StoreError
+        LIBLINEAR has no such models, or the file cannot be written.
+    """
+    model = model.compact()
+    solver = _solver(model, name)
+    n_columns = _columns(model, solver, model.bias_weights[np.newaxis]).shape[1]
+    n_features = _largest_id(model, n_columns, name)
+    one_class = solver == "ONECLASS_SVM"
+    labels = [] if one_class else model.labels[::-1] if len(model.labels) == 2 else model.labels
+    head = [f"solver_type {solver}", f"nr_class {len(labels) or 2}"]
+    if labels:
+        head.append("label " + " ".join(map(format_number, labels)))
+    head.append(f"nr_feature {n_features}")
+    if one_class:  # rho is what the bias is to others
+        rho = 0.0 - model.bias * model.bias_weights[0]
+        head += ["bias -1", f"rho {rho:.17g}"]
+    else:
+        head.append(f"bias {abs(model.bias):.17g}" if model.bias else "bias -1")
+    head.append("w\n")
+    return write_atomically(Path(path), _text("\n".join(head), model, solver, n_features))
+
+
+def _solver(model: Model, name: str) -> str:
+    """Choose the solver; refuse what LIBLINEAR has no word for."""
+    loss = model.info.get("loss")
+    solver = (_REGRESSION if model.is_regression else _CLASSES).get(str(loss))
+    if solver is None:
+        kind = "regression" if model.is_regression else "classes"
+        known = ", ".join(_REGRESSION if model.is_regression else _CLASSES)
+        raise StoreError(
+            f"{name} has the loss {loss!r}, for which LIBLINEAR has no {kind} (it has {known}); "
+            "choose --format npz or json"
+        )
+    if solver == "ONECLASS_SVM" and model.labels != _ONE_CLASS_LABELS:
+        shown = ", ".join(map(format_number, model.labels))
+        raise StoreError(
+            f"{name} has the loss 'one_class' and the labels {shown}, where LIBLINEAR knows -1 and "
+            "1 only; choose --format npz or json"
+        )
+    for label in model.labels:
+        if not float(label).is_integer() or abs(label) > _LARGEST_INT:
+            raise StoreError(
+                f"{name} has the label {format_number(label)}, where LIBLINEAR knows whole numbers "
+                f"up to {_LARGEST_INT} only; choose --format npz or json"
+            )
+    return solver
+
+
+def _largest_id(model: Model, n_columns: int, name: str) -> int:
+    """Return the number of lines of weights; refuse ids and sizes that LIBLINEAR cannot have."""
+    if not len(model.ids):
+        return 1
+    smallest, largest = int(model.ids.min()), int(model.ids.max())
+    if smallest < 1:
+        raise StoreError(
+            f"{name} has a weight for feature id {smallest}, where LIBLINEAR's ids begin with 1; "
+            "choose --format npz or json, or train on ids from 1 on"
+        )
+    if largest > _LARGEST_INT or (largest + 1) * n_columns > _LARGEST_INT:
+        columns = "" if n_columns == 1 else f" in {n_columns} columns"
+        raise StoreError(
+            f"{name} has a weight for feature id {largest}{columns}, where LIBLINEAR reaches "
+            f"{_LARGEST_INT // n_columns - 1} only; choose --format npz or json"
+        )
+    if largest > max(_MANY_LINES, _SPARSE * len(model.ids)):
+        raise StoreError(
+            f"{name} has a weight for feature id {largest}, so LIBLINEAR's text would have "
+            f"{largest:,} lines for {len(model.ids):,} features with weights; choose --format npz "
+            "or json"
+        )
+    return largest
+
+
+def _columns(model: Model, solver: str, W: Weights) -> Weights:
+    """Weights as LIBLINEAR has them in columns.
+
+    Of two classes half the difference of two columns decides. It is the second column where that is
+    the negative of the first one, as in every Crammer-Singer model.
+    """
+    if len(model.labels) != 2:
+        return W
+    if W.shape[1] == 2:
+        W = 0.5 * W[:, 1:] - 0.5 * W[:, :1]
+    return np.hstack([W, 0.0 - W]) if solver == "MCSVM_CS" else W
+
+
+def _text(head: str, model: Model, solver: str, n_features: int) -> Iterator[bytes]:
+    """Yield the file in pieces of bounded size."""
+
+    def lines(W: Weights) -> bytes:
+        W = _columns(model, solver, W)
+        text: str = ("%.17g " * W.shape[1] + "\n") * len(W)
+        return (text % tuple(W.reshape(-1).tolist())).encode()
+
+    yield head.encode()
+    n_outputs = model.W.shape[1]
+    empty = lines(np.zeros((1, n_outputs)))
+    order = np.argsort(model.ids)
+    ids = model.ids[order]
+    for part in parts(n_features, _TEXT_BYTES * n_outputs):
+        begin, end = np.searchsorted(ids, [part.start + 1, part.stop + 1])
+        if begin == end:
+            yield empty * (part.stop - part.start)
+            continue
+        block = np.zeros((part.stop - part.start, n_outputs))
+        block[ids[begin:end] - (part.start + 1)] = model.W[order[begin:end]]
+        yield lines(block)
+    if model.bias and solver != "ONECLASS_SVM":
+        yield lines(math.copysign(1.0, model.bias) * model.bias_weights[np.newaxis])

@@ -1,0 +1,1 @@
+"""The programs, one a command; start here, with train.py."""

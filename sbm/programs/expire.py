@@ -1,0 +1,237 @@
+"""Expire: drop the blocks of old sources from a store.
+
+The rows that one run of ``sbm split`` added lie in blocks of their own, so they can be dropped
+without reading or writing any other row: the manifest is written without the blocks, and then their
+files are removed. A training that is warm started afterwards drops their alphas, too.
+
+Feature ids and labels keep their indices and codes, so that models, runs and later appends remain
+what they are.
+"""
+
+import contextlib
+import copy
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.progress import Progress
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.settings import parse_moment
+from sbm.store import blocks as store_files
+from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.files import lock
+
+__all__ = ["expire"]
+
+Generation = dict[str, Any]  # an entry of the manifest
+NAMED = 10  # sources that an error names
+
+
+def expire(
+    store: str | Path,
+    *,
+    before: str | datetime.datetime | None = None,
+    sources: str | Path | Sequence[str | Path] = (),
+    if_any: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Drop sources from a store, with all of their rows.
+
+    Parameters
+    ----------
+    store : str or Path
+    before : str or datetime, optional
+        Drop what was added before that: an ISO date or time (UTC where it names no zone), or
+        ``30d`` for so long ago.
+    sources : str, Path or sequence of these
+        Instead: names of sources, as `sbm.info` shows them, or paths that end in these.
+    if_any : bool
+        Where nothing is to be dropped, report that instead of raising.
+    dry_run : bool
+        Report only; the store stays as it is.
+    progress : Progress, optional
+        Is told the rows counted.
+
+    Returns
+    -------
+    dict
+        ``store``, ``sources`` (a dict each: name, added, rows, bytes of text), ``rows``, ``blocks``
+        and ``bytes`` dropped, ``rows_left``, ``labels_without_rows``, ``dry_run``.
+
+    Raises
+    ------
+    SettingsError
+        Neither or both of `before` and `sources` are given, or `before` is no date.
+    DataError
+        Nothing is to be dropped, or everything, or rows that lie in blocks with rows that stay.
+    StoreError
+        No store or a part of one, damaged, in use by a training or another command, or not to be
+        written.
+    """
+    names = [sources] if isinstance(sources, str | Path) else list(sources)
+    if (before is None) == (not names):
+        raise SettingsError("give either --before DATE or --source NAME, to say what is to go")
+    folder, progress = Path(store), progress or Progress()
+    require_whole(BlockStore(folder))
+    with _at_rest(folder) if not dry_run else contextlib.nullcontext():
+        manifest = store_files.read_manifest(folder)
+        if before is None:
+            chosen = _named(folder, manifest, [str(name) for name in names], if_any)
+        else:
+            moment = parse_moment(before) if isinstance(before, str) else before
+            chosen = _added_before(folder, manifest, moment, str(before), if_any)
+        if chosen and len(chosen) == len(store_files.kept_generations(manifest)):
+            raise DataError(
+                f"that would drop all rows of {folder}; make a new store from other text with "
+                "sbm split --force, or remove the folder"
+            )
+        left = _without(BlockStore(folder), chosen, progress)
+        if chosen and not dry_run:
+            store_files.write_manifest(folder, left)
+            store_files.remove_leftovers(folder, left)
+        return _report(folder, manifest, left, chosen) | {"dry_run": dry_run}
+
+
+@contextlib.contextmanager
+def _at_rest(folder: Path) -> Iterator[None]:
+    """Lock a store against appending and training, and remove what a killed command left."""
+    store_files.read_manifest(folder)  # no lock file in a folder that is no store
+    with contextlib.ExitStack() as locks:
+        for place in (folder / "lock", folder):
+            locks.enter_context(lock(place, f"the store {folder}"))
+        store_files.remove_leftovers(folder, store_files.read_manifest(folder))
+        yield
+
+
+def _with_rows(generation: Generation) -> list[dict[str, Any]]:
+    """Sources of a generation that have rows."""
+    return [source for source in generation["sources"] if source["rows"]]
+
+
+def _names(sources: Sequence[dict[str, Any]]) -> str:
+    """Names for a sentence, not too many."""
+    names = list(dict.fromkeys(source["name"] for source in sources))
+    shown = ", ".join(names[:NAMED])
+    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _added_before(
+    folder: Path, manifest: dict[str, Any], moment: datetime.datetime, words: str, if_any: bool
+) -> list[Generation]:
+    """Return the generations that are older."""
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    kept = store_files.kept_generations(manifest)
+    added = [datetime.datetime.fromisoformat(generation["added"]) for generation in kept]
+    chosen = [g for g, when in zip(kept, added, strict=True) if when < moment]
+    if not chosen and not if_any:
+        oldest = kept[added.index(min(added))]
+        raise DataError(
+            f"{folder} has no source that was added before {words}; the oldest, "
+            f"{_names(_with_rows(oldest))}, was added {oldest['added']}"
+        )
+    return chosen
+
+
+def _named(
+    folder: Path, manifest: dict[str, Any], names: list[str], if_any: bool
+) -> list[Generation]:
+    """Return the generations of the named sources."""
+    kept = store_files.kept_generations(manifest)
+    known = [source for generation in kept for source in _with_rows(generation)]
+    wanted = {Path(name).name: name for name in names}
+    missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
+    if missing and not if_any:
+        raise DataError(f"{folder} has no source {missing[0]}; it has {_names(known)}")
+    chosen = []
+    for generation in kept:
+        mine = _with_rows(generation)
+        others = [source for source in mine if source["name"] not in wanted]
+        if len(others) == len(mine):
+            continue
+        if others:
+            named = [source for source in mine if source["name"] in wanted]
+            raise DataError(
+                f"{_names(named)} was added to {folder} together with {_names(others)}, and their "
+                "rows share blocks; drop all of them, or split them anew and append sources one "
+                "by one"
+            )
+        chosen.append(generation)
+    return chosen
+
+
+def _without(store: BlockStore, chosen: Sequence[Generation], progress: Progress) -> dict[str, Any]:
+    """Return the manifest without the blocks of some generations."""
+    gone = {name for generation in chosen for name in generation["blocks"]}
+    blocks = store.manifest["blocks"]
+    manifest = copy.deepcopy(store.manifest)
+    manifest["blocks"] = [entry for entry in blocks if entry["file"] not in gone]
+    for key in ("rows", "nnz"):
+        manifest[key] = sum(entry[key] for entry in manifest["blocks"])
+    if store.labels is not None:
+        numbers = [k for k, entry in enumerate(blocks) if entry["file"] in gone]
+        counts = np.array(manifest["labels"]["counts"]) - _count(store, numbers, progress)
+        if counts.min() < 0:
+            raise StoreError(
+                f"{store.folder} does not hold the labels that its manifest says; run sbm check"
+            )
+        manifest["labels"]["counts"] = counts.tolist()
+    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    for generation in manifest["generations"]:
+        if "expired" not in generation and gone.intersection(generation["blocks"]):
+            # What a run of an earlier training knows these blocks by.
+            mine = [entry for entry in blocks if entry["file"] in generation["blocks"]]
+            generation["expired"] = {"at": at, "blocks": mine}
+    return manifest
+
+
+def _count(store: BlockStore, blocks: Sequence[int], progress: Progress) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each class code in some blocks."""
+    counts = np.zeros(len(store.labels or []), np.int64)
+    total = sum(store.manifest["blocks"][block]["rows"] for block in blocks)
+    done = 0
+    progress.start("expire", total, "rows")
+    for block in blocks:
+        for chunk in store.chunks[block]:
+            codes = store.read_codes(chunk)
+            if int(codes.max(initial=0)) >= len(counts):
+                raise StoreError(
+                    f"{store.folder} holds a class code without a label; run sbm check"
+                )
+            counts += np.bincount(codes, minlength=len(counts))
+            done += chunk.rows
+            progress.advance(done, rows=done)
+    progress.finish()
+    return counts
+
+
+def _report(
+    folder: Path, before: dict[str, Any], after: dict[str, Any], chosen: Sequence[Generation]
+) -> dict[str, Any]:
+    """The figures of what was dropped."""
+    labels, counts = after["labels"], before["labels"]
+    empty = []
+    if labels is not None:
+        were = zip(labels["values"], counts["counts"], labels["counts"], strict=True)
+        empty = [label for label, was, now in were if was and not now]
+    dropped = {
+        key: sum(entry[key] for entry in before["blocks"])
+        - sum(entry[key] for entry in after["blocks"])
+        for key in ("rows", "bytes")
+    }
+    return {
+        "store": str(folder),
+        "sources": [
+            {key: source[key] for key in ("name", "rows", "bytes")} | {"added": g["added"]}
+            for g in chosen
+            for source in _with_rows(g)
+        ],
+        **dropped,
+        "blocks": len(before["blocks"]) - len(after["blocks"]),
+        "rows_left": after["rows"],
+        "labels_without_rows": empty,
+    }

@@ -1,0 +1,265 @@
+"""Export: a model as a file of another tool, all of it or without its smallest weights."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.progress import Progress
+from sbm.errors import SettingsError, StoreError
+from sbm.models.liblinear import load_model
+from sbm.models.model import Model, parts
+from sbm.programs.answers import check_input
+from sbm.programs.predict import is_same_file, predict
+from sbm.settings import nearest
+from sbm.store import container
+from sbm.store.files import open_atomically, write_atomically
+
+__all__ = ["FORMATS", "export"]
+
+
+def export(
+    model: str | Path | Model,
+    output: str | Path | None = None,
+    *,
+    format: str = "liblinear",  # noqa: A002  the option's name
+    prune: float | None = None,
+    test: str | Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a model as a file of another tool.
+
+    Parameters
+    ----------
+    model : str, Path or Model
+        A model of `sbm train`, or the text of LIBLINEAR.
+    output : str or Path, optional
+        Default: the model's name with the ending of the format.
+    format : {"liblinear", "npz", "json", "sbm"}
+        See `FORMATS`.
+    prune : float, optional
+        Leave out weights whose magnitude is at most this much; never those of the bias.
+    test : str or Path, optional
+        Text or a store, which is predicted with and without the small weights.
+    progress : Progress, optional
+
+    Returns
+    -------
+    dict
+        ``model`` (None for one in memory), ``output``, ``format``, ``bytes``, ``features`` and
+        ``weights`` that are written; with `prune` also ``pruned`` and ``dropped``; with `test` also
+        ``test``, ``measure`` (``accuracy``, or ``mse`` of regression), ``before``, ``after`` and
+        ``change``, which are None where the test has no rows.
+
+    Raises
+    ------
+    DataError
+        The test is not LIBSVM text.
+    SettingsError
+        Options that have no meaning.
+    StoreError
+        The model cannot be read, the format has no such models, or the output cannot be written.
+    """
+    write, ending = _find_format(format)
+    _check_options(prune, test)
+    path = None if isinstance(model, Model) else Path(model)
+    output = _name_output(path, output, ending)
+    _check_output(output, format, [path, test])
+    model = load_model(model)
+    name = "the model" if path is None else str(path)
+    _check_finite(model, name)
+    report: dict[str, Any] = {"model": None if path is None else str(path)}
+    report |= {"output": str(output), "format": format}
+    whole = model
+    if prune is not None:
+        model, dropped = _prune(whole, float(prune))
+        report |= {"pruned": float(prune), "dropped": dropped}
+    if test is not None:
+        report |= _compare(whole, model, test, progress)
+    report["bytes"] = write(model, output, name)
+    report |= {"features": len(model.ids), "weights": int(np.count_nonzero(model.W))}
+    return report
+
+
+def _check_options(prune: float | None, test: str | Path | None) -> None:
+    """Refuse what has no meaning, before any work."""
+    if prune is not None and not (math.isfinite(prune) and prune >= 0):
+        raise SettingsError(f"prune is {prune}; it must be 0 or a positive number")
+    if test is None:
+        return
+    if prune is None:
+        raise SettingsError(
+            "test shows what pruning changes, but nothing is pruned; add --prune, or leave out "
+            "--test"
+        )
+    if str(test) == "-":
+        raise SettingsError("test is -, but it is predicted twice; give a file or a store")
+    check_input(test)
+
+
+def _name_output(path: Path | None, output: str | Path | None, ending: str) -> Path:
+    if output is not None:
+        return Path(output)
+    if path is None:
+        raise SettingsError("a model in memory has no name to derive the output's from; give one")
+    return path.with_name(path.name.removesuffix(".model") + ending)
+
+
+def _check_output(output: Path, format_name: str, inputs: list[Any]) -> None:
+    """Refuse a place that cannot be written, or that holds anything but an older export."""
+    for path in inputs:
+        if path is not None and is_same_file(path, output):
+            raise SettingsError(
+                f"the output {output} would replace an input; choose another name with -o"
+            )
+    if output.is_dir():
+        raise StoreError(f"{output} is a folder; give a file name with -o")
+    if not output.parent.is_dir():
+        raise StoreError(f"{output.parent} is no folder; make it, or choose another place with -o")
+    if output.exists() and not _holds(output, format_name):
+        raise StoreError(
+            f"{output} exists and is no {format_name} model; choose another name with -o"
+        )
+
+
+# What files of a format begin with; an npz file is a zip archive, which names its first array.
+_JSON_BEGINNING = '{"format": "sbm model"'
+_BEGINNINGS = {
+    "liblinear": (0, b"solver_type "),
+    "npz": (30, b"ids.npy"),
+    "json": (0, _JSON_BEGINNING.encode()),
+}
+
+
+def _holds(path: Path, format_name: str) -> bool:
+    if not path.is_file():
+        return False
+    if format_name == "sbm":
+        return container.is_container(path)
+    offset, beginning = _BEGINNINGS[format_name]
+    with open(path, "rb") as file:
+        return file.read(offset + len(beginning))[offset:] == beginning
+
+
+def _check_finite(model: Model, name: str) -> None:
+    """Refuse weights that other tools could not read."""
+    for part in parts(*model.W.shape):
+        broken = ~np.isfinite(model.W[part]).all(axis=1)
+        if broken.any():
+            row = part.start + int(np.argmax(broken))
+            weight = next(w for w in model.W[row].tolist() if not math.isfinite(w))
+            raise StoreError(
+                f"{name} has the weight {weight} for feature id {model.ids[row]}; train it again, "
+                "on smaller values"
+            )
+    if not (np.isfinite(model.bias_weights).all() and math.isfinite(model.bias)):
+        raise StoreError(f"{name} has a bias that is no finite number; train it again")
+
+
+# ------------------------------------------------------------------------------------- pruning
+
+
+def _prune(model: Model, threshold: float) -> tuple[Model, int]:
+    """Return a model without small weights, and how many there were.
+
+    What was certified of the model holds no longer, unless nothing was dropped.
+    """
+    W = model.W.copy()
+    dropped = 0
+    for part in parts(*W.shape):
+        some = W[part]
+        small = (np.abs(some) <= threshold) & (some != 0)
+        some[small] = 0
+        dropped += int(np.count_nonzero(small))
+    if not dropped:
+        return model, 0
+    info = {k: v for k, v in model.info.items() if k not in ("certificate", "converged")}
+    info["pruned"] = threshold
+    return replace(model, W=W, info=info).compact(), dropped
+
+
+def _compare(
+    whole: Model, pruned: Model, test: str | Path, progress: Progress | None
+) -> dict[str, Any]:
+    """Predict with both models."""
+    measure = "mse" if whole.is_regression else "accuracy"
+    before, after = (predict(m, test, progress=progress)[measure] for m in (whole, pruned))
+    change = None if before is None else after - before
+    return {
+        "test": str(test), "measure": measure, "before": before, "after": after, "change": change,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- formats
+
+
+def _write_liblinear(model: Model, path: Path, name: str) -> int:
+    from sbm.models.liblinear import write_model
+
+    return write_model(model, path, name)
+
+
+def _write_npz(model: Model, path: Path, name: str) -> int:
+    """Write a compressed archive of NumPy arrays; loads without pickle."""
+    with open_atomically(path) as file:
+        np.savez_compressed(
+            file,
+            ids=model.ids,
+            W=model.W,
+            labels=np.asarray(model.labels, np.float64),
+            bias=np.float64(model.bias),
+            bias_weights=model.bias_weights,
+            loss=np.str_(model.info.get("loss", "")),
+        )
+    return path.stat().st_size
+
+
+def _write_json(model: Model, path: Path, name: str) -> int:
+    return write_atomically(path, (text.encode() for text in _json_text(model)))
+
+
+def _json_text(model: Model) -> Iterator[str]:
+    """Yield a JSON object in pieces, a line a feature."""
+    head = {
+        "format": "sbm model",
+        "loss": model.info.get("loss"),
+        "labels": model.labels,
+        "bias": model.bias,
+        "bias_weights": model.bias_weights.tolist(),
+        "info": model.info,
+    }
+    yield json.dumps(head)[:-1] + ', "weights": {'
+    before = "\n"
+    for part in parts(*model.W.shape):
+        W: npt.NDArray[np.float64] = model.W[part]
+        some = W[:, 0].tolist() if W.shape[1] == 1 else W.tolist()
+        ids = model.ids[part].tolist()
+        yield before + ",\n".join(f'"{i}": {w}' for i, w in zip(ids, some, strict=True))
+        before = ",\n"
+    yield "\n}}\n"
+
+
+def _write_sbm(model: Model, path: Path, name: str) -> int:
+    return model.save(path)
+
+
+# Format: how it is written, and the ending of its files.
+FORMATS: dict[str, tuple[Callable[[Model, Path, str], int], str]] = {
+    "liblinear": (_write_liblinear, ".liblinear.model"),
+    "npz": (_write_npz, ".npz"),
+    "json": (_write_json, ".json"),
+    "sbm": (_write_sbm, ".sbm.model"),
+}
+
+
+def _find_format(name: str) -> tuple[Callable[[Model, Path, str], int], str]:
+    if name not in FORMATS:
+        raise SettingsError(
+            f"unknown format {name!r}, known are {', '.join(FORMATS)}{nearest(name, FORMATS)}"
+        )
+    return FORMATS[name]

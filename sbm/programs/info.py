@@ -1,0 +1,292 @@
+"""Info: what a store, run or model is, and check: whether every byte of a store is as written."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.progress import Progress
+from sbm.errors import StoreError
+from sbm.models.liblinear import load_model
+from sbm.programs.streaming.arrivals import sources_at
+from sbm.programs.training.ledger import is_finished
+from sbm.rows import Arena, Rows
+from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
+from sbm.store.files import open_own
+from sbm.store.manifest import parse
+from sbm.store.run import Run
+
+__all__ = ["check", "info"]
+
+
+def info(path: str | Path) -> dict[str, Any]:
+    """Describe a store, a run or a model.
+
+    Parameters
+    ----------
+    path : str or Path
+        A store ``*.sbm``, a run directory ``*.run`` or a model file (of `sbm train` or LIBLINEAR).
+
+    Returns
+    -------
+    dict
+        ``kind`` is ``store``, ``run`` or ``model``; the rest depends on it.
+
+    Raises
+    ------
+    StoreError
+        None of these, or damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            return _store(path)
+        if (path / "run.json").exists() or (path / "log.jsonl").exists():
+            return _run(path)
+        raise StoreError(
+            f"{path} is neither a store (no {MANIFEST}) nor a run (no run.json); "
+            "a store is made by sbm split"
+        )
+    if not path.exists():
+        raise StoreError(f"{path} does not exist; give a store, a run or a model")
+    return _model(path)
+
+
+def _store(path: Path) -> dict[str, Any]:
+    store = BlockStore(path)
+    size = sum(b["bytes"] for b in store.manifest["blocks"])
+    labels = store.manifest["labels"]
+    kept = kept_generations(store.manifest)
+    return {
+        "kind": "store",
+        "path": str(path),
+        "format_version": store.manifest["version"],
+        "rows": store.n_rows,
+        "features": store.n_features,
+        "nnz": store.nnz,
+        "nnz_per_row": store.nnz / store.n_rows if store.n_rows else 0.0,
+        "value_type": store.value_type,
+        "blocks": store.n_blocks,
+        **_shard(store),
+        "chunks": sum(len(c) for c in store.chunks),
+        "block_rows": [b["rows"] for b in store.manifest["blocks"]],
+        "bytes": size,
+        "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
+        "memory_bytes": _memory(store),
+        "labels": labels,
+        "sources": [
+            {**source, "added": generation["added"]}
+            for generation in kept
+            for source in generation["sources"]
+        ],
+        "expired": [
+            {**source, "added": generation["added"], "expired": generation["expired"]["at"]}
+            for generation in store.manifest["generations"]
+            if "expired" in generation
+            for source in generation["sources"]
+        ],
+        "options": [g["options"] for g in kept],
+        "left_out": [
+            {"min_count": g["options"]["min_count"], **g["left_out"]}
+            for g in kept
+            if "left_out" in g
+        ],
+    }
+
+
+def _shard(store: BlockStore) -> dict[str, Any]:
+    """Which part of a store this is, if it is one."""
+    shard, here = store.shard, store.blocks_here
+    if shard is None:
+        return {}
+    facts = {"number": shard.number, "of": shard.of, "here": here, "blocks": store.n_blocks}
+    return {"shard": facts}
+
+
+def _memory(store: BlockStore) -> int:
+    """Bytes that all rows would take in memory."""
+    return store.nnz * NONZERO_BYTES[store.value_type] + 16 * store.n_rows
+
+
+def _run(path: Path) -> dict[str, Any]:
+    log = _read_log(path / "log.jsonl")
+    committed = Run.read(path) if (path / "run.json").exists() else {}
+    passes = [record for record in log if record["event"] == "pass"]
+    ends = [record for record in log if record["event"] == "end"]
+    if committed.get("kind") == "stream":
+        finished = bool(ends) and log[-1] is ends[-1] and not ends[-1].get("stopped")
+        try:
+            return _stream(path, committed, finished)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{path / 'run.json'} is no record of a stream ({error})") from error
+    return {
+        "kind": "run",
+        "path": str(path),
+        "finished": is_finished(committed) if committed else bool(ends),
+        "store": committed.get("store"),
+        "passes": committed.get("passes", max([record["pass"] for record in passes], default=0)),
+        "certificate": committed.get("certificate"),
+        "settings": committed.get("settings"),
+        "bytes": sum(_size(p) for p in path.iterdir()),
+        "log": passes,
+    }
+
+
+def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any]:
+    """Describe the run of a stream."""
+    return {
+        "kind": "run",
+        "path": str(path),
+        "finished": finished,
+        "rows": record["student"]["rows"],
+        "rows_not_learned": record["left"],
+        "features": record["seen"]["features"],
+        "blocks": record["blocks"],
+        "sources": sources_at(record["sources"]),
+        "settings": record["settings"],
+        "bytes": sum(_size(p) for p in path.iterdir()),
+        "log": [],
+    }
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """Lines of a log that are whole; the last one may be cut off by a crash.
+
+    It has no checksum: it is there for people to look at, and nothing else is made of it.
+    """
+    records: list[dict[str, Any]] = []
+    if not path.exists():
+        return records
+    with open_own(path) as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                record = parse(line)
+                if _is_log_line(record):
+                    records.append(record)
+    return records
+
+
+def _is_log_line(record: Any) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        return False
+    return record["event"] != "pass" or type(record.get("pass")) is int
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file that may be replaced at this moment."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def _model(path: Path) -> dict[str, Any]:
+    model = load_model(path)
+    facts = {
+        "kind": "model",
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "features": len(model.ids),
+        "nonzero_weights": int(np.count_nonzero(model.W)),
+        "outputs": model.W.shape[1],
+        "labels": model.labels,
+        "bias": model.bias,
+    }
+    return {**facts, **model.info, **facts}  # in this order, and no model says what it is not
+
+
+def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Read every byte of a store and verify checksums and invariants.
+
+    Parameters
+    ----------
+    path : str or Path
+    progress : Progress, optional
+        Is told the rows read.
+
+    Returns
+    -------
+    dict
+        ``rows``, ``chunks``, ``bytes``, ``features`` verified, and ``unused_features``, ids that
+        no row names any more. Of a shard its own blocks are verified: ``elsewhere`` are the others,
+        and ids that no row names there may be used in these.
+
+    Raises
+    ------
+    StoreError
+        The first damage found, with its place.
+    """
+    if Path(path).is_file():
+        raise StoreError(
+            f"{path} is a file, and a store is a folder; models are verified whenever they are "
+            f"read, as by sbm info {path}"
+        )
+    store = BlockStore(path)
+    progress = progress or Progress()
+    ids = store.read_feature_ids()
+    if len(np.unique(ids)) != len(ids):
+        raise StoreError(f"{path}: a feature id occurs twice in the dictionary")
+    seen = np.zeros(store.n_features, np.bool_)
+    values_seen = False
+    counts = np.zeros(len(store.labels or []), np.int64)
+    rows_read = chunks_read = 0
+    here = set(store.blocks_here)
+    elsewhere = {b for b in range(store.n_blocks) if store.is_elsewhere(b)} - here
+    blocks = [b for b in range(store.n_blocks) if b not in elsewhere]
+    entries = [store.manifest["blocks"][b] for b in blocks]
+    chunks = [chunk for b in blocks for chunk in store.chunks[b]]
+    for entry in entries:
+        file = store.folder / entry["file"]
+        if _size(file) != entry["bytes"]:
+            raise StoreError(
+                f"{file} has {_size(file)} bytes where the manifest says {entry['bytes']}; "
+                "split the data again"
+            )
+    progress.start("check", sum(entry["rows"] for entry in entries), "rows")
+    for chunk in chunks:
+        rows, codes = _read_chunk(store, chunk)
+        seen[rows.indices] = True
+        _check_values(store, chunk, rows)
+        values_seen |= rows.values is not None and bool((rows.values != 1).any())
+        if store.labels is not None:
+            counts += np.bincount(codes, minlength=len(counts))
+        rows_read += len(rows)
+        chunks_read += 1
+        progress.advance(rows_read, rows=rows_read)
+    progress.finish()
+    if not elsewhere and not _adds_up(store, rows_read, counts):
+        raise StoreError(f"{path}: the manifest's counts are not those of the blocks")
+    return {
+        "store": str(path),
+        "rows": rows_read,
+        "chunks": chunks_read,
+        "bytes": sum(entry["bytes"] for entry in entries),
+        "features": len(ids),
+        "unused_features": int(np.count_nonzero(~seen)),
+        "elsewhere": len(elsewhere),
+    }
+
+
+def _adds_up(store: BlockStore, rows: int, counts: npt.NDArray[np.int64]) -> bool:
+    """Whether the manifest counts what all blocks hold."""
+    labels = store.manifest["labels"]
+    nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
+    counted = rows == store.n_rows and nnz == store.nnz
+    return counted and (not labels or counts.tolist() == labels["counts"])
+
+
+def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
+    """Decode a chunk alone; class codes where the store has classes."""
+    y_dtype = "float64" if store.labels is None else "int32"
+    room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype)
+    rows = store.read([chunk], room, 0)
+    return rows, rows.y
+
+
+def _check_values(store: BlockStore, chunk: Any, rows: Rows) -> None:
+    if rows.values is not None and not np.isfinite(rows.values).all():
+        raise StoreError(
+            f"{store.folder}: block {chunk.block} at byte {chunk.offset} holds a value "
+            "that is not finite; split the data again"
+        )

@@ -1,0 +1,362 @@
+"""Plan: what a training will take, told before it begins.
+
+Memory is planned as for the training itself. Then a few seconds of trials: the same learners train
+on some of the chunks of each block, with a cache that is as much smaller, first on few rows and
+then on about four times as many, until the time is up. Time grows with the rows; passes grow
+slowly, by as many as between the last two trials whenever the rows are four times as many.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbm.engine.engine import Engine, Pauses
+from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.machine import return_freed_memory
+from sbm.engine.memory import MemoryPlan, Part
+from sbm.engine.pace import choose_rounds, passes_left
+from sbm.engine.problems import make_problems
+from sbm.engine.progress import Progress
+from sbm.errors import SettingsError
+from sbm.programs.training.setup import find_store, open_run, plan_of, shape_of
+from sbm.settings import Settings
+from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.problem import AnyProblem
+from sbm.solver.step import Totals
+from sbm.store.blocks import BlockStore, Chunk, require_whole
+
+__all__ = ["plan"]
+
+FIRST_NNZ = 500_000  # of the first trial, times outputs
+GROWTH = 4  # how many times as many rows the next trial has
+READ_SECONDS = 0.3  # of measuring the disk
+# What the truth may differ by: the speed of a machine that does other things too, and passes.
+SPEED_RANGE = 1.3
+PASSES_RANGE = 1.4
+UNKNOWN_PASSES = 4.0  # at least, where there was not time for two
+UNFINISHED_RANGE = 6.0  # where no trial came to its end
+START_SECONDS = 0.3  # of Python, and of writing the model
+# Not foreseen, and not left out in silence either.
+_UNFORESEEN = ("calibrate", "class_blocks", "weights")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training on some of the rows.
+
+    Attributes
+    ----------
+    nnz : int
+        Nonzeros that it was on.
+    passes : float
+        How many it took, or would take at the rate at which its gap shrinks.
+    seconds_a_pass : float
+        Of waiting for blocks and solving, on average.
+    seconds_a_look : float
+        Of a certificate.
+    seconds : dict of str to float
+        Where they went, see `Seconds`.
+    visits_nnz : float
+        Nonzeros that were solved for.
+    loaded_nnz : float
+        Nonzeros that were read and decoded.
+    is_done : bool
+        Whether the certified gap reached the tolerance.
+    """
+
+    nnz: int
+    passes: float
+    seconds_a_pass: float
+    seconds_a_look: float
+    seconds: dict[str, float]
+    visits_nnz: float
+    loaded_nnz: float
+    is_done: bool
+
+
+def plan(
+    store: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    *,
+    seconds: float = 5.0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Tell what a training from scratch will take, from trials of a few seconds.
+
+    Nothing is written but a temporary folder, which is gone at the end.
+
+    Parameters
+    ----------
+    store : str or Path, optional
+        Default: the only ``*.sbm`` in the current folder.
+    settings : sbm.Settings or dict, optional
+        Of the training. `warm_start` is not looked at.
+    seconds : float
+        Of trials; what is found out grows better with it.
+    progress : Progress, optional
+
+    Returns
+    -------
+    dict
+        ``store``, ``rows``, ``features``, ``nnz``; ``mem`` and ``memory`` (planned bytes by
+        purpose, as `items`, and ``total``); ``blocks``, ``block_rows`` and ``block_nnz`` (of the
+        largest), ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
+        ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
+        ``seconds`` (a list of the least, the likely and the most), ``max_passes``,
+        ``is_measured`` (whether a trial was the whole training) and ``trials``.
+
+    Raises
+    ------
+    StoreError
+        No store, damaged, or a part of one.
+    DataError, SettingsError, MemoryPlanError
+        As for `sbm.train`; also a setting whose time is not foreseen.
+    """
+    settings, progress = Settings.of(settings), progress or Progress()
+    if not seconds > 0:
+        raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
+    for name in _UNFORESEEN:
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name} is set, and what it takes is not foreseen; plan without it"
+            )
+    settings = replace(settings, warm_start=None)
+    return_freed_memory()
+    blocks = BlockStore(find_store(store))
+    require_whole(blocks)
+    problems = make_problems(settings, blocks)
+    memory = plan_of(settings, blocks, shape_of(settings, blocks, problems), None, progress)
+    prepare(kernels_of(settings, problems), blocks.value_type, progress)
+    with blocks.in_use():
+        chunks = [chunk for part in memory.parts for chunk in part.chunks]
+        disk = blocks.read_cold(chunks, READ_SECONDS)
+        trials = _trials(blocks, settings, problems, memory, seconds, progress)
+    return _described(blocks, settings, memory) | _forecast(
+        trials, blocks.nnz, sum(chunk.size for chunk in chunks), disk, settings
+    )
+
+
+def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
+    """Return the passes to the tolerance, of which some are done."""
+    left = passes_left(gaps, tol)
+    return max(UNKNOWN_PASSES, 2 * done) if left is None else len(gaps) + left
+
+
+# ------------------------------------------------------------------------------------- trials
+
+
+def _trials(
+    store: BlockStore,
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    memory: MemoryPlan,
+    seconds: float,
+    progress: Progress,
+) -> list[Trial]:
+    """Train on more and more rows, as long as the next trial is likely to end in time."""
+    begin = time.perf_counter()
+    outputs = sum(problem.n_outputs for problem in problems)
+    trials: list[Trial] = []
+    progress.start("try", None, "trials")
+    for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
+        began = time.perf_counter()
+        trials.append(_try(store, settings, problems, some, seconds - (began - begin)))
+        progress.advance(len(trials))
+        now = time.perf_counter()
+        if GROWTH * (now - began) > seconds - (now - begin):
+            break
+    progress.finish()
+    return trials
+
+
+def _thinned_plans(memory: MemoryPlan, nnz: int, first: int) -> Iterator[MemoryPlan]:
+    """Yield plans for more and more of the nonzeros, the last one for all of them."""
+    before = wanted = 0
+    while before < nnz:
+        wanted = max(first, GROWTH * wanted)
+        some = _thinned(memory, min(1.0, wanted / nnz))
+        size = sum(part.nnz for part in some.parts)
+        if size > before:  # chunks are not divided, so it may be the same again
+            before = size
+            yield some
+
+
+def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
+    """Return a plan for some of the chunks of each part, and as much less cache."""
+    if share >= 1:
+        return memory
+    parts = [_thinned_part(part, share) for part in memory.parts]
+    kept = sum(part.nnz for part in parts) / sum(part.nnz for part in memory.parts)
+    return replace(
+        memory,
+        parts=parts,
+        cache_rows=math.ceil(kept * memory.cache_rows),
+        cache_nnz=math.ceil(kept * memory.cache_nnz),
+        part_rows=max(part.rows for part in parts),
+        part_nnz=max(part.nnz for part in parts),
+    )
+
+
+def _thinned_part(part: Part, share: float) -> Part:
+    """Return a part of a part: so many of its chunks, from all over it, and at least one."""
+    step = min(len(part.chunks), round(1 / share))
+    chunks: list[Chunk] = part.chunks[::step]
+    rows, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+    return Part(part.pieces, chunks, rows, nnz)
+
+
+def _try(
+    store: BlockStore,
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    memory: MemoryPlan,
+    seconds: float,
+) -> Trial:
+    """Train as `sbm.train` does, until the tolerance is certified or the time is up."""
+    end = time.perf_counter() + seconds
+    done_blocks = [0]
+
+    def seconds_left() -> float:
+        return end - time.perf_counter()
+
+    def is_late() -> bool:
+        done_blocks[0] += 1  # the engine asks after each
+        return seconds_left() < 0
+
+    with (
+        tempfile.TemporaryDirectory(prefix="sbm-") as folder,
+        open_run(Path(folder, "trial.run"), problems, memory) as run,
+    ):
+        engine = Engine(store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late))
+        with engine.at_work():
+            gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left)
+    nnz = sum(part.nnz for part in memory.parts)
+    rows = sum(part.rows for part in memory.parts)
+    passes = done_blocks[0] / len(memory.parts)
+    spent = asdict(engine.seconds)
+    return Trial(
+        nnz=nnz,
+        passes=float(len(gaps)) if is_done else _passes_in_all(gaps, settings.tol, passes),
+        seconds_a_pass=(spent["wait"] + spent["solve"]) / passes,
+        seconds_a_look=spent["certify"] / looks if looks else spent["load"] / passes,
+        seconds=spent,
+        visits_nnz=totals.visits / max(1, rows) * nnz,
+        loaded_nnz=(passes + looks) * nnz,
+        is_done=is_done,
+    )
+
+
+def _passes(
+    engine: Engine,
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    seconds_left: Callable[[], float],
+) -> tuple[list[float], Totals, int, bool]:
+    """Pass after pass; return estimated gaps, totals, certificates, and whether one sufficed."""
+    watch, all_totals = GapWatch(settings.tol), Totals()
+    gaps: list[float] = []
+    rounds: list[int] = []
+    free: dict[int, int] = {}
+    looks, listed = 0, problems[0].listed
+    while len(rounds) < settings.max_passes:
+        rounds.append(choose_rounds(settings.rounds, len(engine.plan.parts), rounds, listed=listed))
+        engine.set_pace(rounds[-1], free)
+        totals, found_free = engine.run_pass(len(rounds))
+        for one in totals.values():
+            all_totals.add(one)
+        # As in a training, all learners have caches of one size.
+        free = dict.fromkeys(found_free, sum(found_free.values()) // len(found_free))
+        if seconds_left() < 0:
+            break
+        gap = sum(one.gap for one in totals.values())
+        dual = math.fsum(learner.solver.dual for learner in engine.learners)
+        gaps.append(gap / max(abs(dual), 1e-300))
+        if watch.is_due(gap, max(abs(dual), problems[0].unit)):
+            found, looks = engine.certify(), looks + 1
+            certified = Certificate.total([one for one, _ in found.values()]).relative_gap
+            if certified <= settings.tol:
+                return gaps, all_totals, looks, True
+            watch.learn(certified)
+            engine.replace_weights(found)
+    return gaps, all_totals, looks, False
+
+
+# ----------------------------------------------------------------------------------- forecast
+
+
+def _forecast(
+    trials: Sequence[Trial], nnz: int, size: int, disk: float, settings: Settings
+) -> dict[str, Any]:
+    """Return speeds, passes and seconds of the whole, by what the last trials took."""
+    last = trials[-1]
+    scale = nnz / last.nnz
+    is_measured = scale == 1 and last.is_done
+    passes = last.passes + _growth(trials) * math.log(scale, GROWTH)
+    spread = 1.0 if is_measured else PASSES_RANGE
+    most = spread if last.is_done else UNFINISHED_RANGE  # gaps shrink ever slower
+    by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * most)]
+    by_pass = [min(n, settings.max_passes) for n in by_pass]
+    warm = scale * last.seconds_a_pass
+    cold = max(warm, size / disk)
+    # What the system has read once it keeps, if there is room for it.
+    later = warm if size < _free_memory() else cold
+    look = START_SECONDS + scale * last.seconds_a_look + (later - warm)
+    likely = cold + (by_pass[1] - 1) * later + look
+    least = by_pass[0] * warm + look
+    most = cold + (by_pass[2] - 1) * later + 2 * look
+    speed = SPEED_RANGE
+    return {
+        "bytes_a_pass": size,
+        "disk_bytes_per_second": disk,
+        "decode_nnz_per_second": last.loaded_nnz / max(last.seconds["load"], 1e-9),
+        "solve_nnz_per_second": last.visits_nnz / max(last.seconds["solve"], 1e-9),
+        "seconds_a_pass": [warm / speed, later, max(cold, later) * speed],
+        "passes": by_pass,
+        "seconds": [least / speed, likely, most * speed],
+        "max_passes": settings.max_passes,
+        "is_measured": is_measured,
+        "trials": [asdict(trial) for trial in trials],
+    }
+
+
+def _growth(trials: Sequence[Trial]) -> float:
+    """Return by how many passes a trial on `GROWTH` times the rows takes more than one."""
+    if len(trials) < 2:
+        return 0.5
+    before, last = trials[-2:]
+    return max(0.0, last.passes - before.passes) / max(
+        1e-9, math.log(last.nnz / before.nnz, GROWTH)
+    )
+
+
+def _rounded(passes: float) -> int:
+    return max(1, round(passes))
+
+
+def _free_memory() -> int:
+    """Bytes that the system can keep files in."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dict[str, Any]:
+    """Return what is known before anything is tried."""
+    return {
+        "store": str(store.folder),
+        "rows": store.n_rows,
+        "features": store.n_features,
+        "nnz": store.nnz,
+        "mem": settings.mem_bytes,
+        "memory": {**memory.items, "total": memory.total},
+        "blocks": len(memory.parts),
+        "block_rows": memory.part_rows,
+        "block_nnz": memory.part_nnz,
+        "cache_rows": memory.cache_rows,
+        "cache_nnz": memory.cache_nnz,
+    }

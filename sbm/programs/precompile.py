@@ -1,0 +1,200 @@
+"""Precompile: run commands on a handful of rows, so that their kernels are compiled and kept.
+
+`precompile` does it for all commands, in as many processes as there are processors;
+`sbm.engine.kernels.prepare` for one command, when it first runs.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sbm import compiled
+from sbm.engine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.engine.machine import usable_threads
+from sbm.engine.progress import Progress
+from sbm.errors import SbmError, SettingsError
+from sbm.losses import LOSSES
+from sbm.settings import Settings
+
+__all__ = ["precompile", "run"]
+
+_TINY = {
+    "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
+    "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
+}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    # The first loss of a kernel: one whose variables rest, so that rows are screened.
+    **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
+    "multiclass": {"loss": "crammer_singer"},
+    CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
+}
+
+
+def precompile(
+    losses: Iterable[str] = (),
+    dtype: str = "float32",
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Compile the kernels of all commands ahead of their first use.
+
+    Without it each command compiles what it needs the first time it runs.
+
+    Parameters
+    ----------
+    losses : iterable of str, optional
+        Losses to train with; default: all.
+    dtype : {"float32", "float64"}, optional
+        Type of the values of stores. Values that are all 1 are included.
+    threads : int, optional
+        Number of processes that compile at a time; default: one for each core.
+    progress : Progress, optional
+
+    Returns
+    -------
+    dict
+        ``folder``, where the machine code is, ``kernels``, how many are there, and ``seconds``.
+
+    Raises
+    ------
+    SettingsError
+        A loss or dtype is unknown.
+    SbmError
+        A kernel cannot be compiled.
+    """
+    begin = time.perf_counter()
+    chosen = list(losses) or list(LOSSES)
+    if unknown := [name for name in chosen if name not in LOSSES]:
+        raise SettingsError(f"losses: {unknown[0]!r} is not one of {', '.join(LOSSES)}")
+    if dtype not in ("float32", "float64"):
+        raise SettingsError(f"dtype: {dtype!r} is not float32 or float64")
+    tasks = [
+        (commands, value_type)
+        for commands, value_type in _tasks(chosen, dtype)
+        if not all(is_ready(command, value_type) for command in commands)
+    ]
+    progress = progress or Progress()
+    progress.start("compiling", len(tasks), "steps")
+    done = 0
+    with ThreadPoolExecutor(usable_threads(threads)) as pool:
+        for problem in pool.map(lambda task: compile_ahead(*task), tasks):
+            if problem:
+                pool.shutdown(cancel_futures=True)
+                raise SbmError(f"a kernel cannot be compiled: {problem}")
+            progress.advance(done := done + 1)
+    progress.finish()
+    return {
+        "folder": str(compiled.folder()), "kernels": len(list(compiled.folder().glob("*.sbk"))),
+        "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
+    """Return commands whose kernels have much in common, and a type of values; longest first."""
+    tasks = []
+    kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
+    for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
+        commands = [kernel, kernel + WEIGHTED]
+        if kernel != "one_class":
+            commands.append(STREAM + kernel)
+        if kernel == "multiclass":
+            commands.append(CLASS_BLOCKS)
+        tasks += [(commands, dtype), (commands, "ones")]
+    return [*tasks, (["split", "names", "predict", "tune"], dtype)]
+
+
+def run(commands: Sequence[str], value_type: str, folder: str) -> None:
+    """Run commands on a handful of rows, in the child.
+
+    Parameters
+    ----------
+    commands : sequence of str
+        As for `sbm.engine.kernels.prepare`.
+    value_type : str
+    folder : str
+        For its files; an empty one.
+    """
+    for command in commands:
+        _run(command, value_type, Path(folder))
+
+
+def _run(command: str, value_type: str, folder: Path) -> None:
+    """Run one command; one on a store splits its few rows first."""
+    if command == "predict":
+        return _predict(folder)
+    if command == "names":
+        return _names()
+    if command.startswith(STREAM):
+        return _stream(command.removeprefix(STREAM), value_type, folder)
+    from sbm.programs.split import split
+    from sbm.programs.train import train
+    from sbm.programs.tune import tune
+
+    dtype = "float32" if value_type == "ones" else value_type
+    kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
+    source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
+    for text in kinds.values():
+        source.write_text(text, "ascii")
+        split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
+        split([source], store, dtype=dtype, blocks=2, force=True)
+    if command == "tune":
+        tune(store, Path(folder, f"{command}.model"), {"rounds": 2}, Cs=[0.1, 1.0])
+    elif command != "split":
+        settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(WEIGHTED)])
+        if command.endswith(WEIGHTED):
+            weights = Path(folder, "weights.txt")
+            weights.write_text("1\n" * text.count("\n"), "ascii")
+            settings = replace(settings, weights=str(weights))
+        if command == CLASS_BLOCKS:
+            return _train_class_blocks(store, Path(folder, f"{command}.model"), settings)
+        train(store, Path(folder, f"{command}.model"), settings)
+    return None
+
+
+def _train_class_blocks(store: Path, model: Path, settings: Settings) -> None:
+    from sbm.distributed.comm import SerialComm
+    from sbm.programs.classblocks.training import train_class_blocks
+    from sbm.store.blocks import BlockStore
+
+    train_class_blocks(BlockStore(store), model, settings, SerialComm())
+
+
+def _stream(kind: str, value_type: str, folder: Path) -> None:
+    from sbm.programs.stream import stream
+
+    few = _TINY["ones" if value_type == "ones" else "real"]
+    many = "".join(f"{k % 3}{line[2:]}\n" for k, line in enumerate(few.splitlines()))
+    dtype = "float64" if value_type == "float64" else "float32"
+    source = folder / "t.svm"
+    texts = (few, many) if kind == "multiclass" else (few,)
+    for text in texts:
+        source.write_text(text, "ascii")
+        settings = Settings(**_SETTINGS.get(kind, {}))
+        stream(source, folder / "s.model", settings, options={"dtype": dtype})
+
+
+def _names() -> None:
+    from sbm.inputs.parsing import SPARE
+    from sbm.inputs.vw import hash_names, parse_vw
+
+    text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()
+    parse_vw(text, len(text) - SPARE, mask=1023)
+    hash_names([b"a"], 10)
+
+
+def _predict(folder: Path) -> None:
+    from sbm.models.model import Model
+    from sbm.programs.predict import predict
+
+    ids = np.arange(1, 27, dtype=np.int64)
+    source = folder / "t.svm"
+    for text in _TINY.values():
+        source.write_text(text, "ascii")
+        for labels, n_columns in (([-1.0, 1.0], 1), ([-1.0, 0.0, 1.0], 3)):
+            predict(Model(ids, np.ones((len(ids), n_columns)), labels), source)

@@ -1,0 +1,352 @@
+"""Split: LIBSVM text, or matrices, to a block store, rows dealt to blocks at random.
+
+Text is parsed in threads, ids become indices in order of first appearance, rows gather in a batch;
+a full batch is permuted and dealt, one chunk to each block, while the next one fills. Memory is two
+batches, whatever the number of blocks.
+
+The text is read once. To leave out rare features it is read twice, first to count: then the second
+reading knows all ids to keep, and nothing behind the parser differs from a split of a text without
+the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.kernels import prepare
+from sbm.engine.machine import return_freed_memory, system_limit, within_limit
+from sbm.engine.progress import Progress
+from sbm.errors import MemoryPlanError, SettingsError
+from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.parsing import InputOptions
+from sbm.inputs.text import Source
+from sbm.programs.splitting.deal import Dealer
+from sbm.programs.splitting.destination import appended, new_shards, new_store
+from sbm.programs.splitting.options import SplitOptions, check_shards, checked_options, with_less
+from sbm.programs.splitting.reading import (
+    Counted,
+    Labels,
+    count_features,
+    read_sources,
+    refuse_changed_sources,
+    refuse_once_only,
+    require_second_reading,
+)
+from sbm.programs.splitting.sources import find_sources, refuse_known_sources
+from sbm.settings import parse_size
+from sbm.store import blocks as store_files
+from sbm.store.shards import shard_path
+
+__all__ = ["default_store", "split"]
+
+
+def default_store(first_input: str) -> Path:
+    """``big.svm.zst`` -> ``big.sbm``, in the current folder."""
+    name = plain_name(Path(first_input).name)
+    for ending in (ending for row in FORMATS.values() for ending in row.endings):
+        name = name.removesuffix(ending)
+    return Path(f"{name}.sbm")
+
+
+def split(
+    inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
+    store: str | Path | None = None,
+    *,
+    blocks: int | None = None,
+    block_size: int | str | None = None,
+    shards: int | None = None,
+    dtype: str = "auto",
+    seed: int = 0,
+    shuffle: bool = True,
+    level: int = 1,
+    threads: int | None = None,
+    mem: int | str = 1_000_000_000,
+    append: bool = False,
+    force: bool = False,
+    on_error: str = "fail",
+    min_count: int = 1,
+    name: str = "arrays",
+    format: str | None = None,  # noqa: A002  its name on the command line
+    hash_bits: int | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Make a block store from LIBSVM text, or from matrices.
+
+    Parameters
+    ----------
+    inputs : str, Path or iterable of these, or of (X, y)
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
+        with `min_count`. With `append` and without `store` one of them may be the store.
+
+        Or chunks of rows: X is a scipy.sparse matrix or array, or a dense matrix, shape (n_rows,
+        any), y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
+        iterator is read once; `min_count` needs what can be iterated over again, as a list.
+    store : str or Path, optional
+        Default: the first input's name with ``.sbm``. Chunks have none.
+    blocks : int, optional
+        Number of blocks.
+    block_size : int or str, optional
+        Instead of `blocks`: bytes of a block in memory.
+    shards : int, optional
+        Make so many folders ``big.0.sbm``, ``big.1.sbm`` and so on instead of one, each with all of
+        the store but the blocks of the others.
+    dtype : {"auto", "float32", "float64"}
+        Type of stored values. ``auto`` is float32; values that are all 1 take no space anyway.
+    seed : int
+        Of the dealing of rows to blocks.
+    shuffle : bool
+        Deal at random; else in turn, in the order of the input.
+    level : int
+        Level of zstd, 1 to 19.
+    threads : int, optional
+        Default: the cores this process may use.
+    mem : int or str
+        Bound of the process's peak resident memory; the chunks of the caller come on top.
+    append : bool
+        Add new blocks to an existing store.
+    force : bool
+        Replace an existing store; with `append`, take a source a second time.
+    on_error : {"fail", "skip"}
+        What to do with a line that is not LIBSVM text, or a row with numbers that are not finite.
+    min_count : int
+        Leave out features that fewer rows have; rows that lose all of theirs stay, empty. With
+        `append` only the new rows count, and features of the store stay.
+    name : str
+        What the store calls chunks, which have no file name.
+    format : str, optional
+        A key of `sbm.inputs.formats.FORMATS`; default: what each file name tells, LIBSVM text where
+        it tells nothing.
+    hash_bits : int, optional
+        Of formats whose features have names: ids are so many bits of their hashes. Default: 22,
+        with `append` that of the store.
+    label : str, optional
+        Column of the labels in a table.
+    text : sequence of str, optional
+        Columns of a table whose cells are words, even if they look like numbers.
+    progress : Progress, optional
+        Is told the bytes read.
+
+    Returns
+    -------
+    dict
+        ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last
+        line had no line end), ``value_type``, ``labels``,
+        ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
+
+    Raises
+    ------
+    DataError
+        The input is not what it should be.
+    StoreError
+        The store exists, or cannot be written; no half store is left.
+    MemoryPlanError
+        `mem` is too small.
+    """
+    how_to_read = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
+    sources, store = find_sources(inputs, store, append, how_to_read, name)
+    target = Path(store) if store is not None else default_store(sources[0].name)
+    if append and dtype == "auto":
+        dtype = store_files.read_manifest(target)["dtype"]
+    check_shards(shards, blocks, append)
+    progress = progress or Progress()
+    options = within_limit(
+        lambda bound: checked_options(
+            bound, blocks=blocks, block_size=block_size, dtype=dtype, seed=seed, shuffle=shuffle,
+            level=level, threads=threads, on_error=on_error, min_count=min_count, shards=shards,
+            reserved=reader_memory(sources),
+        ),
+        parse_size(mem), system_limit(), progress.note,
+    )  # fmt: skip
+    if min_count > 1:
+        refuse_once_only(sources)
+    return_freed_memory()
+    prepare("split", options.dtype, progress)
+    if names_record(sources) is not None:
+        prepare("names", "float64", progress)
+    while True:
+        try:
+            with _destination(target, append, shards, force) as (folder, manifest):
+                named = target if shards is None else shard_path(target, "{rank}")
+                filling = _Filling(folder, named, sources, options, force, progress)
+                return filling.fill(manifest or _empty_manifest(options))
+        except MemoryError as error:
+            if isinstance(error, MemoryPlanError):
+                raise
+            require_second_reading(sources, options)
+            options = with_less(options, progress)
+            sources = [source.again() for source in sources]
+
+
+@contextlib.contextmanager
+def _destination(
+    target: Path, append: bool, shards: int | None, force: bool
+) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+    """Give the folder to write to, and the manifest of what is there already."""
+    if append:
+        with appended(target) as manifest:
+            yield target, manifest
+        return
+    new = new_store(target, force) if shards is None else new_shards(target, shards, force)
+    with new as folder:
+        yield folder, None
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """What dealing came to: the blocks on disk, and what the manifest says of their rows."""
+
+    dealer: Dealer
+    blocks: list[dict[str, Any]]
+    index: npt.NDArray[np.int64]
+    counted: Counted | None
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rare features, and their nonzeros."""
+        if self.counted is None:
+            return {"features": 0, "nnz": 0}
+        return {"features": self.counted.n_rare, "nnz": self.counted.nnz - self.dealer.nnz}
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """A split at work: what it reads, and the folder that becomes a store."""
+
+    folder: Path
+    target: Path  # as the store is called when it is there
+    sources: list[Source]
+    options: SplitOptions
+    force: bool
+    progress: Progress
+
+    def fill(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Read the sources, write blocks, ids, index and, last, the manifest."""
+        options, generation = self.options, len(manifest["generations"])
+        if generation and manifest["dtype"] != options.dtype:
+            raise SettingsError(
+                f"{self.target} holds {manifest['dtype']} values; append with --dtype "
+                f"{manifest['dtype']}"
+            )
+        ids = IdTable(_known_ids(self.folder) if generation else None)
+        known = len(ids)
+        before = manifest["labels"] or {"values": None, "counts": []}
+        labels = Labels(before["values"], before["counts"])
+        dealt = self._deal(manifest, ids, labels)
+        files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
+        entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
+        _add_generation(manifest, entry, dealt, ids, labels)
+        store_files.write_manifest(self.folder, manifest)
+        return _report(self.target, manifest, dealt.blocks, self.sources) | {
+            "left_out": dealt.left_out
+        }
+
+    def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
+        """Read all rows and write them in blocks."""
+        options, sources, progress = self.options, self.sources, self.progress
+        # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and
+        # the main thread for them.
+        with (
+            ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read, too
+            ThreadPoolExecutor(options.threads, "sbm-write") as writers,
+        ):
+            counted = None
+            if options.min_count > 1:
+                counted = count_features(sources, ids, options, pool, progress)
+            blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
+            largest = max(blocks, key=lambda block: block[1], default=None)
+            first = store_files.next_block(manifest)
+            dealer = Dealer(self.folder, first, options, ids, labels, writers, largest)
+            read_sources(
+                "split", sources, dealer, options, pool, progress, only_known=counted is not None
+            )
+            if counted is not None:
+                refuse_changed_sources(sources, counted)
+            refuse_known_sources(sources, manifest, self.target, self.force)
+            return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _entry(self, dealt: _Dealt) -> dict[str, Any]:
+        """What the manifest says of this generation, but for its files."""
+        options: dict[str, Any] = {
+            "seed": self.options.seed, "shuffle": self.options.shuffle, "level": self.options.level
+        }  # fmt: skip
+        if (names := names_record(self.sources)) is not None:
+            options["names"] = names
+        entry = {
+            "blocks": [b["file"] for b in dealt.blocks],
+            "rows": dealt.dealer.n_rows,
+            "sources": [s.describe() for s in self.sources],
+            "options": options,
+            "deal": dealt.dealer.record(),
+            "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        if dealt.counted is not None:
+            options["min_count"] = self.options.min_count
+            entry["left_out"] = dealt.left_out
+        return entry
+
+
+def _add_generation(
+    manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
+) -> None:
+    """Let the manifest tell of a generation that is written."""
+    dealer, described = dealt.dealer, labels.describe()
+    manifest["generations"].append(entry)
+    manifest["blocks"] += dealt.blocks
+    manifest["rows"] += dealer.n_rows
+    manifest["nnz"] += dealer.nnz
+    manifest["features"] = len(ids)
+    manifest["labels"] = None if described is None else {**(manifest["labels"] or {}), **described}
+    if labels.real and manifest["class_values"] is None:
+        # Chunks that were written while the labels still looked like classes hold codes.
+        manifest["class_values"] = labels.values
+    if dealer.has_values:
+        manifest["value_type"] = manifest["dtype"]
+
+
+def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
+    return {
+        "format": store_files.FORMAT, "version": store_files.VERSION, "rows": 0, "features": 0,
+        "nnz": 0, "value_type": "ones", "dtype": options.dtype,
+        "labels": {"values": [], "counts": []}, "class_values": None, "blocks": [],
+        "generations": [],
+    }  # fmt: skip
+
+
+def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
+    return store_files.BlockStore(folder).read_feature_ids()
+
+
+def _report(
+    target: Path,
+    manifest: dict[str, Any],
+    new_blocks: list[dict[str, Any]],
+    sources: list[Source],
+) -> dict[str, Any]:
+    return {
+        "store": str(target),
+        "rows": sum(b["rows"] for b in new_blocks),
+        "rows_in_all": manifest["rows"],
+        "features": manifest["features"],
+        "nnz": sum(b["nnz"] for b in new_blocks),
+        "blocks": len(new_blocks),
+        "bytes": sum(b["bytes"] for b in new_blocks),
+        "text_bytes": sum(s.text for s in sources),
+        "skipped": sum(s.skipped for s in sources),
+        "problems": [p for s in sources for p in s.problems],
+        "open": [s.shown for s in sources if s.is_open],
+        "value_type": manifest["value_type"],
+        "labels": manifest["labels"],
+    }

@@ -1,0 +1,240 @@
+"""Dealing: parsed rows gather in a batch, and a full batch is spread over the blocks at random."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.memory import AUTO_BLOCKS
+from sbm.errors import DataError, SettingsError
+from sbm.inputs.idtable import IdTable
+from sbm.programs.splitting.options import SplitOptions, batch_bytes, check_ids
+from sbm.programs.splitting.reading import CodedText, Labels
+from sbm.rows import Rows
+from sbm.store.blocks import BlockWriter
+
+__all__ = ["Deal", "Dealer"]
+
+# A block is meant to fit the default --mem of training beside its cache and the next block.
+BLOCK_BYTES = 400_000_000
+SMALL_BLOCK = 50_000
+
+
+@dataclass
+class _Batch:
+    """Rows that are gathered before they are dealt."""
+
+    rows: Rows
+    labels: npt.NDArray[np.float64]
+    n: int = 0
+    nnz: int = 0
+    has_values: bool = False
+
+    @classmethod
+    def of(cls, n_rows: int, nnz: int, dtype: str) -> "_Batch":
+        labels = np.empty(n_rows)
+        starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
+        indices, values = np.empty(nnz, np.int32), np.empty(nnz, dtype)
+        return cls(Rows(starts, lengths, indices, values, labels), labels)
+
+    def append(
+        self,
+        labels: npt.NDArray[np.float64],
+        indptr: npt.NDArray[np.int64],
+        indices: npt.NDArray[np.int32],
+        values: npt.NDArray[np.floating] | None,
+    ) -> None:
+        new = slice(self.n, self.n + len(labels))
+        added = slice(self.nnz, self.nnz + len(indices))
+        self.labels[new] = labels
+        self.rows.starts[new] = indptr[:-1] - indptr[0] + self.nnz
+        self.rows.lengths[new] = np.diff(indptr)
+        self.rows.indices[added] = indices
+        assert self.rows.values is not None
+        if values is not None:
+            if not self.has_values:
+                self.rows.values[: self.nnz] = 1
+                self.has_values = True
+            self.rows.values[added] = values
+        elif self.has_values:
+            self.rows.values[added] = 1
+        self.n, self.nnz = new.stop, added.stop
+
+    def taken(self, y: npt.NDArray[Any]) -> Rows:
+        """The rows gathered, with codes or targets for their labels."""
+        n, rows = self.n, self.rows
+        values = rows.values if self.has_values else None
+        return Rows(rows.starts[:n], rows.lengths[:n], rows.indices, values, y)
+
+    def clear(self) -> None:
+        self.n = self.nnz = 0
+        self.has_values = False
+
+
+class Deal:
+    """Which row goes to which block, batch by batch; the same whenever it is made again.
+
+    Parameters
+    ----------
+    seed, first_block : int
+    n_blocks : int
+    shuffle : bool
+        Deal a batch by a random permutation, cut in equal parts; else row by row, in turn.
+    """
+
+    def __init__(self, seed: int, first_block: int, n_blocks: int, shuffle: bool) -> None:
+        self.n_blocks = n_blocks
+        self._shuffle = shuffle
+        self._random = np.random.default_rng([seed, first_block, 2])
+        self._dealt = 0
+
+    def next(self, n: int) -> list[npt.NDArray[np.int64]]:
+        """Return the rows of the next batch, of `n` rows, that go to each block, in their order."""
+        m = self.n_blocks
+        if self._shuffle:
+            order = self._random.permutation(n)
+            turn = self._random.permutation(m)  # who gets a row more
+        else:
+            order = np.arange(n)
+            turn = (np.arange(m) - self._dealt) % m
+        self._dealt += n
+        return [order[turn[block] :: m] for block in range(m)]
+
+
+class Dealer:
+    """Gathers parsed text in batches and deals each batch to the blocks.
+
+    Parameters
+    ----------
+    folder : Path
+    first_block : int
+    options : SplitOptions
+    ids : IdTable
+    labels : Labels
+    pool : ThreadPoolExecutor
+    largest : tuple of int, optional
+        Rows and nonzeros of the largest block that the store has; new ones are about as large,
+        where nothing else is asked for.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        first_block: int,
+        options: SplitOptions,
+        ids: IdTable,
+        labels: Labels,
+        pool: ThreadPoolExecutor,
+        largest: tuple[int, int] | None = None,
+    ) -> None:
+        self._folder, self._first, self._options = folder, first_block, options
+        self._largest = largest
+        self.ids, self.labels = ids, labels
+        self._pool = pool
+        width = 4 + np.dtype(options.dtype).itemsize
+        size = batch_bytes(options.mem)
+        self._capacity = size // width
+        self._row_capacity = size // 64
+        self._dtype = options.dtype
+        self._batches = [self._new_batch() for _ in range(2)]
+        self._writer: BlockWriter | None = None
+        self._deals: Deal | None = None
+        self.batches: list[int] = []
+        self.n_rows = 0
+        self.nnz = 0
+        self.has_values = False
+
+    def add(self, text: CodedText, text_share: float) -> None:
+        """Take a piece of text; `text_share` is the part of the whole input read so far."""
+        text.complete(self.ids)
+        check_ids(self.ids, self._options)
+        self.n_rows += len(text.labels)
+        self.nnz += len(text.indices)
+        self.has_values |= text.values is not None
+        if self._writer is None:
+            self._open(text_share)
+        self._gather(text)
+
+    def _new_batch(self) -> _Batch:
+        return _Batch.of(self._row_capacity, self._capacity, self._dtype)
+
+    def _gather(self, text: CodedText) -> None:
+        """Append rows, dealing whenever the batch is full."""
+        row, indptr = 0, text.indptr
+        while row < len(text.labels):
+            batch = self._batches[0]
+            room = indptr[row] + len(batch.rows.indices) - batch.nnz
+            last = int(np.searchsorted(indptr, room, side="right")) - 1
+            last = min(last, row + len(batch.rows) - batch.n)
+            if last <= row:
+                if batch.n:
+                    self._deal()
+                else:  # a row larger than a batch gets a batch of its own
+                    length = int(indptr[row + 1] - indptr[row])
+                    self._batches[0] = _Batch.of(1, length, self._dtype)
+                continue
+            part = slice(indptr[row], indptr[last])
+            values = None if text.values is None else text.values[part]
+            batch.append(text.labels[row:last], indptr[row : last + 1], text.indices[part], values)
+            row = last
+
+    def _open(self, text_share: float) -> None:
+        """Decide the number of blocks, from what the first piece says about the whole."""
+        width = 4 + (np.dtype(self._dtype).itemsize if self.has_values else 0)
+
+        def size(rows: int, nnz: int) -> int:
+            return nnz * width + rows * 40
+
+        so_far = size(self.n_rows, self.nnz)
+        options = self._options
+        estimate = so_far / text_share if text_share > 0 else None
+        if options.blocks is not None:
+            n = options.blocks
+        elif options.block_size is not None:
+            if estimate is None:
+                raise SettingsError(
+                    "--block-size needs an input of known size; give --blocks when reading a pipe"
+                )
+            n = math.ceil(estimate / options.block_size)
+        elif estimate is None:
+            n = AUTO_BLOCKS
+        else:
+            most = max(1, round(estimate / SMALL_BLOCK))
+            n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
+            if self._largest is not None:
+                n = min(n, round(estimate / size(*self._largest)))
+        n = max(options.least_blocks, n)
+        self._writer = BlockWriter(self._folder, self._first, n, options.level, self._pool)
+        self._deals = Deal(options.seed, self._first, n, options.shuffle)
+
+    def _deal(self) -> None:
+        """Deal the batch."""
+        assert self._writer is not None
+        assert self._deals is not None
+        batch = self._batches[0]
+        y = self.labels.encode(batch.labels[: batch.n])
+        self._writer.add(batch.taken(y), self._deals.next(batch.n))
+        self.batches.append(batch.n)
+        self._batches.reverse()
+        self._batches[0].clear()
+        if len(self._batches[0].rows) < self._row_capacity:  # was made for one long row
+            self._batches[0] = self._new_batch()
+
+    def record(self) -> dict[str, Any]:
+        """Return what makes the same deal again, beside the options."""
+        assert self._writer is not None
+        return {
+            "first": self._first, "blocks": self._writer.n_blocks, "batches": self.batches
+        }  # fmt: skip
+
+    def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
+        """Deal the rest; see `BlockWriter.finish`."""
+        if self._writer is None:
+            raise DataError("the input holds no rows; give LIBSVM text with at least one row")
+        if self._batches[0].n:
+            self._deal()
+        return self._writer.finish()

@@ -1,0 +1,270 @@
+"""Incremental learning: batches of rows in memory, learned as `sbm stream` learns text.
+
+A batch is a block: it is merged with the cache and solved, and what is left out of the next cache
+is forgotten. Classes and features are known from the start. Room is made for the largest batch so
+far, and for a cache of its size by ``cache_frac``, so a batch costs the same however many came
+before it. ``mem`` bounds both: a batch that is too large for it is several blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.problems import assemble_model, choose_task, model_labels
+from sbm.engine.progress import Progress
+from sbm.errors import SettingsError
+from sbm.losses import LOSSES
+from sbm.models.model import Model
+from sbm.programs.streaming.arrivals import Needs
+from sbm.programs.streaming.options import FREE, StreamOptions, check_settings
+from sbm.programs.streaming.plan import FIRST_BLOCK, plan_stream
+from sbm.programs.streaming.students import Seen, problems_of, shape_of_student
+from sbm.rows import SPARE, Arena, Rows
+from sbm.settings import Settings
+from sbm.solver.onepass import OnePass, Size, caches_nnz
+from sbm.solver.problem import AnyProblem
+from sbm.solver.step import Totals
+
+__all__ = ["Incremental"]
+
+_OPTIONS = StreamOptions()
+_TYPES = ("ones", "float32", "float64")  # each holds the values of those before it
+
+
+@dataclass(frozen=True)
+class _DeskPlan:
+    """What there is room for."""
+
+    size: Size
+    value_type: str
+    weighted: bool
+
+    def holds(self, other: _DeskPlan, longest: int) -> bool:
+        """Whether there is room for what another one is for, with rows of so many nonzeros."""
+        return (
+            self.size.block_rows >= other.size.block_rows
+            and self.size.block_nnz >= longest
+            and 2 * self.size.block_nnz >= other.size.block_nnz  # rows may have become longer
+            and (self.value_type, self.weighted) == (other.value_type, other.weighted)
+        )
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """What learns, and the room for its blocks.
+
+    Attributes
+    ----------
+    student : OnePass
+    room : Rows
+        For the largest block.
+    begin, nnz : int
+        Where its nonzeros go, and how many there may be.
+    """
+
+    student: OnePass
+    room: Rows
+    begin: int
+    nnz: int
+
+    def lay_out(self, batch: Rows, first: int) -> Rows:
+        """Copy rows from `first` on, as many as there is room for; return the copies."""
+        ends = np.cumsum(batch.lengths[first : first + len(self.room)], dtype=np.int64)
+        n = int(np.searchsorted(ends, self.nnz, side="right"))
+        old, new = slice(first, first + n), slice(0, n)
+        nnz = int(ends[n - 1])
+        from_ = slice(int(batch.starts[first]), int(batch.starts[first]) + nnz)
+        to, room = slice(self.begin, self.begin + nnz), self.room
+        room.starts[new] = batch.starts[old] + (to.start - from_.start)
+        room.lengths[new], room.y[new] = batch.lengths[old], batch.y[old]
+        if room.weights is not None:
+            room.weights[new] = 1 if batch.weights is None else batch.weights[old]
+        room.indices[to] = batch.indices[from_]
+        if room.values is not None:
+            room.values[to] = 1 if batch.values is None else batch.values[from_]
+        return room.part(0, n)
+
+
+class Incremental:
+    """What is learned of the batches so far, and all there is to go on from.
+
+    It can be pickled between two batches; then it holds weights, cached rows and random state.
+
+    Parameters
+    ----------
+    settings : Settings
+    labels : list of float, optional
+        Of each class code; None where targets are learned, or no labels.
+    n_features : int
+        Columns of every batch; column k is feature id k.
+
+    Attributes
+    ----------
+    settings : Settings
+        With what is chosen automatically filled in.
+    n_rows : int
+        Rows so far.
+
+    Raises
+    ------
+    SettingsError
+        A setting that has no meaning for rows that come once.
+    """
+
+    def __init__(self, settings: Settings, labels: list[float] | None, n_features: int) -> None:
+        self.settings = check_settings(settings, _OPTIONS)
+        self.labels, self.n_features = labels, n_features
+        self._needs = Needs(features=n_features, labels=len(labels or ()))
+        self._largest = 0  # batch, in rows
+        self._totals, self._n_blocks = Totals(), 0
+        self._plan: _DeskPlan | None = None
+        self._desk: _Desk | None = None
+        self._state: dict[str, npt.NDArray[Any]] = {}  # of a student that is to be made again
+        self._before: Mapping[str, Any] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows learned so far."""
+        return self._needs.rows
+
+    @property
+    def y_dtype(self) -> str:
+        """Type of what is learned: int32 for class codes, or no labels; float64 for targets."""
+        task = choose_task(self.settings, LOSSES[self.settings.loss])
+        return "float64" if task == "regression" else "int32"
+
+    def refuse_changes(self, settings: Settings) -> None:
+        """Notice settings that are others than at the first batch; memory and seed may be.
+
+        Raises
+        ------
+        SettingsError
+            Names the first one that changed.
+        """
+        before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
+        for name in before.keys() - {"seed", *FREE}:
+            if now[name] != before[name]:
+                raise SettingsError(
+                    f"{name} is {now[name]}, but partial_fit began with {before[name]}; set it "
+                    "back, or clone the estimator and give it all batches"
+                )
+
+    def learn(self, batch: Rows) -> Model:
+        """Learn some rows; return the model of all so far.
+
+        Parameters
+        ----------
+        batch : Rows
+            One behind the other; `y` is of `y_dtype`. Their values are stored as they are typed,
+            as float32 or float64.
+
+        Raises
+        ------
+        MemoryPlanError
+            ``settings.mem`` is too small; says what would do.
+        """
+        self._grow(batch)
+        desk = self._desk
+        assert desk is not None
+        first = 0
+        while first < len(batch):
+            block = desk.lay_out(batch, first)
+            self._totals.add(desk.student.learn(block))
+            self._n_blocks += 1
+            first += len(block)
+        return self._model(desk.student)
+
+    def _grow(self, batch: Rows) -> None:
+        """Make room for a batch where there is none yet."""
+        before, needs = self._plan, self._needs
+        has_values = batch.values is not None and bool((batch.values != 1).any())
+        self._needs = needs = replace(
+            needs, rows=needs.rows + len(batch), nnz=needs.nnz + batch.nnz,
+            longest=max(needs.longest, int(batch.lengths.max(initial=0))),
+            has_values=needs.has_values or has_values,
+        )  # fmt: skip
+        self._largest = max(self._largest, len(batch))
+        value_type = str(batch.values.dtype) if batch.values is not None and has_values else "ones"
+        weighted = batch.weights is not None
+        if before is not None:
+            value_type = max(value_type, before.value_type, key=_TYPES.index)
+            weighted = weighted or before.weighted
+        plan = _DeskPlan(self._size(value_type), value_type, weighted)
+        if before is None or not before.holds(plan, needs.longest):
+            self._plan = before = plan
+            self._put_away()
+        if self._desk is None:
+            self._desk = self._make_desk(before)
+
+    def _size(self, value_type: str) -> Size:
+        """Return sizes for blocks of the largest batch so far, or what there is memory for."""
+        settings, needs = self.settings, self._needs
+        shape = shape_of_student(self._problems())
+        dtype = "float64" if value_type == "float64" else "float32"
+        most = plan_stream(
+            settings.mem_bytes, float(settings.cache_frac), shape, needs, dtype, "partial_fit"
+        ).size
+        rows = min(most.block_rows, max(FIRST_BLOCK, 1 << (self._largest - 1).bit_length()))
+        share = rows / most.block_rows
+        return replace(
+            most, block_rows=rows, features=self.n_features,
+            block_nnz=int(share * (most.block_nnz - needs.longest)) + needs.longest,
+            cache_rows=int(share * most.cache_rows), cache_nnz=int(share * most.cache_nnz),
+        )  # fmt: skip
+
+    def _problems(self) -> list[AnyProblem]:
+        return problems_of(self.settings, self.labels)
+
+    def _make_desk(self, plan: _DeskPlan) -> _Desk:
+        """Set room aside, and let what learns in it go on where the one before was."""
+        settings, size, problems = self.settings, plan.size, self._problems()
+        prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
+        begin = caches_nnz(size, len(problems))
+        arena = Arena.of(begin + size.block_nnz + SPARE, plan.value_type)
+        student = OnePass(
+            problems, arena, size, self.y_dtype, rounds=int(settings.rounds),
+            policy=settings.policy, seed=settings.seed, weighted=plan.weighted,
+        )  # fmt: skip
+        student.grow(self.n_features)
+        if self._before is not None:
+            student.restore(self._state, self._before)
+        self._state, self._before = {}, None
+        room = arena.room(size.block_rows, self.y_dtype, plan.weighted)
+        return _Desk(student, room, begin, size.block_nnz)
+
+    def _put_away(self) -> None:
+        """Let go of what learns, and keep what another one is made of."""
+        if self._desk is not None:
+            state = self._desk.student.state()
+            self._state = {name: np.copy(array) for name, array in state.items()}
+            self._before = self._desk.student.describe()
+            self._desk = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        desk = self._desk
+        self._put_away()
+        kept, self._desk = {**self.__dict__, "_desk": None}, desk
+        return kept
+
+    def _model(self, student: OnePass) -> Model:
+        """Make the model of the rows so far; its arrays are its own."""
+        problems, settings = student.problems, self.settings
+        facts = {
+            "rounds": [settings.rounds],
+            "converged": False,
+            "passes": 1,
+            "updates": self._totals.updates,
+            "rows": self.n_rows,
+            "sources": [],
+            "stream": {"blocks": self._n_blocks, "dual": student.dual},
+        }
+        labels = model_labels(problems[0], Seen(self.n_rows, self.labels))
+        ids = np.arange(self.n_features, dtype=np.int64)
+        weights = [W.copy() for W in student.weights]
+        return assemble_model(ids, labels, settings, problems, weights, facts)

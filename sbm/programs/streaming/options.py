@@ -1,0 +1,282 @@
+"""What a stream is told, and what of it may change when it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from sbm.engine.memory import BASE_FRAC
+from sbm.errors import SettingsError, StoreError
+from sbm.inputs.formats import FORMATS, LIBSVM, format_of
+from sbm.inputs.text import Source, is_packed
+from sbm.programs.training.ledger import is_finished
+from sbm.programs.training.setup import run_folder
+from sbm.settings import Settings, format_number, nearest, parse_duration
+from sbm.store.run import RECORD, Run
+
+__all__ = [
+    "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",
+    "refuse_other_formats", "refuse_packed",
+]  # fmt: skip
+
+
+def refuse_other_formats(sources: Sequence[Source]) -> None:
+    """Notice files that are no LIBSVM text, which alone can be gone on with in its middle."""
+    for source in sources:
+        if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
+            raise SettingsError(
+                f"{source.name} is {found.name} by its name, and sbm stream reads LIBSVM text; "
+                "make a store of it with sbm split, and train on that"
+            )
+
+
+def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
+    """Notice a file that cannot be followed."""
+    if options.follow and sources and is_packed(sources[-1].name):
+        raise SettingsError(
+            f"{sources[-1].name} is compressed, and such a file cannot be followed; leave out "
+            "--follow, or decompress it on its way (zcat, zstdcat) and give - for the pipe"
+        )
+
+
+def _refuse_training(folder: Path) -> None:
+    """Notice a training that has not come to its end, where the run of a stream would be."""
+    if not (folder / RECORD).is_file():
+        return
+    with contextlib.suppress(StoreError):  # what cannot be read cannot be gone on with either
+        record = Run.read(folder)
+        if record.get("kind") == "stream" or is_finished(record):
+            return
+        raise SettingsError(
+            f"{folder} holds an unfinished training, which would be lost; give the model another "
+            "name with -o, or remove that folder"
+        )
+
+
+@dataclass
+class Opened:
+    """The run of a stream, and what is known at its start.
+
+    Attributes
+    ----------
+    run : Run
+    settings : Settings
+    options : StreamOptions
+    record : dict
+        Its last commit, if there is one.
+    state : dict of str to ndarray
+        The arrays of that.
+    """
+
+    run: Run
+    settings: Settings
+    options: StreamOptions
+    record: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+@contextmanager
+def open_stream(
+    path: Path,
+    settings: Settings | Mapping[str, Any] | None,
+    options: StreamOptions | Mapping[str, Any] | None,
+    resume: bool,
+) -> Iterator[Opened]:
+    """Open the run of a stream, anew or where it ended.
+
+    Raises
+    ------
+    SettingsError
+        Settings or options that mean nothing here, or are not those it began with; or there is an
+        unfinished training.
+    StoreError
+        There is nothing to go on from.
+    """
+    folder = run_folder(path)
+    if resume:
+        chosen, checked = _as_before(path, settings, options)
+        with Run.take_up(folder, []) as (run, record):
+            yield Opened(run, checked, chosen, record, run.read_state())
+        return
+    chosen = StreamOptions.of(options)
+    checked = check_settings(Settings.of(settings), chosen)
+    _refuse_training(folder)
+    with Run.create(folder, []) as run:
+        yield Opened(run, checked, chosen)
+
+
+def _as_before(
+    path: Path,
+    settings: Settings | Mapping[str, Any] | None,
+    options: StreamOptions | Mapping[str, Any] | None,
+) -> tuple[StreamOptions, Settings]:
+    """Return what a stream began with, and of that what is given now and may change."""
+    folder = run_folder(path)
+    if not (folder / RECORD).is_file():
+        raise StoreError(
+            f"{path} is no stream to go on with (there is no {folder / RECORD}); name the "
+            "model of one, or begin without --resume"
+        )
+    record = Run.read(folder)
+    if record.get("kind") != "stream":
+        raise StoreError(
+            f"{folder} is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+        )
+    given = dict(options) if isinstance(options, Mapping) else asdict(options) if options else {}
+    if given.get("classes") is not None:
+        given["classes"] = [float(label) for label in given["classes"]]
+    chosen = StreamOptions.of(merge(record["options"], given, KEPT))
+    values = settings.to_dict() if isinstance(settings, Settings) else dict(settings or {})
+    kept = [name for name in record["settings"] if name not in FREE]
+    asked = check_settings(Settings.from_dict({**record["settings"], **values}), chosen).to_dict()
+    return chosen, Settings.from_dict(merge(record["settings"], asked, kept))
+
+
+ROUNDS = 3  # of the paper's SBM-in-3
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a stream is told beside `Settings`.
+
+    Attributes
+    ----------
+    classes : tuple of float, optional
+        All labels there may be; default: they are learned as they come.
+    dtype : {"float32", "float64"}
+        Type of values other than 1.
+    on_error : {"fail", "skip"}
+        What to do with a line that is not LIBSVM text.
+    checkpoint_every : str or float
+        Seconds (``60s``, ``5m``), or rows (``100000rows``), between two commits.
+    follow : bool
+        Wait for more at the end of the last file.
+    idle_timeout : float or str, optional
+        Seconds without text that are the end.
+    """
+
+    classes: tuple[float, ...] | None = None
+    dtype: str = "float32"
+    on_error: str = "fail"
+    checkpoint_every: str | float = "60s"
+    follow: bool = False
+    idle_timeout: float | str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value not in known:
+                raise SettingsError(
+                    f"unknown {name.replace('_', '-')} {value!r}, known are {', '.join(known)}"
+                    f"{nearest(str(value), known)}"
+                )
+        if self.idle_timeout is not None:
+            object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
+        self.commit_interval  # noqa: B018  refuses what is no interval
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
+            self._check_classes(self.classes)
+
+    @classmethod
+    def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
+        """Return options as they are, a mapping of names and values as options, None as defaults.
+
+        Raises
+        ------
+        SettingsError
+            An unknown name or value.
+        """
+        if isinstance(options, StreamOptions):
+            return options
+        known, values = [f.name for f in fields(cls)], dict(options or {})
+        for name in values:
+            if name not in known:
+                raise SettingsError(f"options: unknown key {name!r}{nearest(name, known)}")
+        return cls(**values)
+
+    def kept(self) -> dict[str, Any]:
+        """Those that a stream has when it goes on, as JSON holds them."""
+        values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
+        classes = values["classes"]
+        return {**values, "classes": None if classes is None else list(classes)}
+
+    @staticmethod
+    def _check_classes(classes: Sequence[float]) -> None:
+        if len(set(classes)) < len(classes) or len(classes) < 2:
+            shown = ",".join(map(format_number, classes))
+            raise SettingsError(f"classes is {shown}; two or more different labels are expected")
+
+    @property
+    def commit_interval(self) -> tuple[float, int]:
+        """Seconds and rows between two commits; 0 is never for that reason."""
+        text = str(self.checkpoint_every).strip().lower()
+        rows = text.removesuffix("s").removesuffix("row").strip()
+        if text.endswith(("row", "rows")):
+            if rows.isdecimal() and int(rows) > 0:
+                return 0.0, int(rows)
+            raise SettingsError(
+                f"checkpoint-every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
+            )
+        return parse_duration(self.checkpoint_every), 0
+
+
+# Settings of trainings that have no meaning for a stream.
+_FOREIGN = (
+    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate",
+    "class_blocks",
+)  # fmt: skip
+# A stream that goes on keeps all its settings but these, and these of its options; the last ones
+# are as before unless they are given again.
+FREE = ("mem", "threads")
+KEPT = ("classes", "dtype")
+_USUAL = ("checkpoint_every", "on_error")
+
+
+def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
+    """Return what was chosen before and now.
+
+    Raises
+    ------
+    SettingsError
+        They differ in what must stay.
+    """
+    for name in kept:
+        if name in now and now[name] != before[name]:
+            raise SettingsError(
+                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
+                "leave it out, or begin anew without --resume"
+            )
+    return {**before, **now}
+
+
+def check_settings(settings: Settings, options: StreamOptions) -> Settings:
+    """Refuse what means nothing for a stream; fill in what is chosen automatically."""
+    usual = Settings()
+    for name in _FOREIGN:
+        if getattr(settings, name) != getattr(usual, name):
+            raise SettingsError(f"{name} is of no use for a stream, which comes once; leave it out")
+    if isinstance(settings.class_weight, str):
+        raise SettingsError(
+            "class_weight balanced needs the number of rows of each class, which a stream does not "
+            "tell ahead; give numbers"
+        )
+    for label in settings.class_weight:
+        if options.classes is not None and label not in options.classes:
+            raise SettingsError(
+                f"class_weight names label {format_number(label)}, which --classes does not name"
+            )
+    if isinstance(settings.rounds, str) and settings.rounds != "auto":
+        raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
+    rounds = ROUNDS if settings.rounds == "auto" else settings.rounds
+    frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
+    if settings.policy == "none":
+        frac = 0.0
+    return replace(settings, rounds=rounds, cache_frac=frac)

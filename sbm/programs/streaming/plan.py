@@ -1,0 +1,193 @@
+"""The memory plan of a stream: what `--mem` is spent on, from the rows that came so far.
+
+How many rows, features and classes there will be is not known, so a plan has room for more than was
+seen, and another one is made when that is used up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sbm.engine.memory import BUFFER_ROW, INTERPRETER, OVERHEAD, Shape, row_bytes
+from sbm.errors import MemoryPlanError
+from sbm.inputs.idtable import DIRECT_LIMIT
+from sbm.inputs.text import PIECE
+from sbm.programs.splitting.options import PIECE_FACTOR
+from sbm.programs.streaming.arrivals import Needs
+from sbm.settings import format_size
+from sbm.solver.onepass import Size
+from sbm.store.blocks import NONZERO_BYTES
+
+__all__ = ["FIRST_BLOCK", "StreamPlan", "least_for_stream", "parsers_of", "plan_stream"]
+
+# The first block, in rows; the next ones grow with what is known, up to what there is room for.
+# So the progressive loss means something from early on, and a small stream has its model soon.
+FIRST_BLOCK = 1024
+LEAST_ROWS = 256  # of the largest block
+_FEATURE_SHARE = 0.25  # of the room is for features, at first
+_SPARE_NNZ = 1.25  # times the nonzeros of average rows
+# An id in its table, which doubles as it grows; ids too large for a plain array are hashed.
+_ID_BYTES, _HASHED_BYTES = 16, 96
+# Variables a row that lists have room for: most rows of many classes need few.
+_ROW_VARIABLES = 4
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How the bytes are spent.
+
+    Attributes
+    ----------
+    size : Size
+        Of block, cache and weights.
+    value_type : {"ones", "float32", "float64"}
+    planned : Needs
+        What rows may need: features, ids, labels, values other than 1.
+    items : dict of str to int
+        Bytes by purpose.
+    """
+
+    size: Size
+    value_type: str
+    planned: Needs
+    items: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.items.values())
+
+    def describe(self) -> str:
+        """The items in words."""
+        return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
+
+
+def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
+    """Plan the plain array of codes of ids.
+
+    Returns
+    -------
+    largest : int
+        The largest id that there will be room for: of a table that is `growth` times as large.
+    size : int
+        Bytes, those of the copying included as it grows.
+    """
+    entries = min(DIRECT_LIMIT, growth << max(10, largest_id.bit_length()))
+    return entries - 1, 4 * entries + (2 * entries if growth > 1 else 0)
+
+
+def parsers_of(mem: int, threads: int) -> int:
+    """How many threads parse; the memory of pieces does not depend on it, so no result does."""
+    return max(1, min(threads, _pieces(mem) - 2))
+
+
+def _pieces(mem: int) -> int:
+    """Pieces of text that there is room for."""
+    return min(10, 3 + max(0, mem - INTERPRETER) // 200_000_000)
+
+
+def _text_bytes(mem: int) -> int:
+    return _pieces(mem) * PIECE * PIECE_FACTOR
+
+
+def plan_stream(
+    mem: int, cache_frac: float, shape: Shape, needs: Needs, dtype: str, what: str
+) -> StreamPlan:
+    """Turn a memory bound and what came so far into sizes.
+
+    Parameters
+    ----------
+    mem : int
+        Bytes of the whole process.
+    cache_frac : float
+        Share of the working set that is cache, in [0, 1).
+    shape : Shape
+        Its `n_weights` does not count; `copies` is how many arrays like W there are.
+    needs : Needs
+    dtype : {"float32", "float64"}
+        Of values other than 1.
+    what : str
+        The stream's name for messages.
+
+    Returns
+    -------
+    StreamPlan
+
+    Raises
+    ------
+    MemoryPlanError
+        There is no room; says what would do.
+    """
+    value_type = dtype if needs.has_values else "ones"
+    nonzero = NONZERO_BYTES[value_type]
+    variables = min(_ROW_VARIABLES, max(shape.outputs)) if shape.listed else 0
+    work, spill = row_bytes(shape, variables)
+    caches = 1 if shape.listed else len(shape.outputs)
+    share = caches * cache_frac / (1 - cache_frac)
+    weight_bytes = 8 * sum(shape.outputs) * shape.copies
+    feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
+    fixed = {
+        "interpreter": INTERPRETER,
+        "text": _text_bytes(mem),
+        "overhead": OVERHEAD,
+    }
+    room = mem - sum(fixed.values())
+    average = max(1.0, needs.nnz / max(1, needs.rows))
+    nnz = average * _SPARE_NNZ
+    row = 2 * (BUFFER_ROW + shape.row_bytes + nnz * nonzero) + work + spill
+    row += share * (-(-work // caches) + 16 + nnz * nonzero)
+    # The longest row must fit, whatever the average.
+    longest = int((2 + share) * needs.longest * nonzero)
+    least = int(LEAST_ROWS * row) + longest
+    for growth in (2, 1):  # with room for larger ids, if there is some
+        largest_id, table = _id_table(needs.largest_id, growth)
+        features = needs.features * feature + table
+        if features + least <= room:
+            break
+    else:
+        raise _too_little(mem, fixed, features, least, needs, what)
+    wanted = max(2 * features, int(room * _FEATURE_SHARE))
+    for_features = min(wanted, features + (room - least - features) // 2)
+    rows = int((room - for_features - longest) / row)
+    block_nnz = int(rows * nnz) + needs.longest
+    size = Size(
+        rows, block_nnz, int(rows * share), int(block_nnz * share),
+        (for_features - table) // feature,
+        variables,
+    )  # fmt: skip
+    items = {**fixed, "features": for_features, "blocks and cache": int(rows * row) + longest}
+    planned = replace(needs, features=size.features, largest_id=largest_id)
+    return StreamPlan(size, value_type, planned, items)
+
+
+def least_for_stream(cache_frac: float, shape: Shape, needs: Needs, dtype: str) -> int:
+    """Return the smallest bound that `plan_stream` accepts, in bytes."""
+    try:
+        plan_stream(1, cache_frac, shape, needs, dtype, "")
+    except MemoryPlanError as error:
+        return error.least_bytes
+    return 1
+
+
+def _too_little(
+    mem: int, fixed: dict[str, int], features: int, least: int, needs: Needs, what: str
+) -> MemoryPlanError:
+    items = {**fixed, f"{needs.features:,} features": features, "blocks and cache": least}
+    rest = sum(items.values()) - items["text"]
+    total = _with_text(mem, rest)
+    enough = _with_text(mem, rest + max(features, 8 * least))
+    items["text"] = total - rest
+    needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
+    return MemoryPlanError(
+        f"--mem {format_size(mem)} is too little for {what}, which needs {needed}; "
+        f"--mem {-(-enough // 1_000_000)}MB has room for twice as many features",
+        total,
+    )
+
+
+def _with_text(mem: int, rest: int) -> int:
+    """Return what is enough for text, too: with more memory more of it is read ahead."""
+    total = rest + _text_bytes(mem)
+    while total < rest + _text_bytes(total):
+        total = rest + _text_bytes(total)
+    return total

@@ -1,0 +1,337 @@
+"""A training before its first pass: what it is asked to do, what it has, what it begins from."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbm.distributed.comm import Comm
+from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.machine import resident_bytes
+from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
+from sbm.engine.progress import Progress
+from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.programs.training.ledger import (
+    bound_before,
+    identity,
+    is_of,
+    refuse_unfinished,
+    run_to_go_on_with,
+)  # fmt: skip
+from sbm.programs.training.passtest import PassTest, refuse_without_room
+from sbm.programs.training.ranks import (
+    Share,
+    Status,
+    any_of,
+    common_record,
+    deal_parts,
+    folder_of,
+    one_first,
+    refuse_others,
+    runs_of_others,
+)  # fmt: skip
+from sbm.programs.training.setup import (
+    class_counts,
+    held_out_problems,
+    open_run,
+    plan_of,
+    read_weights,
+    run_folder,
+    shape_of,
+    smaller_plan,
+)  # fmt: skip
+from sbm.programs.training.warmstart import Earlier, find_run, last_run, shape_record
+from sbm.settings import Settings, format_size
+from sbm.solver.problem import AnyProblem
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import RowWeights
+
+__all__ = ["Job", "Start"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a training begins from; all of it None or empty: from nothing.
+
+    Attributes
+    ----------
+    record : dict or None
+        The last commit of its own run, which may be one of the end.
+    earlier : Earlier or None
+        Another run, whose alphas come first.
+    others : sequence of Path
+        Folders of the same training by another number of processes.
+    """
+
+    record: dict[str, Any] | None = None
+    earlier: Earlier | None = None
+    others: Sequence[Path] = ()
+
+    @property
+    def last_commit(self) -> Mapping[str, Any] | None:
+        """Of whichever run there is, to see whether that is finished."""
+        return self.record or (Run.read(self.others[0]) if self.others else None)
+
+
+@dataclass
+class Job:
+    """A training as it is asked for, and, once prepared, as it will be done.
+
+    Attributes
+    ----------
+    store : BlockStore
+    path : Path
+        Of the model.
+    settings : Settings
+    resume, is_stopped, progress, read_rate
+        As of `sbm.train`.
+    begin : float
+        When it was asked for, by `time.perf_counter`.
+    comm : Comm
+    test : PassTest or None
+    share : Share
+        What this process solves.
+    spare : list of Problem or MultiProblem
+        What is solved beside it to calibrate, and is no part of the model.
+    shape : Shape
+        What decides the memory.
+    plan : MemoryPlan
+    own : list of int
+        The blocks of this process.
+    weights : RowWeights or None
+    itself : dict
+        What tells this training from others, in every commit.
+    bound : int or None
+        Bytes, where they are not those of ``--mem``.
+    may_plan_with_less : bool
+        Whether all processes come here when memory runs out.
+    """
+
+    store: BlockStore
+    path: Path
+    settings: Settings
+    resume: bool | None
+    is_stopped: Callable[[], bool]
+    progress: Progress
+    begin: float
+    read_rate: float | None
+    comm: Comm
+    test: PassTest | None = None
+    bound: int | None = None
+    share: Share = field(init=False)
+    spare: list[AnyProblem] = field(init=False)
+    shape: Shape = field(init=False)
+    plan: MemoryPlan = field(init=False)
+    own: list[int] = field(init=False)
+    weights: RowWeights | None = field(init=False)
+    itself: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = folder_of(run_folder(self.path), self.comm)
+        self.status = Status(run_folder(self.path), self.comm)
+        self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
+        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # of what calls this
+        self._plans = 0
+
+    # ------------------------------------------------------------------------ what it has
+
+    def prepare(self) -> None:
+        """Read all that a training is made for, and plan it; refuse what cannot be done."""
+        self._refuse_in_many()
+        self._divide()
+        self.shape = self._shape()
+        plan_of(self.settings, self.store, self.shape)  # it is refused before anything is read
+        if self.test is not None:
+            refuse_without_room(self.store, self.settings.mem_bytes, self._planned_bytes)
+        problems = [*self.share.problems, *self.spare]
+        self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
+        self.itself = identity(self.settings, self.store, self.weights)
+        refuse_others(self.comm, self.store, self.itself)
+        self._plan()
+
+    def _refuse_in_many(self) -> None:
+        """Notice what takes a single process.
+
+        Raises
+        ------
+        SettingsError
+            It was asked for, and there are several.
+        """
+        n = self.comm.size
+        if n > 1 and self.settings.calibrate:
+            raise SettingsError(
+                f"calibrate is for one process, and there are {n}; train without it, then "
+                "again with --warm-start --calibrate alone"
+            )
+        if n > 1 and self.settings.weights == "-":
+            raise SettingsError(
+                f"weights come from standard input, which only one of {n} processes can read; "
+                "put them in a file"
+            )
+
+    def _divide(self, counts: Sequence[float] | None = None) -> None:
+        """Make the problems of this process; `counts` are what balanced classes are balanced by."""
+        self.share = Share.of(self.comm, self.settings, self.store, counts)
+        self.spare = held_out_problems(self.settings, self.store, counts)
+
+    def balance_classes(self) -> None:
+        """Make the problems again where classes are balanced by weights of rows."""
+        counts = class_counts(self.settings, self.store, self.weights)
+        if counts is not None:
+            self._divide(counts)
+
+    def _shape(self) -> Shape:
+        """Return what decides the memory; what the weights of all classes take comes on top."""
+        share, models = self.share, 2 if self.spare else 1
+        problems = [*share.problems, *self.spare]
+        shape = shape_of(self.settings, self.store, problems, models, share.adding.size)
+        if share.is_by_class and self.comm.rank == 0:
+            others = sum(problem.n_outputs for problem in share.every)
+            shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
+        return replace(shape, advice="no --calibrate") if self.spare else shape
+
+    def _planned_bytes(self, mem: int) -> int:
+        return plan_of(self.settings, self.store, self.shape, mem).total
+
+    # ------------------------------------------------------------------------------ memory
+
+    def _plan(self) -> None:
+        """Plan the memory, deal the blocks, and say of both what no commit may differ in."""
+        if not self._plans and self.resume is not False:
+            self.bound = bound_before(self.folder, self.itself)
+        self.plan = self._agreed_plan()
+        self._plans += 1
+        share = self.share
+        parts = deal_parts(share.adding, self.store, self.plan)
+        self.own = parts[share.adding.rank]
+        shape = shape_record(self.store, self.plan, share.problems)
+        self.itself |= {"shape": shape, "bound": self.bound}
+        self.itself |= {"own": self.own} if self.comm.size > 1 else {}
+        self.itself |= {"classes": [self.comm.rank, self.comm.size]} if share.is_by_class else {}
+
+    def _agreed_plan(self) -> MemoryPlan:
+        """Plan for what there is in all processes that add up, so that blocks are cut alike."""
+        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.progress)
+        least = int(self.share.adding.gather([plan.total]).min())
+        if least < plan.total:
+            self.bound = least
+            plan = plan_of(self.settings, self.store, self.shape, least)
+        return plan
+
+    def is_too_large(self) -> bool:
+        """Whether more memory is in use than there may be, and a smaller plan would do."""
+        most = (self.bound or self.settings.mem_bytes) + self._spare_memory
+        if resident_bytes() <= most:
+            return False
+        try:
+            smaller_plan(self.settings, self.store, self.plan, self.shape)
+        except MemoryPlanError:
+            self._spare_memory = 1 << 62  # it is the least there is: going on as it is
+            return False
+        return True
+
+    def plan_with_less(self) -> None:
+        """Take a smaller bound, after memory ran out.
+
+        Raises
+        ------
+        MemoryPlanError
+            There is no smaller plan.
+        """
+        if not self._plans:
+            raise MemoryPlanError(
+                "memory ran out before anything was planned; end other programs, or raise the "
+                "limit on this one",
+                INTERPRETER,
+            )
+        gc.collect()
+        before = self.plan.total
+        self.bound = smaller_plan(self.settings, self.store, self.plan, self.shape).total
+        self.progress.stage(
+            f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
+            f"planned for {format_size(self.bound)}"
+        )
+
+    # ------------------------------------------------------------------- what it begins from
+
+    def find_start(self) -> Start:
+        """Look for a commit to go on from, and for runs of other numbers of processes."""
+        if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut otherwise now
+            problems = self.share.problems
+            return Start(earlier=Earlier([self.folder], self.store, self.settings, problems))
+        record = run_to_go_on_with(self.folder, self.itself, self.settings, self.resume)
+        record = common_record(self.share.adding, self.folder, record)
+        if any_of(self.comm, record is None)[0]:
+            return Start(others=self._runs_of_others())
+        return Start(record)
+
+    def _runs_of_others(self) -> list[Path]:
+        """Return the run of this training by another number of processes, if that is there.
+
+        Raises
+        ------
+        StoreError
+            There is another training, which would be lost; or not all processes see the run.
+        """
+        if self.resume is False or self.settings.warm_start is not None:
+            return []
+        folders = runs_of_others(run_folder(self.path), self.comm)
+        seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
+        if any(seen) and not all(seen):
+            raise StoreError(
+                f"process {seen.index(False)} cannot see the run beside {self.path}, which was of "
+                "another number of processes; start as many as before, or start over with --fresh"
+            )
+        if folders and not is_of(folders[0], self.itself):
+            refuse_unfinished(folders[0])
+            return []
+        return folders
+
+    def with_earlier(self, start: Start) -> Start:
+        """Return a start that has the alphas of an earlier run, where there is one to go on from.
+
+        That is the run that a warm start names, or the one of other processes.
+        """
+        if start.record is not None or start.earlier is not None:
+            return start
+        folders, warm_start = start.others, self.settings.warm_start
+        if warm_start is True:
+            folders = last_run(self.path)
+            if not folders:
+                self.progress.stage(f"{self.path} was not trained yet: starting from nothing")
+        elif warm_start is not None:
+            folders = find_run(str(warm_start))
+        elif folders:
+            self.progress.stage(
+                f"going on from the alphas of another number of processes, in {folders[0].parent}"
+            )
+        if not folders:
+            return start
+        return Start(earlier=Earlier(folders, self.store, self.settings, self.share.problems))
+
+    # ------------------------------------------------------------------------- the beginning
+
+    def compile_kernels(self) -> None:
+        """Say what is planned, and see to it that kernels are on disk; last chance to stop."""
+        plan = self.plan
+        self.progress.note(
+            f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
+        )
+        kernels = kernels_of(self.settings, self.share.problems)
+        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.progress))
+        if self.test is not None:
+            prepare("predict", "float64", self.progress)
+        if any_of(self.comm, self.is_stopped())[0]:
+            raise KeyboardInterrupt
+
+    def open_run(self, start: Start) -> AbstractContextManager[Run]:
+        """Open the run of this process, new or as its last commit left it."""
+        problems = [*self.share.problems, *self.spare]
+        return open_run(self.folder, problems, self.plan, start.record, self.comm.size > 1)

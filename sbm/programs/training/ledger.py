@@ -1,0 +1,285 @@
+"""What a run says of a training, and whether the same command goes on with it.
+
+A training that was killed is gone on with by its own command: same store, same settings, and so the
+same bytes in the end. A finished one is left as it is. Anything else must be asked for.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbm.errors import SettingsError, StoreError
+from sbm.settings import Settings, option_name
+from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.step import Totals
+from sbm.store.blocks import BlockStore
+from sbm.store.manifest import checksum
+from sbm.store.run import RECORD, Run
+
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import RowWeights
+
+__all__ = [
+    "Ledger", "bound_before", "identity", "is_finished", "is_of", "refuse_unfinished",
+    "run_to_go_on_with", "same_run",
+]  # fmt: skip
+
+# Budgets, and what no result depends on.
+FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
+# What differs between processes, or with their number.
+_OF_A_PROCESS = ("shape", "bound", "own", "classes")
+
+
+@dataclass
+class Ledger:
+    """What a training has done so far, beside the weights and alphas.
+
+    Attributes
+    ----------
+    passes : int
+    rounds : list of int
+        Of each pass.
+    gaps : list of float
+        Estimates of the whole passes.
+    only : list of int or None
+        Blocks of the next pass, where some will do.
+    free_rows : int or None
+        Rows whose variables were inside their bounds in the last whole pass.
+    is_warm : bool
+        Whether it began with alphas for the same cost.
+    totals : Totals
+        Of all passes.
+    ended : Totals or None
+        Of the last pass, until it is decided what comes behind it.
+    watch : GapWatch
+    certificate : Certificate or None
+        The last one.
+    cut_short : int
+        Visits of the last pass that were cut short for want of room for variables.
+    is_done : bool
+        Whether the last certificate ended the training.
+    calibrating : int
+        Passes of the second model alone.
+    is_calibrated : bool
+    seconds, mark : dict of str to float
+        Where the time went: all of it, and up to the beginning of the last pass.
+    elapsed : float
+    bytes_read : int
+    """
+
+    passes: int = 0
+    rounds: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    only: list[int] | None = None
+    free_rows: int | None = None
+    is_warm: bool = False
+    totals: Totals = field(default_factory=Totals)
+    ended: Totals | None = None
+    watch: GapWatch = field(default_factory=lambda: GapWatch(0.0))
+    certificate: Certificate | None = None
+    cut_short: int = 0
+    is_done: bool = False
+    calibrating: int = 0
+    is_calibrated: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    mark: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
+    bytes_read: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON; `of` undoes it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Ledger":
+        """Undo `record`; other keys are passed over.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such record.
+        """
+        mine = {one.name: record[one.name] for one in fields(cls)}
+        for name, kind in (
+            ("totals", Totals), ("ended", Totals), ("watch", GapWatch), ("certificate", Certificate)
+        ):  # fmt: skip
+            if mine[name] is not None:
+                mine[name] = kind(**mine[name])
+        for name, usual in vars(cls()).items():
+            usual_kind = (int, float) if isinstance(usual, float) else type(usual)
+            if usual is not None and not isinstance(mine[name], usual_kind):
+                raise TypeError(f"{name} is {mine[name]!r}")
+        return cls(**mine)
+
+
+def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
+    """Return what tells a training from another one, as JSON; its shape follows from the plan."""
+    generations = [
+        {
+            "blocks": generation["blocks"],
+            "options": generation["options"],
+            "sources": [source["sha256"] for source in generation["sources"]],
+        }
+        for generation in store.manifest["generations"]
+    ]
+    found = {
+        "kind": "train",
+        "settings": settings.to_dict(),
+        "store": str(store.folder),
+        "store_rows": store.n_rows,
+        "data": checksum([store.manifest["blocks"], generations]),
+        "weights": None if weights is None else weights.checksum,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain
+
+
+def is_finished(record: Mapping[str, Any]) -> bool:
+    """Whether a run ended by itself: its model was written."""
+    return "report" in record
+
+
+def is_of(folder: Path, mine: Mapping[str, Any]) -> bool:
+    """Whether a folder holds a run of these settings and this data, whatever its shape."""
+    wanted = {k: value for k, value in mine.items() if k not in _OF_A_PROCESS}
+    return same_run(folder, wanted) is not None
+
+
+def bound_before(folder: Path, mine: Mapping[str, Any]) -> int | None:
+    """Return the bound that a training came down to, after memory ran out."""
+    try:
+        record = same_run(folder, mine)
+    except StoreError:  # which is said where it matters
+        return None
+    bound = None if record is None else record.get("bound")
+    return bound if type(bound) is int else None
+
+
+def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record of a run whose identity this is, budgets apart; None if there is none."""
+    if not (folder / RECORD).exists():
+        return None
+    record = Run.read(folder)
+
+    def plain(identity: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {k: v for k, v in identity.get("settings", {}).items() if k not in FREE}
+        return {name: identity.get(name) for name in mine if name != "store"} | {
+            "settings": settings
+        }
+
+    return record if plain(record) == plain(mine) else None
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Notice a run that is about to be replaced although it has not come to its end.
+
+    Raises
+    ------
+    StoreError
+        There is one.
+    """
+    if (folder / RECORD).exists():
+        record = Run.read(folder)
+        is_stream = record.get("kind") == "stream"
+        if is_stream or not is_finished(record):
+            what = "a stream" if is_stream else "an unfinished training"
+            raise StoreError(
+                f"{folder} holds {what}, which would be lost; give the model another name with -o, "
+                "or replace it with --fresh"
+            )
+
+
+def run_to_go_on_with(
+    folder: Path, mine: Mapping[str, Any], settings: Settings, resume: bool | None
+) -> dict[str, Any] | None:
+    """Return the record of the run to go on with, finished or not; None to begin anew.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the run is, if there is one.
+    mine : mapping
+        `identity` of the training that is about to begin.
+    settings : Settings
+    resume : bool or None
+        True: there must be something to go on with. False: begin anew.
+
+    Raises
+    ------
+    SettingsError
+        There is an unfinished training with other settings.
+    StoreError
+        There is one of other data, or of a stream; or none, or it is damaged.
+    """
+    if resume is False:
+        return None
+    if not (folder / RECORD).exists():
+        if resume:
+            raise StoreError(f"{folder} holds nothing to go on with; leave out --resume")
+        return None
+    record = Run.read(folder)
+    if record.get("kind") == "stream":
+        if settings.warm_start is not None:
+            return None  # which is refused in words of its own
+        raise StoreError(
+            f"{folder} is of sbm stream, and would be lost; give the model another name with -o, "
+            "or replace it with --fresh"
+        )
+    reason = _difference(record, mine, settings)
+    if reason is None:
+        return _if_there_is_more(record, settings)
+    if resume or not (is_finished(record) or settings.warm_start is not None):
+        state = "a finished" if is_finished(record) else "an unfinished"
+        text = f"{folder} holds {state} training {reason}"
+        raise StoreError(text) if "other data" in reason else SettingsError(text)
+    return None
+
+
+def _difference(
+    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings
+) -> str | None:
+    """Say what tells two trainings apart, and what to do about it."""
+    free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
+    before = record.get("settings", {})
+    others = [
+        f"{option_name(name)} {before.get(name)} (now {value})"
+        for name, value in mine["settings"].items()
+        if name not in free and before.get(name) != value
+    ]
+    if others:
+        return (
+            f"with other settings: {', '.join(others)}; give the same ones again to go on with "
+            "it, or start over with --fresh"
+        )
+    if record.get("data") != mine["data"]:
+        return (
+            f"of other data than {mine['store']} has now; start over with --fresh, or go on from "
+            "its alphas with --warm-start"
+        )
+    if record.get("weights") != mine["weights"]:
+        return "with other weights of rows; start over with --fresh"
+    if record.get("own") != mine.get("own"):
+        return (
+            "whose blocks were dealt otherwise to the processes; give each the files it had, start "
+            "over with --fresh, or go on from its alphas with --warm-start"
+        )
+    if record.get("shape") != mine["shape"]:
+        return (
+            "whose blocks were cut otherwise, by another version of sbm; start over with --fresh, "
+            "or go on from its alphas with --warm-start"
+        )
+    return None
+
+
+def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
+    """Return the record of the same training; None where it asks for a new start after all."""
+    certificate = record.get("certificate")
+    fell_short = certificate is None or certificate["relative_gap"] > settings.tol
+    if not is_finished(record) or not fell_short:
+        return record
+    if record["passes"] < settings.max_passes:  # the time was up, or there are more passes now
+        anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
+        return {k: v for k, v in record.items() if k != "report"} | anew
+    return None if settings.warm_start is True else record

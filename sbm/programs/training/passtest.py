@@ -1,0 +1,191 @@
+"""Tests after passes: a text that a model in training predicts, and no result depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.engine.problems import by_label, model_labels
+from sbm.engine.progress import Progress
+from sbm.errors import MemoryPlanError, SettingsError
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.text import PIECE
+from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
+from sbm.settings import Settings, format_size
+from sbm.solver.problem import AnyProblem, OneClass
+from sbm.store.blocks import BlockStore, names_of
+
+__all__ = ["PassTest", "refuse_without_room"]
+
+Floats = npt.NDArray[np.float64]
+
+_PIECES = 4  # in memory at a time: one that is read, two that are parsed, one that is predicted
+_SPREAD = 6  # bytes that a byte of text takes once it is parsed, at most: "1:1 " is 8 + 8 + 4
+_KEY = 8 + 8 + 4 * 12  # a feature id in the table, and on its way there
+
+
+@dataclass(frozen=True)
+class PassTest:
+    """What is predicted, and after which passes.
+
+    Parameters
+    ----------
+    data : str or Path
+        LIBSVM text, or a store.
+    every : int
+        After so many passes each, and after the last one.
+
+    Raises
+    ------
+    SettingsError
+        `every` is less than 1, or the text can be read only once.
+    DataError
+        There is no such text.
+    """
+
+    data: str | Path
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise SettingsError(f"test_every is {self.every}; it must be at least 1")
+        if str(self.data) == "-":
+            raise SettingsError(
+                "the test text is standard input, which can be read only once; put it in a file, "
+                "or leave out --test-every"
+            )
+        check_input(self.data)
+
+    def is_due(self, passes: int) -> bool:
+        """Whether it is time after so many passes."""
+        return passes % self.every == 0
+
+    def refuse_in_many(self, settings: Settings, processes: int) -> None:
+        """Notice a training whose weights are not all in one process.
+
+        Raises
+        ------
+        SettingsError
+            It has several processes, or blocks of classes.
+        """
+        what = "--class-blocks divides them" if settings.class_blocks is not None else None
+        what = f"there are {processes}" if processes > 1 else what
+        if what is not None:
+            raise SettingsError(
+                f"--test-every is for one process that has all weights, and {what}; leave it out, "
+                "and predict with the model at the end"
+            )
+
+    def judge(
+        self,
+        store: BlockStore,
+        problems: Sequence[AnyProblem],
+        weights: Sequence[Floats],
+        progress: Progress,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> dict[str, float | int | None]:
+        """Predict all rows.
+
+        Parameters
+        ----------
+        store : BlockStore
+            What the weights were trained on: its features are theirs.
+        problems : sequence of Problem, MultiProblem or OneClass
+        weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
+            Of each problem.
+        progress : Progress
+        after_batch : callable
+            Is called now and then; may raise.
+
+        Returns
+        -------
+        dict
+            ``rows``, and ``accuracy`` or, of targets, ``mse``; None without rows.
+        """
+        labels = np.array(sorted(model_labels(problems[0], store)), np.float64)
+        table = IdTable(store.read_feature_ids())
+        n_rows, right, squares = 0, 0, 0.0
+        outputs = sum(W.shape[1] for W in weights)
+        sources = sources_of(self.data, names_of(store.manifest))
+        batches = read_batches(self.data, sources, table, outputs, 1, progress)
+        for y, indptr, indices, values in batches:
+            scores = [
+                _decide(problem, W, indptr, indices, values)
+                for problem, W in zip(problems, weights, strict=True)
+            ]
+            found = by_label(scores, model_labels(problems[0], store))
+            n_rows += len(y)
+            if not len(labels):
+                squares += float(((y - found[:, 0]) ** 2).sum())
+            else:
+                code = found[:, 0] > 0 if found.shape[1] == 1 else found.argmax(axis=1)
+                right += int(np.count_nonzero(labels[code.astype(np.intp)] == y))
+            after_batch()
+        if not n_rows:
+            return {"rows": 0}
+        return {"rows": n_rows} | (
+            {"accuracy": right / n_rows} if len(labels) else {"mse": squares / n_rows}
+        )
+
+
+def _decide(
+    problem: AnyProblem,
+    W: Floats,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    values: npt.NDArray[Any] | None,
+) -> Floats:
+    """Return decision values as the model will have them, shape (n_rows, n_outputs)."""
+    scores = np.empty((len(indptr) - 1, W.shape[1]))
+    share = np.zeros(W.shape[1])
+    if isinstance(problem, OneClass):
+        share -= problem.rho
+    elif problem.bias:
+        share += problem.bias * W[-1]
+    load("sbm.solver.kernels.decision").decide(
+        indptr[:-1], indptr[1:], indices, values, W, share, scores
+    )
+    return scores
+
+
+def _needed_bytes(store: BlockStore) -> int:
+    """Most memory that it takes to predict a text beside a training; rows of a usual length."""
+    return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
+
+
+def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], int]) -> None:
+    """Notice that a training leaves no room to predict a text beside it.
+
+    It is not planned for: blocks would be cut otherwise, and the model would be another one.
+
+    Parameters
+    ----------
+    store : BlockStore
+    mem : int
+        Bytes of the whole process.
+    planned : callable
+        Bytes that the training takes, of so many.
+
+    Raises
+    ------
+    MemoryPlanError
+        Says what would do.
+    """
+    needed, least = _needed_bytes(store), mem
+    if planned(mem) + needed <= mem:
+        return
+    while (total := planned(least) + needed) > least:  # with more memory it may take more, too
+        least = total
+    raise MemoryPlanError(
+        f"--mem {format_size(mem)} is too little to train on {store.folder}, which takes "
+        f"{format_size(planned(mem))}, and to predict with --test-every beside it, which takes "
+        f"{format_size(needed)}; the least that works is --mem {-(-least // 1_000_000)}MB, or "
+        "leave out --test-every",
+        least,
+    )

@@ -1,0 +1,323 @@
+"""What a training needs before its first pass: its store, its memory, its run, its weights."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbm.distributed.comm import SLICE
+from sbm.engine.learners import Folds
+from sbm.engine.machine import system_limit, within_limit
+from sbm.engine.memory import (
+    STRAY_BYTES,
+    UNWRITTEN_BYTES,
+    MemoryPlan,
+    Shape,
+    dealing_bytes,
+    plan_training,
+    plan_with_less,
+)  # fmt: skip
+from sbm.engine.problems import choose_task, make_problems
+from sbm.engine.progress import Progress
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.losses import LOSSES, MOST_RESTING
+from sbm.models.model import check_output
+from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem, OneClass
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import RowWeights
+
+__all__ = [
+    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
+    "open_run", "place_of", "plan_of", "read_weights", "run_at", "run_folder", "shape_of",
+    "smaller_plan", "time_left",
+]  # fmt: skip
+
+FOLDS = Folds(5, seed=0)
+HELD_OUT_BYTES = 16_000_000  # of decision values; more rows than fit would change little
+
+
+# What a sum over all processes takes beside the array: ranges of the others, places and values.
+COMM_BYTES = 5 * 8 * SLICE
+
+
+def find_store(store: str | Path | None) -> Path:
+    """Return the store meant: the one named, or the only one in the current folder.
+
+    Raises
+    ------
+    StoreError
+        There is none, or there are several (they are named).
+    """
+    if store is not None:
+        return Path(store)
+    found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
+    if not found:
+        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise StoreError(f"several stores in this folder ({names}); name the one to use")
+    return found[0]
+
+
+def as_path(model: str | Path) -> Path:
+    """Return where a model goes as a path.
+
+    Raises
+    ------
+    SettingsError
+        It is none; settings, which come behind it, may have been meant.
+    """
+    if not isinstance(model, str | os.PathLike):
+        raise SettingsError(
+            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            "settings=sbm.Settings(C=0.1)"
+        )
+    return Path(model)
+
+
+def place_of(model: str | Path | None, store: BlockStore) -> Path:
+    """Return where a model goes: as named, or the store's name, in the current folder.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written there, or something else is there.
+    SettingsError
+        It is no path.
+    """
+    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
+    check_output(path)
+    return path
+
+
+def plan_of(
+    settings: Settings,
+    store: BlockStore,
+    shape: Shape,
+    bound: int | None = None,
+    progress: Progress | None = None,
+) -> MemoryPlan:
+    """Plan the memory of a training.
+
+    Parameters
+    ----------
+    settings : Settings
+    store : BlockStore
+    shape : Shape
+    bound : int, optional
+        Bytes. Default: as set, or what the system gives where that is less.
+    progress : Progress, optional
+        Is told of a limit of the system.
+
+    Returns
+    -------
+    MemoryPlan
+
+    Raises
+    ------
+    MemoryPlanError
+        The bound is too small; says what would do.
+    """
+    if bound is not None:
+        return plan_training(store, bound, _cache_frac(settings), shape)
+    return within_limit(
+        lambda mem: plan_training(store, mem, _cache_frac(settings), shape),
+        settings.mem_bytes, system_limit(), (progress or Progress()).note,
+    )  # fmt: skip
+
+
+def smaller_plan(
+    settings: Settings, store: BlockStore, before: MemoryPlan, shape: Shape
+) -> MemoryPlan:
+    """Plan the memory of a training again, after it ran out with a plan.
+
+    Raises
+    ------
+    MemoryPlanError
+        There is no smaller plan.
+    """
+    return plan_with_less(store, before, _cache_frac(settings), shape)
+
+
+def _cache_frac(settings: Settings) -> float | str:
+    """Share of the working set that is cache; without a policy there is none."""
+    return 0.0 if settings.policy == "none" else settings.cache_frac
+
+
+def time_left(settings: Settings, begin: float) -> float:
+    """Return the seconds until the time limit, counted from `begin`; infinity without one."""
+    if settings.time_limit is None:
+        return math.inf
+    return float(settings.time_limit) - (time.perf_counter() - begin)
+
+
+def shape_of(
+    settings: Settings,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    models: int = 1,
+    processes: int = 1,
+) -> Shape:
+    """Return what decides the memory of a training.
+
+    Rows have folds where there are models. Of several processes each notes, for a stretch, the
+    weights and alphas it began with.
+
+    Parameters
+    ----------
+    settings, store, problems
+        Of the training.
+    models, processes : int
+        How many are trained at the same time, and by how many processes.
+
+    Returns
+    -------
+    Shape
+    """
+    # W, and a copy to screen and certify with; of one class there are the sum of all rows and
+    # mixtures; a warm start has the earlier one.
+    copies = 5 if isinstance(problems[0], OneClass) else 2
+    targets = not problems[0].classify
+    return Shape(
+        n_weights=store.n_features + (problems[0].bias > 0),
+        outputs=[problem.n_outputs for problem in problems],
+        listed=problems[0].listed,
+        copies=copies + (settings.warm_start is not None) + (processes > 1),
+        row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
+        noted_blocks=settings.sync_every if processes > 1 else 0,
+        first_bytes=dealing_bytes(store) if settings.weights is not None else 0,
+        models=models,
+    )
+
+
+def run_folder(model: Path) -> Path:
+    """Return where the state of the training of a model is kept."""
+    return model.with_name(model.name + ".run")
+
+
+def open_run(
+    folder: Path,
+    problems: Sequence[AnyProblem],
+    plan: MemoryPlan,
+    record: Mapping[str, Any] | None = None,
+    is_one_of_many: bool = False,
+) -> AbstractContextManager[Run]:
+    """Open a run, with room for the alphas of each problem.
+
+    Parameters
+    ----------
+    folder : Path
+    problems : sequence of Problem, MultiProblem or OneClass
+    plan : MemoryPlan
+    record : mapping, optional
+        Of the commit to go on from. Default: begin anew.
+    is_one_of_many : bool
+        Whether other processes train the same model, each with a run of its own.
+
+    Returns
+    -------
+    AbstractContextManager[Run]
+
+    Raises
+    ------
+    StoreError
+        Another process trains this model, or has done so meanwhile; or it cannot be written.
+    """
+    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
+    lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
+    values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
+    return run_at(
+        folder, record, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES,
+        is_one_of_many,
+    )  # fmt: skip
+
+
+@contextmanager
+def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Iterator[Run]:
+    """Begin a run, or take one up at the commit whose record this is.
+
+    Parameters
+    ----------
+    folder : Path
+    record : mapping or None
+    *shape
+        What a `Run` is made of, behind its folder.
+
+    Yields
+    ------
+    Run
+
+    Raises
+    ------
+    StoreError
+        See `open_run`.
+    """
+    if record is None:
+        with Run.create(folder, *shape) as run:
+            yield run
+        return
+    with Run.take_up(folder, *shape) as (run, found):
+        if found["state"] != record["state"]:
+            raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
+        yield run
+
+
+def class_counts(
+    settings: Settings, store: BlockStore, weights: RowWeights | None
+) -> list[float] | None:
+    """Return what balanced classes are balanced by, where that is not the number of their rows."""
+    if weights is None or settings.class_weight != "balanced":
+        return None
+    return weights.class_totals(store)
+
+
+def read_weights(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folder: Path
+) -> RowWeights | None:
+    """Put the weights of rows, if there are any, into the order of the store."""
+    if settings.weights is None:
+        return None
+    if settings.weights != "-" and not Path(settings.weights).is_file():
+        what = "is no file" if Path(settings.weights).exists() else "does not exist"
+        raise DataError(
+            f"{settings.weights} {what}; give a file with a weight a line, for each row"
+        )
+    from sbm.programs.splitting.weights import RowWeights  # most trainings have none
+
+    weights = RowWeights(store, settings.weights, folder)
+    for problem in problems:
+        if isinstance(problem, OneClass):
+            problem.total = weights.total
+    return weights
+
+
+def held_out_problems(
+    settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
+) -> list[AnyProblem]:
+    """Make the problems of the second model; none unless it is asked for. See `make_problems`.
+
+    Raises
+    ------
+    SettingsError
+        The loss has probabilities of its own, or can have none.
+    """
+    if not settings.calibrate:
+        return []
+    loss = LOSSES[settings.loss]
+    if loss.name == "log_loss":
+        raise SettingsError(
+            "log_loss needs no --calibrate: its decision values are log odds; leave it out"
+        )
+    if choose_task(settings, loss) != "classification":
+        raise SettingsError(f"calibrate is for classes, and {loss.name} has none; leave it out")
+    return make_problems(settings, store, counts)

@@ -1,0 +1,433 @@
+"""A training at work: its engine, its ledger, its commits, its certificates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sbm.engine.engine import FULL_PASS, Engine, Pauses
+from sbm.engine.learners import HeldOut, set_active
+from sbm.engine.machine import peak_bytes, resident_bytes
+from sbm.engine.pace import choose_blocks, choose_rounds, passes_left
+from sbm.errors import StoreError
+from sbm.programs.training.job import Job, Start
+from sbm.programs.training.ledger import Ledger
+from sbm.programs.training.ranks import any_of, forget_others
+from sbm.programs.training.setup import FOLDS, run_folder, time_left
+from sbm.programs.training.warmstart import Earlier
+from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.step import Totals
+from sbm.store.run import Run
+
+__all__ = ["Training", "final_report", "pass_record"]
+
+
+_LEAST = 1e-300  # of what is divided by
+_MOST = 1e300  # JSON has no infinity
+
+
+def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, Any]:
+    """Return what there is to say of a pass that ended.
+
+    Parameters
+    ----------
+    training : Training
+    done : Totals
+        Of the pass.
+    is_whole : bool
+        Whether every row was seen; only then the gap is known.
+
+    Returns
+    -------
+    dict
+        A line of the log, but for the certificate and the test.
+    """
+    ledger, store, solvers = training.ledger, training.job.store, training.solvers
+    seconds, dual = training.spent(), training.dual
+    scale = max(abs(dual), _LEAST)
+    per_second = done.visits / max(seconds["solve"], 1e-9)
+    return {
+        "pass": ledger.passes,
+        "rounds": ledger.rounds[-1],
+        "elapsed": training.elapsed(),
+        "seconds": seconds,
+        "rows_per_second": per_second,
+        "nnz_per_second": per_second * store.nnz / store.n_rows,
+        "dual": dual,
+        "estimated_gap": done.gap if is_whole else None,
+        "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
+        "passes_left": passes_left([gap / scale for gap in ledger.gaps], training.settings.tol),
+        "visits": done.visits,
+        "updates": done.updates,
+        "free_rows": ledger.free_rows,
+        "cache_rows": sum(s.working.cache_rows for s in solvers),
+        "cached_rows": sum(s.working.n_cached for s in solvers),
+        "cached_free": sum(s.count_free() for s in solvers),
+        "cached_zero": sum(s.working.count_zero() for s in solvers),
+        "cached_ages": _count_ages(training),
+        "cache_hits": done.cached,
+        "rows_at_rest": done.rest,
+        "visits_cut_short": done.starved,
+        "bytes_read": training.engine.reader.bytes_read,
+        "resident_bytes": resident_bytes(),
+    }
+
+
+def _count_ages(training: Training) -> list[int]:
+    """Return how many cached rows came in the last pass, the one before it, and so on."""
+    counts = [solver.working.count_ages() for solver in training.solvers]
+    return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
+
+
+def final_report(training: Training) -> dict[str, Any]:
+    """Return the figures of a training that has come to its end; see `sbm.train`."""
+    ledger, certificate = training.ledger, training.ledger.certificate
+    assert certificate is not None
+    return {
+        "primal": certificate.primal,
+        "dual": certificate.dual,
+        "gap": certificate.gap,
+        "relative_gap": certificate.relative_gap,
+        "converged": certificate.relative_gap <= training.settings.tol,
+        "passes": ledger.passes,
+        "rounds": ledger.rounds,
+        "updates": ledger.totals.updates,
+        "visits": ledger.totals.visits,
+        "visits_cut_short": ledger.cut_short,
+        "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
+        "bytes_read": training.engine.reader.bytes_read,
+        "peak_rss_bytes": peak_bytes(),
+        "n_support": certificate.n_support,
+        "n_free": certificate.n_free,
+        "drift": certificate.drift,
+    }
+
+
+# At the end of a pass a commit waits for this much time since the last one, and for this many times
+# what that one took: short passes are not worth the waiting for the disk.
+COMMIT_SECONDS = 1.0
+COMMIT_SHARE = 20.0
+
+
+@dataclass
+class Training:
+    """What the passes of a training work on, and what is written down of them.
+
+    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
+    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
+    there is a second set, which never learns from some rows; it is no part of the model.
+
+    Attributes
+    ----------
+    job : Job
+    run : Run
+        What commits go to.
+    ledger : Ledger
+    engine : Engine
+    learners, spare_learners : list of Learner
+    seconds : Seconds
+    begin : float
+        When this process began, its rests apart, by `time.perf_counter`.
+    """
+
+    job: Job
+    run: Run
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def __post_init__(self) -> None:
+        job, self.problems = self.job, self.job.share.problems
+        self.settings, self.begin = job.settings, job.begin
+        n = len(self.problems)
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
+        self.engine = Engine(
+            job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
+            job.progress, held_out=held_out, weights=job.weights, read_rate=job.read_rate,
+            comm=job.share.adding, own=job.own,
+            pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
+        )  # fmt: skip
+        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
+        self.solvers = [learner.solver for learner in self.learners]
+        self.seconds = self.engine.seconds
+        self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
+        self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
+        self._n_commits = 0
+        self.ledger.watch.tol = self.settings.tol
+        self.ledger.mark = asdict(self.seconds)
+
+    @property
+    def dual(self) -> float:
+        """F(α) at this moment, up to the drift of W."""
+        return math.fsum(solver.dual for solver in self.solvers)
+
+    # ------------------------------------------------------------------------ the beginning
+
+    def start(self, start: Start) -> None:
+        """Take over what there is to begin from."""
+        if start.record is not None:
+            self._go_on(start.record)
+        elif start.earlier is not None:
+            self._start_from(start.earlier)
+
+    def _go_on(self, record: Mapping[str, Any]) -> None:
+        """Take over what the last commit of this run says."""
+        try:
+            self.ledger = ledger = Ledger.of(record)
+            for name, value in ledger.seconds.items():
+                setattr(self.seconds, name, value)
+            self.engine.disk_before = self.seconds.disk
+            self.engine.reader.bytes_read = ledger.bytes_read
+            needs_rows = not ledger.is_done or bool(self.job.spare)
+            self.engine.restore(record["engine"], self.run, needs_rows)
+            if self.engine.now is not None:
+                self._set_pace()
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StoreError(
+                f"{self.run.folder} cannot be gone on with ({error}); start over with --fresh"
+            ) from error
+        self.job.progress.stage(
+            f"going on with {self.run.folder}, after {ledger.passes} passes; --fresh starts over"
+        )
+
+    def _start_from(self, earlier: Earlier) -> None:
+        """Take over W and alphas; all of it is looked at once, so it has a certificate."""
+        ledger = self.ledger
+        ledger.is_warm = not earlier.is_rescaled
+        set_active(self.spare_learners, False)
+        earlier.hand_over(self.run, self.job.plan, self.job.own)
+        ledger.certificate = certificate = earlier.start(self.engine)
+        set_active(self.spare_learners, True)
+        self.job.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
+        ledger.is_done = certificate.relative_gap <= self.settings.tol
+        ledger.only = self._new_blocks(earlier)
+        self.commit()
+
+    def _new_blocks(self, earlier: Earlier) -> list[int] | None:
+        """Return the blocks with rows that the earlier training had not, where others had them.
+
+        They come first: before they have moved W there is nothing to do for the others.
+        """
+        plan = self.job.plan
+        new = earlier.new_parts(plan)
+        some = 0 < len(new) < len(plan.parts) and self.settings.max_passes > 1
+        some = some and self.job.share.adding.size == 1
+        return self.engine.shuffled(1, new) if some else None
+
+    # ------------------------------------------------------------------------------- a pass
+
+    def run_pass(self) -> Totals:
+        """Work through a pass, or the rest of one, and commit where it is time; its totals."""
+        ledger = self.ledger
+        if ledger.ended is None:
+            ledger.ended = self._pass()
+            self.commit_if_due(self._commit_after)
+        return ledger.ended
+
+    def _pass(self) -> Totals:
+        ledger = self.ledger
+        if self.engine.now is None:
+            ledger.rounds.append(self.rounds())
+            self._set_pace()
+            ledger.passes += 1
+            ledger.mark = asdict(self.seconds)
+        totals, free = self.engine.run_pass(ledger.passes, only=ledger.only)
+        if ledger.only is None:  # of the other blocks it is not known
+            ledger.free_rows = sum(free[learner.number] for learner in self.learners)
+        done = Totals()
+        for learner in self.learners:
+            done.add(totals[learner.number])
+        ledger.totals.add(done)
+        ledger.cut_short = done.starved
+        return done
+
+    def end_pass(
+        self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
+    ) -> None:
+        """Write down what a pass came to, and choose the blocks of the next one.
+
+        Parameters
+        ----------
+        done : Totals
+        certificate : Certificate or None
+            Where it was certified.
+        is_late : bool
+            Whether it was cut short, so that not every row was seen.
+        is_last : bool
+        """
+        ledger, job = self.ledger, self.job
+        is_tested = job.test is not None and (is_last or job.test.is_due(ledger.passes))
+        test = self._test() if is_tested else None
+        is_whole = not is_late and ledger.only is None
+        record = pass_record(self, done, is_whole)
+        record |= {"certificate": certificate.to_dict() if certificate else None, "test": test}
+        self.run.log({"event": "pass", **record})
+        job.progress.row(record)
+        ledger.only = None if is_last else self._part_of_pass(certificate)
+        ledger.ended, ledger.is_done = None, is_last
+
+    def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the blocks of the next pass, where a certificate says that some will do."""
+        ledger, blocks = self.ledger, range(len(self.job.plan.parts))
+        number = ledger.passes + 1
+        if certificate is None or not ledger.is_warm or number % FULL_PASS == 0:
+            return None
+        if self.job.share.adding.size > 1:  # what is left to do is not the same everywhere
+            return None
+        if len(ledger.gaps) < 2 or ledger.gaps[-2] == 0:
+            return None
+        shrink = ledger.gaps[-1] / ledger.gaps[-2]
+        n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
+        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
+
+    def _set_pace(self) -> None:
+        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
+        free = {}
+        if self.ledger.free_rows is not None:
+            each = self.ledger.free_rows // len(self.learners)
+            free = {learner.number: each for learner in self.engine.learners}
+        self.engine.set_pace(self.ledger.rounds[-1], free)
+
+    def rounds(self) -> int:
+        """Rounds of the next pass."""
+        spent, ledger = self.spent(), self.ledger
+        return choose_rounds(
+            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, self._pass_bytes,
+            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, ledger.is_warm,
+            self.job.share.adding.size,
+        )  # fmt: skip
+
+    def spent(self) -> dict[str, float]:
+        """Seconds since the last pass began, by purpose."""
+        return {k: v - self.ledger.mark[k] for k, v in asdict(self.seconds).items()}
+
+    def _test(self) -> dict[str, Any]:
+        """Predict the test text; the clock of the training stands still."""
+        assert self.job.test is not None
+        begin = time.perf_counter()
+        weights = [solver.W for solver in self.solvers]
+        found = self.job.test.judge(
+            self.job.store, self.problems, weights, self.job.progress, self._stop_if_asked
+        )
+        took = time.perf_counter() - begin
+        self.begin += took
+        return {**found, "seconds": took}
+
+    # -------------------------------------------------------------------------- certificates
+
+    def is_certificate_due(self, done: Totals) -> bool:
+        """Whether the pass that ended has perhaps reached the tolerance."""
+        ledger = self.ledger
+        if ledger.only is not None:  # of part of a pass there is no estimate
+            return ledger.passes > 1  # the first one was over new blocks
+        ledger.gaps.append(done.gap)
+        return ledger.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
+
+    def certify(self, is_last: bool) -> Certificate:
+        """Evaluate primal and dual at fixed W and alphas.
+
+        Where there is still something to do, it goes on with weights rebuilt from the alphas; also
+        where numbers are so extreme that the running ones have drifted away. After the last pass
+        weights stay what was certified: the model is these.
+        """
+        set_active(self.spare_learners, False)
+        found = self.engine.certify()
+        certificate = Certificate.total([one for one, _ in found.values()])
+        if certificate.drift > MOST_DRIFT:
+            self.engine.replace_weights(found)
+            found = self.engine.certify()
+            certificate = Certificate.total([one for one, _ in found.values()])
+        set_active(self.spare_learners, True)
+        if certificate.drift > MOST_DRIFT:
+            raise StoreError(
+                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
+                "this is a bug in sbm, please report it"
+            )
+        if certificate.relative_gap > self.settings.tol and not is_last:
+            self.engine.replace_weights(found)
+        self.ledger.certificate = certificate
+        if self.ledger.only is None:
+            self.ledger.watch.learn(certificate.relative_gap)
+        return certificate
+
+    # ------------------------------------------------------------------- commits, and the end
+
+    def commit(self) -> None:
+        """Make this moment, between two steps, the state to come back to."""
+        begin = time.monotonic()
+        with self.seconds.measure("write"):
+            place, ledger = self.engine.place(), self.ledger
+            ledger.seconds = asdict(self.seconds)
+            ledger.bytes_read = self.engine.reader.bytes_read
+            now = replace(ledger, elapsed=self.elapsed())
+            self.run.commit(
+                {**self.job.itself, **now.record(), "engine": place}, self.engine.state()
+            )
+            if self._n_commits > 0:  # before one commits again all have
+                forget_others(run_folder(self.job.path), self.job.comm.size)
+            self._n_commits += 1
+        took = time.monotonic() - begin
+        self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
+
+    def commit_if_due(self, after: float | None = None) -> None:
+        """Commit if the last one is old enough; also if told to stop, and end here.
+
+        Parameters
+        ----------
+        after : float, optional
+            Seconds. Default: as after every pass.
+        """
+        after = self._commit_after if after is None else after
+        every = float(self.settings.checkpoint_every) or math.inf
+        is_due = time.monotonic() - self._committed >= min(after, every)
+        asked, is_due, is_too_large = self._any(
+            self.job.is_stopped(), is_due, self.job.is_too_large()
+        )
+        if asked or is_due or is_too_large:
+            self.commit()
+        if asked:
+            self.job.comm.barrier()  # nobody ends while another one commits
+            raise KeyboardInterrupt
+        if is_too_large:
+            self.job.may_plan_with_less = True  # all processes come here
+            raise MemoryError
+
+    def _after_stretch(self) -> None:
+        """Commit inside a pass, where it is time or the end."""
+        self.commit_if_due(math.inf)  # so `checkpoint_every` alone decides
+
+    def _stop_if_asked(self) -> None:
+        """End here if told so, where nothing has changed since the last commit.
+
+        Of processes that add up each has looked at another number of blocks: they end later.
+        """
+        if self.job.share.adding.size == 1 and self._any(self.job.is_stopped())[0]:
+            raise KeyboardInterrupt
+
+    def is_late(self) -> bool:
+        """Whether the time is up, in any of the processes that add up."""
+        late = time_left(self.settings, self.begin) < 0
+        return late if self.job.share.is_by_class else self._any(late)[0]
+
+    def _any(self, asked: bool, *flags: bool) -> list[bool]:
+        """Return what is set in any of the processes that do the same; the first flag, in any.
+
+        With classes of its own a process also hears here, again and again, that the others live.
+        """
+        if not self.job.share.is_by_class:
+            return any_of(self.job.comm, asked, *flags)
+        return [any_of(self.job.comm, asked, True)[0], *flags]
+
+    def wait_for_all(self) -> None:
+        """With classes of its own a process may be the first; wait until all are ready."""
+        is_one_at_work = self.job.share.is_by_class
+        while is_one_at_work:
+            asked, is_one_at_work = any_of(self.job.comm, self.job.is_stopped(), False)
+            if asked:
+                raise KeyboardInterrupt
+
+    def elapsed(self) -> float:
+        """Seconds of all processes that took part."""
+        return self.ledger.elapsed + time.perf_counter() - self.begin

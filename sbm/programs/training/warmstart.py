@@ -1,0 +1,391 @@
+"""Warm starts: the alphas of an earlier training as the first ones of another.
+
+Any alphas inside their bounds are a legal start, if W is the one that belongs to them. So a run of
+the same loss on the same store, or on what the store was before rows were appended or expired, can
+be gone on with: with another C all alphas are multiplied by C' / C, which leaves those at a bound
+there; new rows start at 0; alphas of rows that are gone are dropped, and W is made anew without.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
+from sbm.engine.engine import Engine, ray
+from sbm.engine.learners import Learner, Visit
+from sbm.engine.memory import MemoryPlan, Piece
+from sbm.errors import SettingsError, StoreError
+from sbm.programs.training.setup import run_folder
+from sbm.settings import Settings
+from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.problem import AnyProblem
+from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.run import RECORD, Run, runs_here
+
+__all__ = ["Earlier", "find_run", "last_run", "shape_record"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def shape_record(
+    store: BlockStore, plan: MemoryPlan, problems: Sequence[AnyProblem]
+) -> dict[str, Any]:
+    """Return what a run must say of itself so that another training can start from it."""
+    blocks = store.manifest["blocks"]
+    return {
+        "blocks": [_sizes(entry) for entry in blocks],
+        "files": [entry["file"] for entry in blocks],
+        "parts": [[list(astuple(piece)) for piece in part.pieces] for part in plan.parts],
+        "outputs": [problem.n_outputs for problem in problems],
+        "listed": problems[0].listed,
+    }
+
+
+def _sizes(entry: dict[str, Any]) -> list[int]:
+    """Return what tells a block of other rows from this one."""
+    return [entry[name] for name in ("rows", "nnz", "bytes", "crc32")]
+
+
+def last_run(model: Path) -> list[Path]:
+    """Return the folders of the run of the last training of a model; none without a commit."""
+    return _with_commit(run_folder(model))
+
+
+def find_run(path: str | Path) -> list[Path]:
+    """Return the folders of the run that is meant: one that is named, or the one beside a model.
+
+    There are several where several processes trained together.
+
+    Raises
+    ------
+    StoreError
+        There is none with a commit.
+    """
+    path = Path(path)
+    beside = run_folder(path)
+    found = _with_commit(path, beside)
+    if found:
+        return found
+    if (path / MANIFEST).is_file():
+        raise StoreError(
+            f"{path} is a store, but a warm start takes a model or a run; name the store in front "
+            "of --warm-start"
+        )
+    what, where = "does not exist", beside.name
+    if path.is_dir():
+        what, where = "is no run", "MODEL.run"
+    elif path.exists():
+        what = "has no run beside it"
+    raise StoreError(
+        f"{path} {what}: a warm start takes the alphas of an earlier training, which are in "
+        f"{where}; leave out --warm-start to start from nothing"
+    )
+
+
+def _with_commit(*folders: Path) -> list[Path]:
+    """Return what the first of the folders that holds a run with a commit is made of."""
+    return next((found for found in map(_newest, folders) if found), [])
+
+
+def _newest(folder: Path) -> list[Path]:
+    """Return the folders of the run that was committed last, of any number of processes."""
+    every = runs_here(folder).values()
+    return max(every, key=lambda mine: (mine[0] / RECORD).stat().st_mtime_ns, default=[])
+
+
+@dataclass(frozen=True)
+class _EarlierRecord:
+    """What the record of an earlier training says of it; `C` is None where the loss has none."""
+
+    settings: dict[str, Any]
+    C: float | None
+    blocks: list[list[int]]
+    files: list[str]
+    parts: list[list[Piece]]
+    outputs: list[int]
+    listed: bool
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], folder: Path) -> _EarlierRecord:
+        """Read a record.
+
+        Raises
+        ------
+        StoreError
+            It is of no training that another one can start from.
+        """
+        if record.get("kind") == "stream":
+            raise StoreError(
+                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
+                "--warm-start, or give the model another name with -o"
+            )
+        try:
+            shape, was = record["shape"], record["settings"]
+            found = cls(
+                was, float(was["C"]) if was["loss"] != "one_class" else None,
+                list(shape["blocks"]), list(shape["files"]),
+                [[Piece(*piece) for piece in part] for part in shape["parts"]],
+                list(shape["outputs"]), bool(shape["listed"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{folder} has no alphas to start from ({error}); leave out --warm-start"
+            ) from error
+        if "classes" in record:
+            raise StoreError(
+                f"{folder} has some of the classes of one-vs-rest, which were divided over "
+                f"{record['classes'][1]} processes; start as many to go on, or start over with "
+                "--fresh, without --warm-start"
+            )
+        return found
+
+
+@dataclass
+class _Process:
+    """What one process of the earlier training left: a run, and a state as of a commit of all."""
+
+    run: Run
+    state: dict[str, npt.NDArray[Any]]
+    parts: set[int] | None
+
+    @classmethod
+    def reopen(
+        cls, folder: Path, record: dict[str, Any], rows: Sequence[int], lists_of: int | None
+    ) -> _Process:
+        """Read the state; `rows` are those of each part, for each learner."""
+        run, state = Run.reopen(folder, rows, lists_of, record)
+        own = record.get("own")
+        return cls(run, state, None if own is None else set(own))
+
+    def has(self, part: int) -> bool:
+        """Whether the process had the alphas of a part."""
+        return self.parts is None or part in self.parts
+
+    def of(self, name: str, k: int) -> npt.NDArray[Any]:
+        """Return an array of the k-th learner."""
+        return self.state[name if k == 0 else f"{name}-{k}"]
+
+    @property
+    def lists(self) -> bool:
+        """Whether rows have lists of variables."""
+        return "alpha_offsets" in self.state
+
+    def cached(self, k: int, part: int) -> tuple[npt.NDArray[np.int32], Alphas]:
+        """Rows of a part that were in the cache, and their alphas."""
+        mine = np.flatnonzero(self.of("home", k) == part)
+        alpha: Alphas = Dense(self.of("alpha", k))
+        if self.lists:
+            alpha = Lists(
+                self.of("alpha_offsets", k), self.of("alpha_outputs", k), self.of("alpha", k)
+            )
+        return self.of("row", k)[mine], alpha.take(mine)
+
+
+def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the records of the last commit that all processes have, one a folder.
+
+    Raises
+    ------
+    StoreError
+        They have none in common, or one is damaged.
+    """
+    records = [Run.read(folder) for folder in folders]
+    if len(records) == 1:
+        return records
+    every = [
+        {one["commit"]: one for one in (record, record.get("before")) if one and "commit" in one}
+        for record in records
+    ]
+    common = set.intersection(*map(set, every))
+    if not common:
+        raise StoreError(
+            f"the runs in {folders[0].parent} have no commit in common; start over with --fresh"
+        )
+    return [commits[max(common)] for commits in every]
+
+
+class Earlier:
+    """The run of an earlier training.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of the processes that took part; where one is not here its alphas are 0.
+    store : BlockStore
+    settings : Settings
+        Of the training to come.
+    problems : sequence of Problem, MultiProblem or OneClass
+
+    Attributes
+    ----------
+    is_rescaled : bool
+        Whether it had another C.
+
+    Raises
+    ------
+    SettingsError
+        It solved another problem.
+    StoreError
+        It is damaged, or belongs to other data.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        store: BlockStore,
+        settings: Settings,
+        problems: Sequence[AnyProblem],
+    ) -> None:
+        self.folder, self._store = folders[0], store
+        records = _last_common(folders)
+        before = _EarlierRecord.of(records[0], self.folder)
+        self._refuse_others(before, settings, problems)
+        self._was = self._find_blocks(before.blocks, before.files)
+        self._parts = before.parts
+        self._outputs = before.outputs
+        rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
+        lists_of = max(self._outputs) if before.listed else None
+        self._processes = [
+            _Process.reopen(folder, record, rows, lists_of)
+            for folder, record in zip(folders, records, strict=True)
+        ]
+        factor = 1.0 if before.C is None else settings.C / before.C
+        self.is_rescaled = factor != 1.0
+        self._factors = [
+            factor * ray(float(self._first.of("dual_sum", k)[0]), self._first.of("W", k), factor)
+            for k in range(len(self._outputs))
+        ]
+
+    def _refuse_others(
+        self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
+    ) -> None:
+        """Notice another problem."""
+        for name in ("loss", "task", "bias"):
+            was, now = before.settings.get(name), getattr(settings, name)
+            if was != now:
+                raise SettingsError(
+                    f"{self.folder} was trained with {name} {was}, now it is {now}; "
+                    "a warm start keeps it, leave out --warm-start to change it"
+                )
+        outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
+        as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
+        if before.listed != problems[0].listed or not as_before:
+            raise SettingsError(
+                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, now "
+                f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
+            )
+
+    def _find_blocks(self, sizes: list[list[int]], files: list[str]) -> dict[int, int]:
+        """Return the number that each block of the store had, if the earlier training had it."""
+        now = self._store.manifest["blocks"]
+        ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
+        if [ever.get(file) for file in files] != sizes:
+            raise StoreError(
+                f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
+                "that were appended or expired since may differ; leave out --warm-start"
+            )
+        was = {file: number for number, file in enumerate(files)}
+        return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
+
+    def new_parts(self, plan: MemoryPlan) -> list[int]:
+        """Return the parts of a plan that hold rows the earlier training had not."""
+        return [
+            number
+            for number, part in enumerate(plan.parts)
+            if any(piece.block not in self._was for piece in part.pieces)
+        ]
+
+    @property
+    def _first(self) -> _Process:
+        return self._processes[0]
+
+    def hand_over(self, run: Run, plan: MemoryPlan, own: Sequence[int]) -> None:
+        """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
+
+        They are those of the parts that are its own.
+
+        Those of blocks that were expired are left behind.
+        """
+        for k in range(len(self._outputs)):
+            whole, block = no_alphas(0, self._first.lists), -1
+            for number in own:
+                part = plan.parts[number]
+                if all(piece.block not in self._was for piece in part.pieces):
+                    continue  # nothing is known of them: all are 0
+                found = []
+                for piece in part.pieces:
+                    if piece.block != block:
+                        whole, block = self._of_block(k, piece.block), piece.block
+                    found.append(whole.take(self._places(piece)))
+                run.store(k * len(plan.parts) + number, join(found).times(self._factors[k]))
+
+    def _of_block(self, k: int, block: int) -> Alphas:
+        """Alphas of the rows of a block of the store, of the k-th problem."""
+        whole = no_alphas(sum(c.rows for c in self._store.chunks[block]), self._first.lists)
+        for number, part in enumerate(self._parts):
+            begins = itertools.accumulate((piece.rows for piece in part), initial=0)
+            for piece, begin in zip(part, begins, strict=False):
+                process = next((one for one in self._processes if one.has(number)), None)
+                if piece.block == self._was.get(block) and process is not None:
+                    alpha = self._of_part(process, k, number).part(begin, piece.rows)
+                    whole.put(self._places(replace(piece, block=block)), alpha)
+        return whole
+
+    def _of_part(self, process: _Process, k: int, part: int) -> Alphas:
+        """Alphas of a part of the earlier training, those of its cached rows included."""
+        alpha = process.run.load(k * len(self._parts) + part)
+        alpha.put(*process.cached(k, part))
+        return alpha
+
+    def _places(self, piece: Piece) -> npt.NDArray[np.int64]:
+        """Return the numbers, in their block, of the rows of a piece."""
+        chunks = self._store.chunks[piece.block]
+        begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
+        rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
+        return np.concatenate(rows[piece.first :: piece.step])
+
+    def start(self, engine: Engine) -> Certificate:
+        """Give the learners W and alphas to start with; return the certificate of that start.
+
+        The earlier W is the one of the alphas, but where some of these are gone or had to move into
+        new bounds. There the first look makes the W that belongs to those that are left, exactly,
+        and a second one certifies it.
+        """
+        for learner in engine.learners[: len(self._outputs)]:
+            self._give_weights(learner)
+
+        def change(visit: Visit, learner: Learner) -> None:
+            alpha = visit.alpha[learner.number]
+            learner.solver.problem.make_feasible(visit.rows, alpha)
+            learner.solver.working.alpha.admit(visit.block, alpha)
+            engine.keep(visit.block, learner, alpha)
+
+        found = engine.certify(change=change)
+        engine.replace_weights(found)
+        certificate = Certificate.total([one for one, _ in found.values()])
+        if certificate.drift > MOST_DRIFT:
+            found = engine.certify()
+            engine.replace_weights(found)
+            certificate = Certificate.total([one for one, _ in found.values()])
+        self._processes = []  # their memory
+        return certificate
+
+    def _give_weights(self, learner: Learner) -> None:
+        """Let W be the earlier one; features and classes that are new have no weight yet."""
+        was, now = self._first.of("W", learner.number), learner.solver.W
+        with_bias = int(learner.solver.problem.bias > 0)
+        n, columns = len(was) - with_bias, was.shape[1]
+        now[:n, :columns] = was[:n]
+        if with_bias:
+            now[-1, :columns] = was[-1]
+        now *= self._factors[learner.number]
+        learner.solver.problem.restore(
+            {name: self._first.of(name, learner.number) for name in learner.solver.problem.state()}
+        )

@@ -1,0 +1,276 @@
+"""Tune: cross-validation of many values of C while the data streams by once for all of them.
+
+Every value of C and every fold is a model of its own, and all of them learn from each block that is
+loaded. A fold is a hash of a row's content, so a row that is held out from a model never reaches
+it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones follow one
+by one, from the alphas of the largest so far, and only when that one is as good as the best. A
+model whose gap is small enough rests, a C that others have left behind is given up. At the end all
+that are left are certified and judged at fixed weights, and the best C is trained on all rows.
+
+The end of every pass is committed to ``MODEL.tune.run/``, and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbm.engine.engine import Engine, Pauses
+from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.learners import Folds, HeldOut
+from sbm.engine.machine import peak_bytes, return_freed_memory
+from sbm.engine.memory import MemoryPlan
+from sbm.engine.problems import make_problems
+from sbm.engine.progress import Progress
+from sbm.errors import DataError, SettingsError
+from sbm.models.metrics import BinaryMetrics
+from sbm.models.model import Model
+from sbm.programs.train import train
+from sbm.programs.training.ledger import identity, is_finished, refuse_unfinished, same_run
+from sbm.programs.training.setup import (
+    class_counts,
+    find_store,
+    open_run,
+    place_of,
+    plan_of,
+    read_weights,
+    run_folder,
+    shape_of,
+    time_left,
+)  # fmt: skip
+from sbm.programs.training.warmstart import shape_record
+from sbm.programs.tuning.candidates import Grid, choose_metric
+from sbm.programs.tuning.picture import check_metric_picture, draw_metric
+from sbm.programs.tuning.state import Tuning
+from sbm.settings import Settings, parse_grid
+from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.run import Run
+
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import RowWeights
+
+__all__ = ["tune"]
+
+
+def tune(
+    store: str | Path | None = None,
+    model: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    *,
+    Cs: Sequence[float] | float | str,
+    folds: int = 5,
+    metric: str | None = None,
+    picture: str | Path | None = None,
+    resume: bool | None = None,
+    progress: Progress | None = None,
+) -> tuple[Model, dict[str, Any]]:
+    """Find the best C by cross-validation, and train on all rows with it.
+
+    Parameters
+    ----------
+    store : str or Path, optional
+        Default: the only ``*.sbm`` in the current folder.
+    model : str or Path, optional
+        Where the model goes; as for `sbm.train`.
+    settings : sbm.Settings or dict, optional
+        Of all trainings; `C` does not matter. Folds are trained to ten times `tol`.
+    Cs : sequence of float, float or str
+        Values to try; in words as for the command line, ``"0.01:100:x10"``.
+    folds : int
+        Number of folds, from 2 to 255.
+    metric : str, optional
+        A key of `METRICS` in `sbm.programs.tuning.candidates`. Default: ``accuracy``, of targets
+        ``mse``.
+    picture : str or Path, optional
+        File for a picture (.png, needs matplotlib) of the metric over C.
+    resume : bool, optional
+        False: begin anew. Default: go on with what the same call began.
+    progress : Progress, optional
+
+    Returns
+    -------
+    model : Model
+        Of the best C, trained on all rows.
+    report : dict
+        ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
+        ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
+        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
+        ``passes``,
+        ``bytes_read``,
+        ``seconds`` (tune, train, total), ``peak_rss_bytes``, ``train`` (the report of the
+        training).
+
+    Raises
+    ------
+    SettingsError
+        Values, folds or a metric that do not go together.
+    StoreError, DataError, MemoryPlanError
+        As of `sbm.train`.
+    """
+    begin = time.perf_counter()
+    return_freed_memory()
+    settings, progress = Settings.of(settings), progress or Progress()
+    values = _check(Cs, folds, settings)
+    if picture is not None:
+        check_metric_picture(picture)
+    blocks = BlockStore(find_store(store))
+    require_whole(blocks)
+    path = place_of(model, blocks)
+    few_passes = replace(settings, screen=False)  # so it would not pay
+    validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
+    report = validation.run(resume)
+    if picture is not None:
+        draw_metric(report, picture)
+    limit = settings.time_limit  # of all; the last training gets a moment at least
+    limit = None if limit is None else max(0.001, time_left(settings, begin))
+    best = replace(settings, C=report["best"], time_limit=limit)
+    result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
+    shutil.rmtree(validation.folder, ignore_errors=True)
+    report["seconds"] |= {
+        "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
+    }  # fmt: skip
+    report["peak_rss_bytes"] = peak_bytes()
+    return result, report
+
+
+def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) -> list[float]:
+    """Return the values of C in ascending order."""
+    if isinstance(Cs, str):
+        Cs = parse_grid(Cs)
+    values = sorted({*([Cs] if isinstance(Cs, int | float) else Cs)})
+    if not values:
+        raise SettingsError("there is no C to try; give some as 0.01:100:x10 or 0.1,1,10")
+    values = [replace(settings, C=C).C for C in values]
+    if not isinstance(folds, int) or not 2 <= folds <= 255:
+        raise SettingsError(f"folds is {folds}; it must be from 2 to 255")
+    for name in ("warm_start", "calibrate"):
+        if getattr(settings, name):
+            raise SettingsError(f"{name} belongs to sbm train; tune first, then train with it")
+    for what, is_given in (
+        ("class_blocks", settings.class_blocks is not None),
+        ("loss one_class, which has no C", settings.loss == "one_class"),
+    ):
+        if is_given:
+            raise SettingsError(f"sbm tune does not take {what}; leave it out")
+    if settings.weights == "-":
+        raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
+    return values
+
+
+@dataclass(frozen=True)
+class _CrossValidation:
+    """A cross-validation as it is asked for and planned."""
+
+    store: BlockStore
+    path: Path
+    settings: Settings
+    grid: Grid
+    weights: RowWeights | None
+    plan: MemoryPlan
+    progress: Progress
+    begin: float
+
+    @property
+    def folder(self) -> Path:
+        """Where its run is, until the model is there."""
+        return run_folder(self.path.with_name(self.path.name + ".tune"))
+
+    @property
+    def itself(self) -> dict[str, Any]:
+        """What tells it from others, in every commit."""
+        grid = self.grid
+        return identity(self.settings, self.store, self.weights) | {
+            "kind": "tune", "Cs": grid.Cs, "folds": grid.n_folds, "metric": grid.metric.name,
+            "shape": shape_record(self.store, self.plan, grid.every),
+        }  # fmt: skip
+
+    def run(self, resume: bool | None) -> dict[str, Any]:
+        """Train and judge all models, or go on with it, or return what it came to before."""
+        record = same_run(self.folder, self.itself) if resume is not False else None
+        is_done = record is not None and is_finished(record)
+        if resume is not False and not is_done:
+            refuse_unfinished(run_folder(self.path))
+        if record is not None and is_done:
+            found: dict[str, Any] = record["report"]
+            return found
+        with (
+            self.store.in_use(),
+            open_run(self.folder, self.grid.every, self.plan, record) as run,
+        ):
+            try:
+                report = self._run_passes(run, record)
+            except DataError:  # nobody could go on from there
+                shutil.rmtree(run.folder, ignore_errors=True)
+                raise
+            report["seconds"] = {"tune": time.perf_counter() - self.begin}
+            run.note(report=report)
+        return report
+
+    def _is_late(self) -> bool:
+        return time_left(self.settings, self.begin) < 0
+
+    def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Pass after pass over the models that are still in it; then judge what is left."""
+        settings, grid = self.settings, self.grid
+        engine = Engine(
+            self.store, settings, grid.every, self.plan, run, self.progress,
+            held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
+            weights=self.weights, pauses=Pauses(self._is_late),
+        )  # fmt: skip
+        tuning = Tuning(engine, grid, run, self.itself)
+        with engine.at_work():
+            if record is not None:
+                tuning.go_on(record)
+            while tuning.active and tuning.passes < settings.max_passes:
+                n_active = len(tuning.active)
+                tuning.run_pass()
+                if tuning.passes > 1:
+                    tuning.give_up()
+                if tuning.passes > 1 or not tuning.active:
+                    tuning.go_up()
+                tuning.tell(n_active)
+                if self._is_late():
+                    break
+                tuning.commit()
+            tuning.judge()
+        return tuning.report()
+
+
+def _make_validation(
+    store: BlockStore,
+    path: Path,
+    settings: Settings,
+    Cs: list[float],
+    folds: int,
+    metric: str | None,
+    progress: Progress,
+    begin: float,
+) -> _CrossValidation:
+    """Make the models of a tuning, plan their memory, and see to it that kernels are on disk."""
+    weights = read_weights(settings, store, [], path.parent)
+    counts = class_counts(settings, store, weights)
+    problems = [
+        make_problems(replace(settings, C=C), store, counts) for C in Cs for _ in range(folds)
+    ]
+    grid = Grid(Cs, folds, choose_metric(metric, problems[0], store), problems)
+    plan = _plan(settings, store, grid, progress)
+    n = len(grid.every)
+    progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
+    prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
+
+
+def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress) -> MemoryPlan:
+    """Plan the memory of all models together."""
+    n = len(grid.problems)
+    shape = shape_of(settings, store, grid.every, models=n)
+    exams = 0
+    if grid.metric.name == "auc":  # of every model all decision values
+        exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)
+    advice = "fewer values of C or fewer folds"
+    shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)
+    return plan_of(settings, store, shape, progress=progress)

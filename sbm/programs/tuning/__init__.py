@@ -1,0 +1,1 @@
+"""Comparing models of many values of C."""

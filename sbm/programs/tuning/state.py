@@ -1,0 +1,280 @@
+"""A tuning at work: its models, what is given up, what comes next, what is committed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sbm.engine.engine import Engine
+from sbm.engine.learners import Group
+from sbm.engine.pace import choose_rounds
+from sbm.engine.problems import label_places, model_labels
+from sbm.errors import DataError, StoreError
+from sbm.programs.tuning.candidates import Candidate, Exam, Grid, known_figures, lag, mean_figure
+from sbm.settings import format_number
+from sbm.solver.gap import Certificate
+from sbm.solver.step import Totals
+from sbm.store.run import Run
+
+__all__ = ["Tuning"]
+
+# Folds are trained to this many times the tolerance: what C is best shows long before that.
+LOOSER = 10.0
+# Metrics of models whose estimated relative gap is larger than this say little.
+TRUST = 0.1
+# A C is given up if its metric is worse than the best one by so many standard errors, and by so
+# many times what it changed by in the last pass.
+ERRORS, CHANGES = 2.0, 4.0
+
+
+class Tuning:
+    """Models of every C and fold at work, and what is decided about them.
+
+    Parameters
+    ----------
+    engine : Engine
+        With a learner for each problem of the grid.
+    grid : Grid
+    run : Run
+        What commits go to.
+    itself : dict
+        What tells this tuning from others, in every commit.
+    """
+
+    def __init__(self, engine: Engine, grid: Grid, run: Run, itself: dict[str, Any]) -> None:
+        self.engine, self.grid, self._run, self._itself = engine, grid, run, itself
+        self.settings, self.progress = engine.settings, engine.progress
+        first, store = grid.problems[0][0], engine.store
+        labels, places = model_labels(first, store), label_places(first, store)
+        learners = iter(engine.learners)
+        self.candidates = []
+        for k, mine in enumerate(grid.problems):
+            exam = Exam(grid.metric, labels, places)
+            group = Group(list(itertools.islice(learners, len(mine))), exam)
+            self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, exam))
+        self.passes = 0
+        self.rounds: list[int] = []
+        self.given_up: set[float] = set()
+        self.waiting = grid.Cs[max(2, math.ceil(len(grid.Cs) / 2)) :]
+        self._free: dict[int, int] = {}
+        for candidate in self.candidates:
+            candidate.set_active(candidate.C not in self.waiting)
+
+    def commit(self) -> None:
+        """Make the end of this pass what there is to go on from."""
+        place = self.engine.place()
+        tuning = {
+            "passes": self.passes,
+            "rounds": self.rounds,
+            "given_up": sorted(self.given_up),
+            "waiting": self.waiting,
+            "free": {str(k): n for k, n in self._free.items()},
+            "bytes_read": self.engine.reader.bytes_read,
+            "candidates": [candidate.record() for candidate in self.candidates],
+        }
+        state = self.engine.state()
+        self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
+
+    def go_on(self, record: Mapping[str, Any]) -> None:
+        """Take over what the last commit says."""
+        try:
+            tuning = record["tuning"]
+            self.passes, self.rounds = tuning["passes"], tuning["rounds"]
+            self.given_up, self.waiting = set(tuning["given_up"]), tuning["waiting"]
+            self._free = {int(k): n for k, n in tuning["free"].items()}
+            for candidate, one in zip(self.candidates, tuning["candidates"], strict=True):
+                candidate.restore(one)
+            self.engine.reader.bytes_read = tuning["bytes_read"]
+            self.engine.restore(record["engine"], self._run)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StoreError(
+                f"{self._run.folder} cannot be gone on with ({error}); start over with --fresh"
+            ) from error
+        self.progress.stage(
+            f"going on with {self._run.folder}, after {_passes(self.passes)}; --fresh starts over"
+        )
+
+    @property
+    def active(self) -> list[Candidate]:
+        """Models that take part in the next pass."""
+        return [c for c in self.candidates if c.is_active]
+
+    def run_pass(self) -> None:
+        """One pass of all candidates that are in it; those that are far enough rest."""
+        self.passes += 1
+        self.rounds.append(self._next_rounds())
+        self.engine.set_pace(self.rounds[-1], self._free)
+        active = self.active
+        for candidate in active:
+            # Weights of the first half of the first pass would say little.
+            fresh = candidate.passes == 0 and self.passes == 1
+            n_rows = self.engine.store.n_rows
+            candidate.exam.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
+        totals, self._free = self.engine.run_pass(
+            self.passes, [c.group for c in active], "tune, pass"
+        )
+        for candidate in active:
+            candidate.passes += 1
+            candidate.metrics.append(self._figure(candidate))
+            self._look_at(candidate, [totals[x.number] for x in candidate.learners])
+
+    def _next_rounds(self) -> int:
+        """One round a step is enough for the tolerance of folds, and best where it is loose."""
+        if self.settings.rounds == "auto":
+            return 1
+        return choose_rounds(self.settings.rounds, len(self.engine.plan.parts), self.rounds)
+
+    def go_up(self) -> None:
+        """Go up to the next value of C if the largest so far is as good as the best.
+
+        That is judged whatever its gap: one that is behind but far from its optimum trains on, and
+        is judged again.
+        """
+        started = [C for C in self.grid.Cs if C not in self.waiting]
+        top, best = started[-1], self._best()
+        latest = self._latest()
+        if not self.waiting or (best is not None and top not in latest):
+            return
+        if best is not None and best != top:
+            behind, error = lag(latest[best], latest[top])
+            if behind > error:
+                return
+        C = self.waiting.pop(0)
+        for source, target in zip(self._of(top), self._of(C), strict=True):
+            for a, b in zip(source.learners, target.learners, strict=True):
+                self.engine.fork(a, b, C / top)
+            target.set_active(True)
+
+    def _is_trusted(self, C: float) -> bool:
+        """Whether models are near enough to their optimum for their metric to say something."""
+        return all(c.gap <= TRUST for c in self._of(C))
+
+    def _latest(self) -> dict[float, list[float]]:
+        """Return the metric of each fold, by C, of those that are judged."""
+        left = [C for C in self.grid.Cs if C not in self.given_up]
+        groups = {C: self._of(C) for C in left}
+        return {C: [c.metrics[-1] for c in g] for C, g in groups.items() if g[0].metrics}
+
+    def _best(self) -> float | None:
+        """Return the C with the best mean so far; None as long as the metric has no meaning."""
+        means = {C: mean_figure(figures) for C, figures in self._latest().items()}
+        best = max(means, key=lambda C: means[C])
+        return best if math.isfinite(means[best]) else None
+
+    def _look_at(self, candidate: Candidate, totals: Sequence[Totals]) -> None:
+        """Let a candidate rest when it is far enough."""
+        gap = sum(one.gap for one in totals)
+        dual = math.fsum(learner.solver.dual for learner in candidate.learners)
+        candidate.gap = gap / max(abs(dual), 1e-300)
+        if candidate.gap <= LOOSER * self.settings.tol:
+            candidate.set_active(False)
+
+    def _figure(self, candidate: Candidate) -> float:
+        return self.grid.metric.sign * candidate.exam.figure
+
+    def _of(self, C: float) -> list[Candidate]:
+        return [c for c in self.candidates if c.C == C]
+
+    def give_up(self) -> None:
+        """Drop values of C that are clearly worse than the best one, and not about to catch up.
+
+        With one that is larger than the best go all that are larger still.
+        """
+        latest, best = self._latest(), self._best()
+        for C, mine in latest.items():
+            if best is None or best == C or not self._is_trusted(C):
+                continue
+            group = self._of(C)
+            late = [c.metrics[-2:] for c in group if len(c.metrics) > 1]
+            changes = known_figures([now - before for before, now in late])
+            if not changes:
+                continue
+            behind, error = lag(latest[best], mine)
+            if behind > ERRORS * error + CHANGES * abs(statistics.fmean(changes)):
+                self._drop(other for other in latest if other == C or other > C > best)
+
+    def _drop(self, Cs: Iterable[float]) -> None:
+        """Give up values of C whose models are still in training."""
+        for C in Cs:
+            if any(c.is_active for c in self._of(C)):
+                self.given_up.add(C)
+                for candidate in self._of(C):
+                    candidate.set_active(False)
+
+    def judge(self) -> None:
+        """Certify and judge, at fixed weights, everything that was not given up."""
+        left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
+        for candidate in left:
+            candidate.exam.clear()
+            candidate.set_active(True)
+        found = self.engine.certify([c.group for c in left])
+        for candidate in left:
+            parts = [found[x.number][0] for x in candidate.learners]
+            candidate.certificate = Certificate.total(parts)
+            candidate.metrics.append(self._figure(candidate))
+
+    def tell(self, n_active: int) -> None:
+        """Say what a pass was of, and what the next one is."""
+        given_up = ", ".join(map(format_number, sorted(self.given_up)))
+        self.progress.stage(
+            f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
+            + (f"; C = {given_up} given up" if given_up else "")
+        )
+
+    def report(self) -> dict[str, Any]:
+        """Return the table of values of C, and the best one.
+
+        Raises
+        ------
+        DataError
+            The metric has no meaning on any fold.
+        """
+        grid = self.grid
+        table = [self._row(C) for C in grid.Cs]
+        left = [row for row in table if row["status"] in ("converged", "not converged")]
+        judged = [row for row in left if row["mean"] is not None]
+        if not judged:
+            raise DataError(
+                f"{grid.metric.name} has no meaning on any of the {grid.n_folds} folds of "
+                f"{self.engine.store.folder}: they hold too few rows, or rows of one label alone; "
+                "use fewer folds or another metric"
+            )
+        sign = self.grid.metric.sign
+        best = max(judged, key=lambda row: sign * row["mean"])
+        return {
+            "metric": self.grid.metric.name,
+            "folds": self.grid.n_folds,
+            "best": best["C"],
+            "settings": table,
+            "passes": self.passes,
+            "bytes_read": self.engine.reader.bytes_read,
+        }
+
+    def _row(self, C: float) -> dict[str, Any]:
+        group = self._of(C)
+        if not group[0].metrics:
+            row = dict.fromkeys(("mean", "std", "folds", "relative_gap"))
+            return {"C": C, **row, "passes": 0, "seconds": 0.0, "status": "not tried"}
+        figures = [self.grid.metric.sign * c.metrics[-1] for c in group]
+        known = known_figures(figures)
+        gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
+        status = "given up" if C in self.given_up else "not converged"
+        if gaps and max(gaps) <= LOOSER * self.settings.tol:
+            status = "converged"
+        return {
+            "C": C,
+            "mean": statistics.fmean(known) if known else None,
+            "std": statistics.stdev(known) if len(known) > 1 else None,
+            "folds": [None if math.isnan(x) else x for x in figures],
+            "passes": max(c.passes for c in group),
+            "seconds": sum(c.seconds for c in group),
+            "relative_gap": max(gaps) if gaps else None,
+            "status": status,
+        }
+
+
+def _passes(n: int) -> str:
+    return f"{n} pass" + ("es" if n != 1 else "")

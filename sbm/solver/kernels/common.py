@@ -1,0 +1,299 @@
+"""What the kernels share: a row times weights, signs and costs, a step in a box, a gap.
+
+Rows are given as ::
+
+    starts, lengths    (n,) int64, int32: row i has nonzeros starts[i] to starts[i] + lengths[i]
+    indices, values    int32, float32 or float64; `values` None when all are 1
+
+Positions that come from memory are made unsigned before they are used: numba asks of every signed
+one whether it counts from the end, which is a third of what a visit does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    "GOLDEN", "add", "add_sums", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
+    "is_last", "log1p", "log_ratio", "mix", "new_order", "permute", "prefetch",
+    "prefetch_ahead", "prefetch_row", "rounding", "rows_left", "sign_and_cost", "step_in_box",
+]  # fmt: skip
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # what splitmix64 counts by
+
+
+@njit(nogil=True, error_model="numpy")
+def mix(x):
+    """Finisher of the splitmix64 generator: every bit of x changes half of the result's."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(nogil=True, error_model="numpy")
+def permute(order, n, x):
+    """Write a random permutation to order[:n]; x, not 0, seeds xorshift64; return its next x."""
+    for k in range(n):
+        order[k] = k
+    for i in range(n - 1, 0, -1):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+        j = np.int64((x >> np.uint64(33)) % np.uint64(i + 1))
+        order[i], order[j] = order[j], order[i]
+    return x
+
+
+@njit(nogil=True, error_model="numpy")
+def new_order(order, m, chunk, state):
+    """Put the chunks of m rows in a fresh random order; return how many there are."""
+    chunks = (m + chunk - 1) // chunk
+    state[0] = permute(order, chunks, state[0])
+    return chunks
+
+
+@njit(nogil=True, error_model="numpy")
+def _close_ranks(active, m):
+    """Move the rows of active[:m] that are still active to its front; return their number."""
+    kept = 0
+    for t in range(m):
+        if active[t] >= 0:
+            active[kept] = active[t]
+            kept += 1
+    return kept
+
+
+@njit(nogil=True, error_model="numpy")
+def rows_left(active, m, r, dropped):
+    """Bring the rows of the round behind round r to the front of `active`; return their number."""
+    if r == 0:
+        for t in range(m):
+            active[t] = t
+    elif dropped > 0:
+        m = _close_ranks(active, m)
+    return m
+
+
+@njit(nogil=True, error_model="numpy")
+def is_last(r, rounds, worst, inner_tol):
+    """Whether round r, with this largest violation, is the last one."""
+    return r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol)
+
+
+_FUSED = {"contract"}  # a product and a sum in one instruction
+
+_PER_LOG2 = 1.0 / math.log(2.0)
+_LOG2 = math.log(2.0)
+# log 2 in two parts; products of the first with exponents are exact.
+_LOG2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+_LOG2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_ROUND = 1.5 * 2.0**52  # added and taken away again it rounds to whole numbers
+
+_MANTISSA = np.int64(2**52 - 1)
+_ONE = np.int64(1023 << 52)  # the bits of 1.0
+_52 = np.int64(52)
+
+_LOWEST = -708.0  # exp of less is not normal
+_HIGHEST = 708.0
+
+# (exp(r) - 1 - r) / r² for |r| ≤ ½ log 2
+_EXP = (
+    0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062,
+    0.0013888888917213717, 0.00019841269863053618, 2.4801521295954376e-05, 2.7557268459997064e-06,
+    2.7620088445409746e-07, 2.510038549551032e-08,
+)  # fmt: skip
+# (log((1 + s) / (1 - s)) - 2 s) / s³ as a polynomial in s², for |s| ≤ 1/3
+_LOG = (
+    0.6666666666666666, 0.40000000000014585, 0.2857142856710876, 0.22222222717427864,
+    0.18181789436132859, 0.15385570064958623, 0.13314144209654935, 0.12001072809590713,
+    0.08800738486144674, 0.16164045611943534,
+)  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
+def _polynomial(c, x):
+    """Σ c_k x^k of ten coefficients, in a tree: the shorter wait matters more than the work."""
+    x2 = x * x
+    x4 = x2 * x2
+    low = (c[0] + c[1] * x) + (c[2] + c[3] * x) * x2
+    high = (c[4] + c[5] * x) + (c[6] + c[7] * x) * x2
+    return low + (high + (c[8] + c[9] * x) * x4) * x4
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
+def exp(x):
+    """e^x to 2e-16 of it; x is brought into -708 to 708."""
+    x = min(max(x, _LOWEST), _HIGHEST)
+    shifted = x * _PER_LOG2 + _ROUND
+    k = shifted - _ROUND
+    r = (x - k * _LOG2_HIGH) - k * _LOG2_LOW
+    power = (np.float64(shifted).view(np.int64) << _52) + _ONE  # its low bits are those of k
+    return (1.0 + (r + r * r * _polynomial(_EXP, r))) * np.int64(power).view(np.float64)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
+def _log_around_1(s):
+    """Return log((1 + s) / (1 - s)) for |s| ≤ 1/3, to 2e-16 of it."""
+    q = s * s
+    return s * (2.0 + q * _polynomial(_LOG, q))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
+def log1p(x):
+    """Return log(1 + x) for 0 ≤ x ≤ 1, to 5e-16 of it."""
+    return _log_around_1(x / (2.0 + x))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
+def log_ratio(a, b):
+    """Return log(a / b), to 4e-16 of it or of 1; a and b are positive and normal."""
+    a_bits = np.float64(a).view(np.int64)
+    b_bits = np.float64(b).view(np.int64)
+    exponent = (a_bits >> _52) - (b_bits >> _52)
+    a = np.int64((a_bits & _MANTISSA) | _ONE).view(np.float64)
+    b = np.int64((b_bits & _MANTISSA) | _ONE).view(np.float64)
+    return np.float64(exponent) * _LOG2 + _log_around_1((a - b) / (a + b))
+
+
+_HALF_ULP = 2.0**-53  # relative error of one operation
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index]; no effect but on time."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, word(0), word(3), word(1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_row(w, indices, starts, lengths, row):
+    """Ask for the weights of one row."""
+    q = np.uint64(row)
+    begin = np.uint64(starts[q])
+    for p in range(begin, begin + np.uint64(lengths[q])):
+        prefetch(w, np.int64(indices[p]))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_ahead(w, indices, starts, lengths, i, n, ahead):
+    """Ask for the weights of the row `ahead` behind row i, of n; i and n are unsigned."""
+    if ahead > 0 and i + np.uint64(ahead) < n:
+        prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
+    """Return (±1.0, C_i) of a row of two classes."""
+    is_positive = y[i] == positive
+    C = cost_positive if is_positive else cost_negative
+    if weight is not None:
+        C *= weight[i]
+    return 1.0 if is_positive else -1.0, C
+
+
+@njit(nogil=True, error_model="numpy")
+def dot(indices, values, begin, end, w, z, a):
+    """Return (z + w·x, a + x·x) for one row."""
+    if values is None:
+        for p in range(begin, end):
+            z += w[np.uint32(indices[p])]
+        a += float(end - begin)
+    else:
+        for p in range(begin, end):
+            v = np.float64(values[p])
+            z += v * w[np.uint32(indices[p])]
+            a += v * v
+    return z, a
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def rounding(n, size):
+    """Bound of the error of a sum of `n` products, and a few operations more, of sizes `size`."""
+    return (np.float64(n) + 4.0) * _HALF_ULP * size
+
+
+@njit(nogil=True, error_model="numpy")
+def dot_within(indices, values, begin, end, w, z):
+    """Return z + w·x for one row, and a bound of its rounding error; z is one product, or 0.
+
+    The second sum waits for nothing that the first one does not wait for, so it takes no time.
+    """
+    size = abs(z)
+    if values is None:
+        for p in range(begin, end):
+            product = w[np.uint32(indices[p])]
+            z += product
+            size += abs(product)
+    else:
+        for p in range(begin, end):
+            product = np.float64(values[p]) * w[np.uint32(indices[p])]
+            z += product
+            size += abs(product)
+    return z, rounding(end - begin, size)
+
+
+@njit(nogil=True, error_model="numpy")
+def add(indices, values, begin, end, w, step):
+    """Add step times one row to w."""
+    if values is None:
+        for p in range(begin, end):
+            w[np.uint32(indices[p])] += step
+    else:
+        for p in range(begin, end):
+            w[np.uint32(indices[p])] += step * np.float64(values[p])
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def step_in_box(G, alpha, upper, curvature):
+    """Return (new α, violation, score) of a Newton step in 0 ≤ α ≤ upper.
+
+    The step is exact (Hsieh et al. 2008, equation 9). The violation is the size of the projected
+    gradient before the step. The score is the gradient as it pushes against the bound where α is
+    then (SBM 2011, section 2.2, second form).
+    """
+    PG = min(G, 0.0) if alpha <= 0.0 else (max(G, 0.0) if alpha >= upper else G)
+    # A row of zeros has curvature 0 and G < 0: the quotient is -inf, the step is up to the bound.
+    new = min(max(alpha - G / curvature, 0.0), upper)
+    return new, abs(PG), -G if new <= 0.0 else (G if new >= upper else abs(G))
+
+
+@njit(nogil=True, error_model="numpy")
+def hinge_gap(h, alpha, cost, squared):
+    """Share of one row in P - F, h = 1 - margin, as a sum of terms that are never negative."""
+    if squared:
+        r = max(h, 0.0) - 0.5 * alpha / cost
+        return cost * r * r - alpha * min(h, 0.0)
+    return (cost - alpha) * max(h, 0.0) - alpha * min(h, 0.0)
+
+
+@njit(nogil=True, error_model="numpy")
+def hinge_gap_within(h, error, alpha, cost, squared):
+    """Largest `hinge_gap` of an h that is known to within an error: it is convex in h."""
+    above = hinge_gap(h + error, alpha, cost, squared)
+    return max(above, hinge_gap(h - error, alpha, cost, squared))
+
+
+@njit(nogil=True, error_model="numpy")
+def add_sums(sums, gap, loss, dual, support, free):
+    """Add to a certificate's sums what the rows of one block come to."""
+    sums[0] += gap
+    sums[1] += loss
+    sums[2] += dual
+    sums[3] += support
+    sums[4] += free
