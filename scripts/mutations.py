@@ -313,6 +313,7 @@ class _Recorder:
         self.test = ""
         self.kernels: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.processes: set[str] = set()
         call = compiled.Kernel.__call__
 
         def noted(kernel: Any, *values: Any) -> Any:
@@ -321,9 +322,11 @@ class _Recorder:
 
         compiled.Kernel.__call__ = noted  # type: ignore[method-assign, assignment]
 
-    def begin(self, test: str) -> None:
-        self.test = test
-        self.coverage.switch_context(test)
+    def begin(self, item: Any) -> None:
+        self.test = item.nodeid
+        self.coverage.switch_context(self.test)
+        if item.get_closest_marker("process") is not None:
+            self.processes.add(self.test)
 
     def write(self) -> None:
         from sbm import compiled
@@ -341,7 +344,7 @@ class _Recorder:
             for source in compiled._sources(module):
                 kernels[source.relative_to(ROOT).as_posix()] |= tests
         found = {
-            "lines": reached, "seconds": self.seconds,
+            "lines": reached, "seconds": self.seconds, "processes": sorted(self.processes),
             "kernels": {file: sorted(tests) for file, tests in kernels.items()},
         }  # fmt: skip
         self.path.write_text(json.dumps(found))
@@ -360,7 +363,7 @@ def pytest_configure(config: Any) -> None:
 def pytest_runtest_protocol(item: Any) -> None:
     """Note whose lines these are."""
     if _recorder is not None:
-        _recorder.begin(item.nodeid)
+        _recorder.begin(item)
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -383,6 +386,7 @@ class Reach:
         self.lines: dict[tuple[str, int], set[str]] = defaultdict(set)
         self.kernels: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.processes: set[str] = set()
         with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
             path = f"{ROOT / 'scripts'}{os.pathsep}{ROOT}"
             command = [
@@ -400,18 +404,22 @@ class Reach:
         for file, names in found["kernels"].items():
             self.kernels[file].update(names)
         self.seconds.update(found["seconds"])
+        self.processes.update(found["processes"])
 
     def of(self, mutation: Mutation, root: Path) -> list[str]:
         """Return the tests that reach a mutation's line; of a constant's line, those of its file.
 
-        Lines of a module's or a class's body run at import, so for no test in particular.
+        Lines of a module's or a class's body run at import, so for no test in particular. What
+        tests of processes reach is not recorded: they come last.
         """
         line = mutation.place(root)
         tests = self.kernels[mutation.file] | self.lines[mutation.file, line] - {""}
         if not tests:
             tests = {t for (file, _), names in self.lines.items() if file == mutation.file
                      for t in names if t}  # fmt: skip
-        return sorted(tests & self.seconds.keys(), key=lambda test: self.seconds[test])
+        order = sorted(self.seconds, key=lambda test: self.seconds[test])
+        found = [test for test in order if test in tests - self.processes]
+        return found + [test for test in order if test in self.processes]
 
 
 # ------------------------------------------------------------------------------------ running
