@@ -27,7 +27,7 @@ FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
     ("inputs", "solver"), ("models", "solver"),
 }  # fmt: skip
-REQUIRED = ["click", "numba", "numpy", "scipy", "tqdm", "zstandard"]
+REQUIRED = ["click", "jinja2", "numba", "numpy", "scipy", "tqdm", "zstandard"]
 KERNELS = r"sbm/((inputs|solver|store)/kernels/\w+|compiled)"
 # Libraries that are imported in some files only, those of extras among them.
 ONLY_IN = {
@@ -38,6 +38,7 @@ ONLY_IN = {
     "joblib": r"sbm/sklearn",
     "click": r"sbm/cli/\w+",
     "tqdm": r"sbm/cli/terminal",
+    "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/parquet",
     "zstandard": r"sbm/(store/container|inputs/text)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
@@ -180,7 +181,7 @@ def test_command_line_starts_without_heavy_imports():
         "import sys, sbm.cli\n"
         "try:\n    sbm.cli.main(['train', '--help'])\n"
         "except SystemExit as end:\n    code = end.code\n"
-        "heavy = ('numpy', 'numba', 'scipy', 'llvmlite', 'zstandard', 'tqdm')\n"
+        "heavy = ('numpy', 'numba', 'scipy', 'llvmlite', 'zstandard', 'tqdm', 'jinja2')\n"
         "print(code, [m for m in heavy if m in sys.modules])\n"
     )
     done = finished([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,96 +1,113 @@
-"""Scales and ticks of charts."""
+"""Scales, ticks and places of charts."""
 
 import itertools
-import math
-import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbm.programs.reporting.charts import (
-    Bar,
-    Line,
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    BarChart,
+    LineChart,
     Scale,
-    bar_chart,
-    level_chart,
-    line_chart,
-    nice_scale,
-    write_number,
+    Series,
 )  # fmt: skip
 
-
-@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=20))
-def test_scale_shows_all_values_between_ticks(values):
-    scale = nice_scale(values, 10, 110)
-    near = 1e-6 * (scale.high - scale.low)
-    ticks = scale.ticks()
-    assert 2 <= len(ticks) <= 16
-    assert ticks == sorted(set(ticks))
-    for tick, bound in ((ticks[0], scale.low), (ticks[-1], scale.high)):
-        assert abs(tick - bound) < 0.5 * (scale.high - scale.low)
-    assert scale.low - near <= min(values) <= max(values) <= scale.high + near
-    assert (scale(scale.low), scale(scale.high)) == (10, pytest.approx(110))
-    places = [scale(value) for value in sorted(values)]
-    assert places == sorted(places)
+DIGIT, LINE = 8, 15  # units of the view box, generously
 
 
-@given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=20))
-def test_logarithmic_scale_ends_on_powers_of_ten(values):
-    scale = nice_scale(values, 200, 0, is_log=True)
-    assert scale.low <= min(values) * (1 + 1e-9)
-    assert scale.high >= max(values) * (1 - 1e-9)
-    powers = [math.log10(tick) for tick in [scale.low, scale.high, *scale.ticks()]]
-    assert powers == pytest.approx([round(power) for power in powers])
-    assert 1 <= len(scale.ticks()) <= 8
-    places = [scale(value) for value in sorted(values)]
-    assert places == sorted(places, reverse=True)
+def chart_of(*points, **options):
+    return LineChart("c", "t", "x", "y", [Series("a", 0, points)], **options)
 
 
-def test_places_and_ticks():
-    assert [Scale(0, 4, 10, 50)(v) for v in (0, 1, 4, 9, -3)] == [10, 20, 50, 50, 10]
-    log = Scale(1e-4, 1, 100, 0, is_log=True)
-    assert [log(v) for v in (1e-4, 1e-2, 1, 0.0)] == pytest.approx([100, 50, 0, 100])
-    assert Scale(0, 101.4, 0, 1).ticks() == [0, 20, 40, 60, 80, 100]
-    assert log.ticks() == [1e-4, 1e-3, 1e-2, 1e-1, 1]
-    for values, options, ends in (
-        ([3, 27], {}, (0, 30)), ([3, 27], {"least": True}, (0, 30)), ([], {}, (-1, 1)),
-        ([12, 17.5], {}, (12, 18)), ([0], {"least": True}, (0, 1)), ([-2], {}, (-4, 0)),
-        ([0, 0.02, 3], {"is_log": True}, (0.01, 10)), ([100], {"is_log": True}, (100, 1000)),
-    ):  # fmt: skip
-        scale = nice_scale(values, 0, 1, **options)
-        assert (scale.low, scale.high) == pytest.approx(ends)
+def check_labels(drawing):
+    """Labels lie inside the view box and do not overlap."""
+    for at, label in drawing.y_ticks:
+        assert LEFT - 7 - DIGIT * len(label) >= -DIGIT, label
+        assert TOP <= at <= BOTTOM
+    for (a, _), (b, _) in itertools.pairwise(drawing.y_ticks):
+        assert a - b >= LINE
+    for at, label in drawing.x_ticks:
+        assert at + DIGIT * len(label) / 2 <= WIDTH + DIGIT
+    for (a, left), (b, right) in itertools.pairwise(drawing.x_ticks):
+        assert b - a >= DIGIT * (len(left) + len(right)) / 2
+    labels = [label for _, label in drawing.y_ticks]
+    assert len(set(labels)) == len(labels) >= 2
+    assert BOTTOM + 18 + LINE < HEIGHT - 5 + 2
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e15), st.floats(-1e12, 1e12)), min_size=1, max_size=9))
+def test_any_line_chart_has_readable_labels(points):
+    drawing = chart_of(*points).drawing()
+    check_labels(drawing)
+    assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for _, x, y, _, _ in drawing.marks)
+
+
+@given(st.lists(st.tuples(st.floats(1e-9, 1e9), st.floats(1e-300, 1e300)), min_size=1, max_size=9))
+def test_any_logarithmic_chart_has_readable_labels(points):
+    check_labels(chart_of(*points, x_log=True, y_log=True).drawing())
+
+
+@given(st.integers(0, 40), st.integers(1, 10**6), st.floats(1e-6, 1e12))
+def test_any_bar_chart_has_readable_labels(n, first, height):
+    labels = [f"{first + 3 * k}–{first + 3 * k + 2}" for k in range(n)]
+    parts = {"a": [0.2 * height] * n, "b": [0.8 * height] * n}
+    drawing = BarChart("c", "t", "x", "y", labels, parts, height).drawing()
+    check_labels(drawing)
+    assert len(drawing.bars) == 2 * n
+    for _, left, top, width, size, _ in drawing.bars:
+        assert LEFT <= left <= left + width <= RIGHT
+        assert TOP <= top <= top + size <= BOTTOM + 0.02
 
 
 @pytest.mark.parametrize(
-    ("value", "step", "text"),
+    ("values", "is_log", "ends", "labels"),
     [
-        (0, 1, "0"), (12500, 500, "12,500"), (0.25, 0.05, "0.25"), (90, 0.5, "90.0"),
-        (3e6, 1e6, "3M"), (2_500_000, 500_000, "2.5M"), (1_000_200, 100, "1,000,200"),
-        (4e9, 1e9, "4G"), (1e-7, 1e-7, "1e-07"), (-0.5, 0.1, "-0.5"),
+        ([3, 27], False, (0, 30), ["0", "5", "10", "15", "20", "25", "30"]),
+        ([12, 17.5], False, (12, 18), ["12", "13", "14", "15", "16", "17", "18"]),
+        ([0, 12500], False, (0, 15000), ["0", "5,000", "10,000", "15,000"]),
+        ([0, 2.5e6], False, (0, 2.5e6), ["0", "0.5M", "1.0M", "1.5M", "2.0M", "2.5M"]),
+        ([-0.2, 0.3], False, (-0.2, 0.3), ["-0.2", "-0.1", "0", "0.1", "0.2", "0.3"]),
+        ([], False, (0.9995, 1.0005), None),
+        ([0.02, 3], True, (0.01, 10), ["0.01", "0.1", "1", "10"]),
+        ([100], True, (100, 1000), ["100", "1,000"]),
+        ([1e-9, 1e-6], True, (1e-9, 1e-6), ["10⁻⁹", "10⁻⁸", "10⁻⁷", "10⁻⁶"]),
     ],
 )  # fmt: skip
-def test_ticks_have_the_digits_they_need(value, step, text):
-    assert write_number(value, step) == text
+def test_scale_ends_at_round_values(values, is_log, ends, labels):
+    scale = Scale.around(values, 0, 100, is_log)
+    assert (scale.low, scale.high) == pytest.approx(ends, abs=2e-4)
+    ticks = scale.ticks(7)
+    assert labels is None or [label for _, label in ticks] == labels
+    assert [scale(value) for value in (scale.low, scale.high)] == [0, 100]
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
-def test_letters_at_line_ends_do_not_overlap(ends):
-    lines = [Line(k, chr(65 + k), [(0, 50), (k + 1, end)]) for k, end in enumerate(ends)]
-    chart = ET.fromstring(line_chart("c", "t", "d", "x", lines))
-    places = sorted(float(t.get("y")) for t in chart.iter("text") if "letter" in t.get("class"))
-    assert len(places) == len(ends)
-    assert all(b - a >= 15.98 for a, b in itertools.pairwise(places))
-    assert places[-1] <= 262 - 40 + 4.6
+def test_line_is_drawn_at_its_values():
+    drawing = chart_of((0, 1.0), (5, 2.0), (10, 3.0), level=(2.0, "half")).drawing()
+    middle = ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2)
+    assert drawing.lines == [(0, f"{LEFT}.0,{BOTTOM}.0 {middle[0]},{middle[1]} {RIGHT}.0,{TOP}.0")]
+    assert drawing.marks[1] == (0, *middle, False, "a 2")
+    assert drawing.level == middle[1]
 
 
-@pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(1.0, -5.0)], [(2.0, 1e300), (3.0, 1e-300)]])
-def test_odd_values_are_drawn(points):
-    for is_log in (False, True):
-        text = line_chart("c", "<&>", "d", "x", [Line(0, "A", points)], is_log=is_log, highest=10.0)
-        assert "nan" not in text
-        assert "inf" not in text
-        ET.fromstring(text)
-    ET.fromstring(bar_chart("b", "t", "d", "x", [Bar("<", {"solve": 0.0}, {})], 0.0))
-    ET.fromstring(bar_chart("b", "t", "d", "x", [], 1.0))
-    ET.fromstring(level_chart("l", "t", "d", "x", [("<a>", 1.0, 2.0)]))
+def test_long_lines_are_thinned_to_their_end():
+    drawing = chart_of(*((k, k) for k in range(5001))).drawing()
+    assert 20 < len(drawing.marks) <= 40
+    assert drawing.marks[-1][1:3] == (RIGHT, Scale.around([0, 5000], BOTTOM, TOP)(5000))
+    assert len(drawing.lines[0][1].split()) <= 1000
+
+
+def test_parts_of_a_bar_are_stacked():
+    parts = {"free": [1.0, 0.0], "at 0": [3.0, 4.0]}
+    first, second, third = BarChart("c", "t", "x", "y", ["1", "2"], parts, 4.0).drawing().bars
+    unit = (BOTTOM - TOP) / 4
+    assert (first[0], second[0], third[0]) == (0, 1, 1)
+    assert [bar[4] for bar in (first, second, third)] == pytest.approx([unit, 3 * unit, 4 * unit])
+    assert second[2] + second[4] == pytest.approx(first[2])
+    assert (first[5], second[5]) == ("free 1", "at 0 3")

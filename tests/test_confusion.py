@@ -13,8 +13,8 @@ import sbm
 from sbm.errors import SettingsError, StoreError
 from sbm.models.metrics import BinaryMetrics, MultiMetrics
 from sbm.models.model import Model
-from sbm.programs.reporting import confusion as module
-from sbm.programs.reporting.confusion import check_confusion, write_confusion
+from sbm.programs.reporting import picture as module
+from sbm.programs.reporting.picture import check_confusion, write_confusion
 
 LABELS = [-2.5, 0.0, 1.0, 40.0, 1e6]
 
@@ -119,12 +119,12 @@ def test_picture_of_missing_and_unknown_labels(axes_of):
     image = axes.images[0]
     assert image.get_array().mask.tolist() == [[True] * 3, [False] * 3, [True] * 3]
     assert "grey" in image.colorbar.ax.get_ylabel()
-    accuracy, unknown = axes.get_title().splitlines()
-    assert "1 of 4 rows" in accuracy
-    assert unknown.endswith("2")
+    _, rows, unknown = axes.get_title().splitlines()
+    assert "1 of 4 rows" in rows
+    assert "2 rows with unknown labels" in unknown
     full = axes_of(confusion_of([0.0, 1.0], [1, 2]))
     assert "grey" not in full.images[0].colorbar.ax.get_ylabel()
-    assert "\n" not in full.get_title()
+    assert "unknown" not in full.get_title()
     assert axes_of(confusion_of([], [])).get_title() == "no rows"
 
 

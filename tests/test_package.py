@@ -40,7 +40,9 @@ def wheel(tmp_path_factory):
 def test_wheel_holds_the_package_and_works(wheel, tmp_path):
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "sbm").rglob("*.py")}
     names = {name for name in contents(wheel) if not name.startswith("sbm-")}
-    assert names - {"sbm/.gitignore"} == modules | {"sbm/py.typed"}
+    templates = {str(p.relative_to(ROOT)) for p in (ROOT / "sbm").rglob("*.html")}
+    assert len(templates) == 1
+    assert names - {"sbm/.gitignore"} == modules | templates | {"sbm/py.typed"}
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env/bin/python"
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
@@ -60,6 +62,7 @@ def test_wheel_holds_the_package_and_works(wheel, tmp_path):
     assert run(program, "--version") == f"sbm, version {sbm.__version__}\n"
     run(program, "split", ROOT / "data/sample.svm", "-o", "s.sbm")
     assert json.loads(run(python, "-m", "sbm", "train", "--json"))["converged"]
+    assert run(program, "report", "s.model") == "report.html\n"
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_charts_draw_and_fit_the_screen(page, tmp_path, width):
     found = re.search(r'<pre id="seen">(.+?)</pre>', finished(line, check=True).stdout, re.DOTALL)
     seen = json.loads(found[1])
     assert seen["scroll"] <= seen["width"] == width
-    assert {"objective-time", "gap-time", "accuracy-time", "time-0"} <= set(seen["charts"])
+    assert {"objective-time", "gap-time", "accuracy-time", "times-0"} <= set(seen["charts"])
     assert "gap-passes" not in seen["charts"]  # behind another button
     for name, chart in seen["charts"].items():
         assert 250 < chart["wide"] <= width, name

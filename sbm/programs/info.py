@@ -10,13 +10,12 @@ import numpy.typing as npt
 from sbm.engine.progress import Progress
 from sbm.errors import StoreError
 from sbm.models.liblinear import load_model
+from sbm.programs.reporting.figures import read_log
 from sbm.programs.streaming.arrivals import sources_at
 from sbm.programs.training.ledger import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
-from sbm.store.files import open_own
-from sbm.store.manifest import parse
-from sbm.store.run import Run
+from sbm.store.run import LOG, RECORD, Run
 
 __all__ = ["check", "info"]
 
@@ -43,7 +42,7 @@ def info(path: str | Path) -> dict[str, Any]:
     if path.is_dir():
         if (path / MANIFEST).exists():
             return _store(path)
-        if (path / "run.json").exists() or (path / "log.jsonl").exists():
+        if (path / RECORD).exists() or (path / LOG).exists():
             return _run(path)
         raise StoreError(
             f"{path} is neither a store (no {MANIFEST}) nor a run (no run.json); "
@@ -111,8 +110,8 @@ def _memory(store: BlockStore) -> int:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    log = _read_log(path / "log.jsonl")
-    committed = Run.read(path) if (path / "run.json").exists() else {}
+    log = read_log(path / LOG, dict, skip_damaged=True)
+    committed = Run.read(path) if (path / RECORD).exists() else {}
     passes = [record for record in log if record["event"] == "pass"]
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
@@ -149,29 +148,6 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [],
     }
-
-
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    """Lines of a log that are whole; the last one may be cut off by a crash.
-
-    It has no checksum: it is there for people to look at, and nothing else is made of it.
-    """
-    records: list[dict[str, Any]] = []
-    if not path.exists():
-        return records
-    with open_own(path) as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
-                record = parse(line)
-                if _is_log_line(record):
-                    records.append(record)
-    return records
-
-
-def _is_log_line(record: Any) -> bool:
-    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-        return False
-    return record["event"] != "pass" or type(record.get("pass")) is int
 
 
 def _size(path: Path) -> int:

@@ -22,7 +22,7 @@ from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.programs.answers import answers_of, read_batches, sources_of
-from sbm.programs.reporting.confusion import check_confusion, write_confusion
+from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.store.files import open_atomically, writing
 
 __all__ = ["is_same_file", "predict"]

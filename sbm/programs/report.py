@@ -1,4 +1,4 @@
-"""Report: a page about one run or several, to look at."""
+"""Report: a page about one run or several."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError, StoreError
-from sbm.programs.reporting.markup import LETTERS
-from sbm.programs.reporting.page import to_html
-from sbm.programs.reporting.picture import check_picture
-from sbm.programs.reporting.runlog import RunFigures, read_run
-from sbm.store.files import write_atomically
+from sbm.programs.reporting.figures import RunFigures, read_run
+from sbm.programs.reporting.page import MARK, MOST_RUNS, first_charts, to_html
+from sbm.programs.reporting.picture import check_output, check_picture, draw_charts
+from sbm.store.files import reading, write_atomically
 
 __all__ = ["report"]
 
@@ -23,19 +22,21 @@ def report(
     *,
     png: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write a page that shows what trainings and streams did, side by side.
+    """Write a page that compares trainings and streams.
 
-    The page is one HTML file that needs nothing else: how objective, gap and test figures went,
-    where the time went, what was in the cache, memory, settings, certificates and sources.
+    The page is one HTML file without JavaScript that needs no network. It shows gap, objective and
+    test figures by time, passes and bytes read, where the time went, cache, memory, settings,
+    certificates and sources.
 
     Parameters
     ----------
     runs : str, Path, or sequence of these
-        Models, or the ``MODEL.run`` folders beside them; also of trainings that go on.
+        Models, or the ``MODEL.run`` folders beside them. Trainings may still be running.
     output : str or Path, optional
-        Where the page goes. Default: ``report.html`` in the current folder.
+        Page to write. Default: ``report.html`` in the current folder. An existing file is
+        replaced only if it is a report of sbm.
     png : str or Path, optional
-        Also draw objective, gap and test figures as a picture, which needs matplotlib.
+        Also draw the first charts as a picture. Needs matplotlib.
 
     Returns
     -------
@@ -46,63 +47,67 @@ def report(
     Raises
     ------
     StoreError
-        One of them is no run, or damaged; or the page cannot be written.
+        A path is not a run, or damaged; or the page cannot be written.
     SettingsError
-        None or too many runs, an output of another kind, or there is no matplotlib.
+        No run or too many runs, a wrong file name, or matplotlib is not installed.
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     page = Path("report.html" if output is None else output)
-    _check(paths, page, png)
-    found = [read_run(path) for path in paths]
-    found = _distinct(paths, found)
+    if not paths:
+        raise SettingsError("no run to report; give a model, or the MODEL.run beside it")
+    if len(paths) > MOST_RUNS:
+        raise SettingsError(f"{len(paths)} runs are too many for a page; give at most {MOST_RUNS}")
+    _check_page(page)
+    if png is not None:
+        check_picture(png, "--png")
+    found = _named_apart(paths, [read_run(path) for path in paths])
+    charts = first_charts(found) if png is not None else []
+    if png is not None and not charts:
+        raise StoreError(f"there is no pass or block to draw in {png}; leave out --png")
     write_atomically(page, [to_html(found).encode("utf-8", "replace")])
     if png is not None:
-        from sbm.programs.reporting.png import draw_report
-
-        draw_report(found, png)
+        draw_charts(charts, png)
     return {
         "output": str(page),
         "png": None if png is None else str(png),
-        "runs": [_facts(run) for run in found],
+        "runs": [
+            {
+                "name": run.name,
+                "folder": str(run.folder),
+                "kind": run.kind,
+                "finished": run.is_finished,
+                "passes": len(run.passes),
+                "relative_gap": (run.certificate or {}).get("relative_gap"),
+                "warnings": run.warnings(),
+            }
+            for run in found
+        ],
     }
 
 
-def _check(paths: Sequence[str | Path], page: Path, png: str | Path | None) -> None:
-    """Refuse what could not be written, before anything is read."""
-    if not paths:
-        raise SettingsError("there is no run to report; name a model, or the MODEL.run beside it")
-    if len(paths) > len(LETTERS):
-        raise SettingsError(
-            f"{len(paths)} runs are too many to see side by side; give at most {len(LETTERS)}"
-        )
+def _check_page(page: Path) -> None:
+    """Refuse to write a page over anything but a report of sbm."""
     if page.suffix.lower() not in (".html", ".htm"):
-        raise SettingsError(f"the report {page} is a page; choose a name that ends in .html")
-    for path, option in ((page, "-o"), *([(Path(png), "--png")] if png is not None else [])):
-        check_picture(path, option, "leave out --png")
-    if png is not None and Path(png).suffix.lower() != ".png":
-        raise SettingsError(f"runs cannot be drawn as {png}; choose a name that ends in .png")
+        raise SettingsError(f"cannot write a page as {page}; choose a name that ends in .html")
+    check_output(page, "-o")
+    if not page.exists():
+        return
+    is_report = False
+    if page.is_file():
+        with reading(page), open(page, "rb") as file:
+            is_report = MARK.encode() in file.read(200)
+    if not is_report:
+        raise StoreError(f"{page} exists and is not a report of sbm; choose another name with -o")
 
 
-def _distinct(paths: Sequence[str | Path], runs: list[RunFigures]) -> list[RunFigures]:
-    """Call runs of one name by where they are; refuse one that is there twice."""
+def _named_apart(paths: Sequence[str | Path], runs: list[RunFigures]) -> list[RunFigures]:
+    """Name runs of the same name by their paths; refuse a run that is given twice."""
     folders = [run.folder.resolve() for run in runs]
     for k, folder in enumerate(folders):
         if folder in folders[:k]:
-            raise StoreError(f"{paths[k]} is there twice; name each run once")
+            raise StoreError(f"{paths[k]} is given twice; give each run once")
     names = [run.name for run in runs]
     return [
         replace(run, name=str(path)) if names.count(run.name) > 1 else run
         for path, run in zip(paths, runs, strict=True)
     ]
-
-
-def _facts(run: RunFigures) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "folder": str(run.folder),
-        "kind": run.kind,
-        "finished": run.is_finished,
-        "passes": len(run.passes),
-        "relative_gap": None if run.certificate is None else run.certificate["relative_gap"],
-        "warnings": run.warnings(),
-    }

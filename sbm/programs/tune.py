@@ -29,6 +29,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
+from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.ledger import identity, is_finished, refuse_unfinished, same_run
 from sbm.programs.training.setup import (
@@ -44,7 +45,6 @@ from sbm.programs.training.setup import (
 )  # fmt: skip
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.candidates import Grid, choose_metric
-from sbm.programs.tuning.picture import check_metric_picture, draw_metric
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings, parse_grid
 from sbm.store.blocks import BlockStore, require_whole
@@ -116,7 +116,7 @@ def tune(
     settings, progress = Settings.of(settings), progress or Progress()
     values = _check(Cs, folds, settings)
     if picture is not None:
-        check_metric_picture(picture)
+        check_picture(picture, "--png")
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)

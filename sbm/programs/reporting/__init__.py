@@ -1,1 +1,1 @@
-"""Figures of runs, and how they are drawn."""
+"""Figures of runs, and how to show them."""

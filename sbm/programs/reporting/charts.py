@@ -1,89 +1,45 @@
-"""Charts as SVG: scales, ticks, lines with markers, stacked bars with patterns.
+"""Charts of lines and stacked bars, described once.
 
-Colours, strokes and patterns are classes and names that the page's style sheet and `PATTERNS` say
-more of, so that one picture serves light, dark and paper. Everything can also be told apart without
-colour: lines by dashes, markers and letters, parts of bars by patterns.
+The page draws them as SVG from their `Drawing`, and `picture` draws the same descriptions with
+matplotlib.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 __all__ = [
-    "KINDS", "PATTERNS", "Bar", "Line", "Scale", "bar_chart", "level_chart", "line_chart",
-    "marker", "nice_scale", "swatch", "write_number",
+    "BOTTOM", "COLORS", "DARK_COLORS", "DASHES", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH",
+    "BarChart", "Drawing", "LineChart", "Scale", "Series",
 ]  # fmt: skip
 
-# In units of the view box: of a chart, and of what stands around its lines and bars.
+# In units of the view box: the chart, and the margins around its plot.
 WIDTH, HEIGHT = 440, 262
-LEFT, RIGHT, TOP, BOTTOM = 64, 26, 16, 40
-LETTER = 16  # least distance of two letters at the ends of lines
-LEVEL = 46  # height of a row of a level chart
-
-_MOST_MARKERS, _MOST_BENDS = 40, 1000  # of a line; more would hide it, or be as wide as a pixel
-
-# How often each repeats: colours after 8, dashes after 5, so 40 lines are told apart.
-COLOURS = 8
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 4")
-MARKERS = (
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "M-3.6-3.6h7.2v7.2h-7.2z",
-    "M0-4.6 4.4 3.4h-8.8z",
-    "M0-5 5 0 0 5-5 0z",
-    "M0 4.6 4.4-3.4h-8.8z",
-    "M-5-1.5h3.5v-3.5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5z",
-    "M-4.4 0-2.2-3.8h4.4l2.2 3.8-2.2 3.8h-4.4z",
-)
-
-# Parts of bars; the style sheet has a colour `--NAME` for each.
-KINDS = ("solve", "wait", "certify", "write", "combine", "rest", "load", "k1", "k2", "k3", "k4")
-_LINES = {
-    "solve": "", "wait": "M-1 1 1-1M0 6 6 0M5 7 7 5", "certify": "dots", "write": "M0 2H6M0 5H6",
-    "combine": "M0 0 6 6M0 6 6 0", "rest": "none", "load": "M2 0V6M5 0V6",
-    "k1": "", "k2": "M-1 1 1-1M0 6 6 0M5 7 7 5", "k3": "dots", "k4": "none",
-}  # fmt: skip
-
-
-def _pattern(kind: str) -> str:
-    """A tile of 6 by 6: its ground, and what is drawn on it."""
-    drawn = _LINES[kind]
-    ground = "1" if not drawn else "0.14"
-    tile = f'<rect width="6" height="6" fill="var(--{kind})" fill-opacity="{ground}"/>'
-    if drawn == "dots":
-        tile += f'<circle cx="3" cy="3" r="1.5" fill="var(--{kind})"/>'
-    elif drawn not in ("", "none"):
-        tile += f'<path d="{drawn}" fill="none" stroke="var(--{kind})" stroke-width="1.4"/>'
-    return (
-        f'<pattern id="p-{kind}" width="6" height="6" patternUnits="userSpaceOnUse">{tile}'
-        "</pattern>"
-    )
-
-
-# To stand once in a page, before its charts.
-PATTERNS = (
-    '<svg class="patterns" width="0" height="0" aria-hidden="true" focusable="false"><defs>'
-    + "".join(map(_pattern, KINDS))
-    + "</defs></svg>"
-)
-
-
-# --------------------------------------------------------------------------------- scales and ticks
+LEFT, RIGHT, TOP, BOTTOM = 72, WIDTH - 24, 14, HEIGHT - 42
+# Contrast to the background of at least 4.5.
+COLORS = (
+    "#0b62a4", "#c2410c", "#15803d", "#7c3aed", "#946200", "#be185d", "#0f766e", "#475569"
+)  # fmt: skip
+DARK_COLORS = (
+    "#6cb6ff", "#ff9e64", "#6ddb8b", "#c4a7ff", "#e5c453", "#ff8fc0", "#5eead4", "#a9b6c8"
+)  # fmt: skip
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 4")  # with 8 colors: 40 different lines
+_MOST_MARKS, _MOST_BENDS = 40, 1000
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values lie.
+    """A map from values to places, linear or logarithmic.
 
     Attributes
     ----------
     low, high : float
-        What is shown, low < high; of a logarithmic scale both above 0. Values beyond lie at the
-        edge.
+        Values at the ends, low < high; positive if the scale is logarithmic.
     begin, end : float
-        Where these two are.
+        Places of the ends. Values outside are drawn there.
     is_log : bool
     """
 
@@ -93,359 +49,202 @@ class Scale:
     end: float
     is_log: bool = False
 
+    @classmethod
+    def around(
+        cls, values: Iterable[float], begin: float, end: float, is_log: bool = False
+    ) -> Scale:
+        """Return a scale that contains all values and ends at round numbers."""
+        shown = [value for value in values if value > 0 or not is_log] or [1.0]
+        low, high = min(shown), max(shown)
+        if is_log:
+            first = math.floor(math.log10(low) + 1e-9)
+            last = max(first + 1, math.ceil(math.log10(high) - 1e-9))
+            return cls(10.0**first, 10.0**last, begin, end, True)
+        # In a narrower range the labels of ticks would need too many digits.
+        if high - low < (least := max(1e-3 * abs(low), 1e-3 * abs(high), 1e-6)):
+            low, high = (low + high - least) / 2, (low + high + least) / 2
+        step = _round_step((high - low) / 5)
+        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+        return cls(low, high, begin, end)
+
     def __call__(self, value: float) -> float:
-        """Place of a value."""
-        low, high = self.low, self.high
-        value = min(max(value, low), high)
+        """Return the place of a value."""
+        low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.is_log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
-        return self.begin + (self.end - self.begin) * ((value - low) / (high - low))
+        return round(self.begin + (self.end - self.begin) * ((value - low) / (high - low)), 2)
 
-    def ticks(self, most: int = 6) -> list[float]:
-        """Round values to mark, about `most`, ascending."""
+    def ticks(self, most: int = 6) -> list[tuple[float, str]]:
+        """Return places and labels of about `most` round values, ascending."""
         if self.is_log:
-            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-            every = max(1, math.ceil((last - first + 1) / most))
-            return [10.0**k for k in range(first, last + 1) if (k - first) % every == 0]
+            first, last = round(math.log10(self.low)), round(math.log10(self.high))
+            powers = range(first, last + 1, math.ceil((last - first + 1) / most))
+            return [(self(10.0**k), _power(k)) for k in powers]
         step = _round_step((self.high - self.low) / most)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [k * step for k in range(first, last + 1)]
-
-
-def nice_scale(
-    values: Iterable[float], begin: float, end: float, is_log: bool = False, least: bool = False
-) -> Scale:
-    """Return a scale that shows all values and ends on round ones.
-
-    Parameters
-    ----------
-    values : iterable of float
-        Of a logarithmic scale those that are not above 0 have no place.
-    begin, end : float
-    is_log : bool
-    least : bool
-        Whether 0 is shown, too, at the begin.
-    """
-    seen = [v for v in values if v > 0 or not is_log]
-    if is_log:
-        seen = seen or [1.0]
-        low, high = (10.0 ** f(math.log10(v)) for f, v in
-                     ((math.floor, min(seen)), (math.ceil, max(seen))))  # fmt: skip
-        return Scale(low, high if high > low else 10 * low, begin, end, True)
-    seen = seen or [0.0]
-    low, high = (0.0 if least else min(seen)), max(seen)
-    if not high > low:
-        low, high = (
-            (0.0, high or 1.0) if least else (low - (abs(low) or 1), high + (abs(high) or 1))
-        )
-    step = _round_step((high - low) / 6)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    return Scale(low, high, begin, end)
+        return [(self(k * step), _label(k * step, step)) for k in range(first, last + 1)]
 
 
 def _round_step(rough: float) -> float:
-    """1, 2 or 5 times a power of ten, not less than `rough`."""
+    """Return 1, 2 or 5 times a power of ten, not less than `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(k * power for k in (1, 2, 5, 10) if k * power >= rough * (1 - 1e-9))
 
 
-def write_number(value: float, step: float = 0.0) -> str:
-    """Write a tick: 12,500, 0.25, 3M; as many decimals as multiples of `step` need."""
-    if value == 0:
-        return "0"
-    size = abs(value)
-    for power, letter in ((9, "G"), (6, "M")):
-        if size >= 10**power and (step or size) >= 10 ** (power - 3):
-            return write_number(value / 10**power, step / 10**power) + letter
-    if size < 1e-4 or size >= 1e12:
-        return f"{value:.3g}"
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step else 0
-    return f"{value:,.{min(decimals, 9)}f}"
+def _label(value: float, step: float) -> str:
+    """Write a multiple of `step`: 12,500 or 0.25 or 3M or 2e-07."""
+    for size, letter in ((1e9, "G"), (1e6, "M")):
+        if value and size <= max(abs(value), 10 * step) < 1e12 and step >= size / 1000:
+            return _label(value / size, step / size) + letter
+    if not value or step < 1e-6 or abs(value) >= 1e9:
+        return f"{value:.5g}"
+    return f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
 
 
-def _write_power(value: float) -> str:
-    exponent = round(math.log10(value))
-    if 0 <= exponent <= 5:
-        return f"{10**exponent:,}"
-    return f'10<tspan class="up" dy="-5">{"−" if exponent < 0 else ""}{abs(exponent)}</tspan>'
-
-
-# ------------------------------------------------------------------------------------------- lines
+def _power(exponent: int) -> str:
+    if -4 <= exponent <= 5:
+        return f"{10.0**exponent:,.{max(0, -exponent)}f}"
+    return "10" + str(exponent).translate(_SUPERSCRIPTS)
 
 
 @dataclass(frozen=True)
-class Line:
-    """Points of one run.
+class Drawing:
+    """The places of what an SVG chart shows, in units of its view box.
 
     Attributes
     ----------
-    number : int
-        Decides colour, dashes and marker.
-    letter : str
-        Stands at its end; none if empty.
-    points : sequence of (float, float)
-        In their order.
-    style : {"line", "points"}
-        Joined with filled markers, or large hollow markers alone.
+    x_ticks, y_ticks : list of (float, str)
+    lines : list of (int, str)
+        Number of the series, and points of a polyline.
+    marks : list of (int, float, float, bool, str)
+        Number of the series, center, whether the mark is hollow, and its value in words.
+    bars : list of (int, float, float, float, float, str)
+        Number of the part, left, top, width, height, and its value in words.
+    level : float or None
+        Place of the horizontal line.
     """
 
-    number: int
-    letter: str
-    points: Sequence[tuple[float, float]]
-    style: str = "line"
-
-
-def marker(number: int, x: float, y: float, style: str = "line") -> str:
-    """Return a marker; hollow ones are larger."""
-    size = " scale(1.5)" if style == "points" else ""
-    kind = "hollow" if style == "points" else "full"
-    return (
-        f'<path class="m c{number % COLOURS} {kind}" '
-        f'transform="translate({x:.2f} {y:.2f}){size}" d="{MARKERS[number % len(MARKERS)]}"/>'
-    )
-
-
-def swatch(number: int) -> str:
-    """Return a piece of a line with its marker, for a legend."""
-    return (
-        '<svg class="swatch" viewBox="0 0 44 14" width="44" height="14" aria-hidden="true">'
-        f'<path class="l c{number % COLOURS}" d="M2 7H42" '
-        f'stroke-dasharray="{DASHES[number % len(DASHES)]}"/>{marker(number, 22, 7)}</svg>'
-    )
-
-
-def line_chart(
-    name: str,
-    title: str,
-    description: str,
-    x_label: str,
-    lines: Sequence[Line],
-    *,
-    is_log: bool = False,
-    highest: float = math.inf,
-    level: tuple[float, str] | None = None,
-) -> str:
-    """Return a chart of lines; x begins at 0.
-
-    Parameters
-    ----------
-    name : str
-        Of the element, once in a page.
-    title, description, x_label : str
-    lines : sequence of Line
-    is_log : bool
-        Whether y is logarithmic; points that are not above 0 lie at its lower edge.
-    highest : float
-        Larger values lie at the upper edge.
-    level : (float, str), optional
-        A horizontal line, and what it is.
-    """
-    points = [point for line in lines for point in line.points]
-    x = Scale(0.0, max([p[0] for p in points if p[0] > 0], default=1.0), LEFT, WIDTH - RIGHT)
-    shown = [min(p[1], highest) for p in points] + ([level[0]] if level else [])
-    y = nice_scale(shown, HEIGHT - BOTTOM, TOP, is_log)
-    drawn = [_axes(x, y, x_label)]
-    if level is not None:
-        at = y(level[0])
-        drawn.append(f'<path class="level" d="M{LEFT} {at:.2f}H{WIDTH - RIGHT}"/>')
-    for line in lines:
-        places = [(x(a), y(b)) for a, b in line.points]
-        if line.style == "line" and len(places) > 1:
-            bends = places[::-1][:: max(1, len(places) // _MOST_BENDS)]
-            way = " ".join(f"{a:.2f},{b:.2f}" for a, b in bends[::-1])
-            dashes = DASHES[line.number % len(DASHES)]
-            drawn.append(
-                f'<polyline class="l c{line.number % COLOURS}" points="{way}" '
-                f'stroke-dasharray="{dashes}"/>'
-            )
-        every = max(1, -(-len(places) // _MOST_MARKERS))
-        drawn += [marker(line.number, *at, line.style) for at in places[::-1][::every]]
-    if level is not None:  # over the lines, to be read
-        at = y(level[0]) - 4
-        drawn.append(f'<text class="note" x="{LEFT + 5}" y="{at:.2f}">{escape(level[1])}</text>')
-    drawn += _letters([(line, y(line.points[-1][1]), x(line.points[-1][0])) for line in lines
-                       if line.letter and line.points])  # fmt: skip
-    return _svg(name, title, description, "".join(drawn))
-
-
-def _letters(ends: Sequence[tuple[Line, float, float]]) -> list[str]:
-    """Write letters beside the ends of lines, moved apart where they would meet."""
-    ordered = sorted(ends, key=lambda end: (end[1], end[0].number))
-    places: list[float] = []
-    for _, at, _ in ordered:
-        places.append(max(at, places[-1] + LETTER) if places else at)
-    over = (places[-1] if places else 0) - (HEIGHT - BOTTOM)
-    if over > 0:  # push them up again
-        limit: float = HEIGHT - BOTTOM + LETTER
-        for k in reversed(range(len(places))):
-            limit = places[k] = min(places[k], limit - LETTER)
-    return [
-        f'<text class="letter c{line.number % COLOURS}" x="{WIDTH - RIGHT + 7}" '
-        f'y="{place + 4.5:.2f}">{escape(line.letter)}</text>'
-        + (
-            f'<path class="leader c{line.number % COLOURS}" '
-            f'd="M{end + 6:.2f} {at:.2f}H{WIDTH - RIGHT - 4}L{WIDTH - RIGHT + 5} {place:.2f}"/>'
-            if end < WIDTH - RIGHT - 8 or abs(place - at) > 3
-            else ""
-        )
-        for (line, at, end), place in zip(ordered, places, strict=True)
-    ]
-
-
-def _axes(x: Scale, y: Scale, x_label: str, x_words: Callable[[float], str] | None = None) -> str:
-    """Grid, ticks and the name of x; that of y is in the chart's heading."""
-    drawn = _levels_of(y, 6)
-    foot = HEIGHT - BOTTOM
-    drawn += _marks_of(x, foot, f'class="axis" d="M{{:.2f}} {foot}v4"')
-    drawn.append(f'<path class="axis" d="M{LEFT} {foot}H{WIDTH - RIGHT}"/>')
-    drawn.append(_x_label(x_label))
-    return "".join(drawn)
-
-
-def _levels_of(y: Scale, most: int) -> list[str]:
-    """Lines across a chart at the ticks of y, with their numbers at the left."""
-    ticks, drawn = y.ticks(most), []
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
-    for value in ticks:
-        at = y(value)
-        words = _write_power(value) if y.is_log else write_number(value, step)
-        drawn.append(f'<path class="grid" d="M{LEFT} {at:.2f}H{WIDTH - RIGHT}"/>')
-        drawn.append(
-            f'<text class="tick" x="{LEFT - 7}" y="{at + 4.5:.2f}" text-anchor="end">{words}</text>'
-        )
-    return drawn
-
-
-def _marks_of(x: Scale, foot: float, path: str) -> list[str]:
-    """Paths at the ticks of x, with their numbers below; `path` has a place for where each is."""
-    ticks, drawn = x.ticks(6), []
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
-    for value in ticks:
-        at = x(value)
-        drawn.append(f"<path {path.format(at)}/>")
-        drawn.append(
-            f'<text class="tick" x="{at:.2f}" y="{foot + 17}" text-anchor="middle">'
-            f"{write_number(value, step)}</text>"
-        )
-    return drawn
-
-
-def _x_label(text: str) -> str:
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    return (
-        f'<text class="name" x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">'
-        f"{escape(text)}</text>"
-    )
-
-
-# -------------------------------------------------------------------------------------------- bars
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    marks: list[tuple[int, float, float, bool, str]] = field(default_factory=list)
+    bars: list[tuple[int, float, float, float, float, str]] = field(default_factory=list)
+    level: float | None = None
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Parts on top of each other, and one beside them.
+class Series:
+    """Points of one line, or without a line.
 
     Attributes
     ----------
     label : str
-    parts : dict of str to float
-        By kind, from below.
-    beside : dict of str to float
-        At most one, thin.
+        For the legend; empty for none.
+    number : int
+        Decides color and dashes.
+    points : sequence of (float, float)
+    style : {"line", "points", "hollow"}
+        A line with marks, marks, or large hollow marks.
     """
 
     label: str
-    parts: dict[str, float]
-    beside: dict[str, float]
+    number: int
+    points: Sequence[tuple[float, float]]
+    style: str = "line"
 
 
-def bar_chart(
-    name: str, title: str, description: str, x_label: str, bars: Sequence[Bar], highest: float
-) -> str:
-    """Return a chart of stacked bars.
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over a common x axis, which starts at 0 unless it is logarithmic.
 
-    Parameters
+    Attributes
     ----------
-    name, title, description, x_label : str
-        As of `line_chart`.
-    bars : sequence of Bar
+    name : str
+        Unique in a page.
+    title, x_label, y_label : str
+        With units.
+    series : sequence of Series
+    x_log, y_log : bool
+    level : (float, str), optional
+        A horizontal line and its label.
+    """
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    x_log: bool = False
+    y_log: bool = False
+    level: tuple[float, str] | None = None
+
+    def drawing(self) -> Drawing:
+        """Return the chart laid out for SVG."""
+        points = [point for one in self.series for point in one.points]
+        xs = [x for x, _ in points]
+        x = Scale(0.0, max([x for x in xs if x > 0], default=1.0), LEFT, RIGHT)
+        if self.x_log:
+            x = Scale.around(xs, LEFT, RIGHT, True)
+        levels = [] if self.level is None else [self.level[0]]
+        y = Scale.around([*(y for _, y in points), *levels], BOTTOM, TOP, self.y_log)
+        lines, marks = [], []
+        for one in self.series:
+            if one.style == "line" and len(one.points) > 1:
+                bends = _thinned(one.points, _MOST_BENDS)
+                lines.append((one.number, " ".join(f"{x(a)},{y(b)}" for a, b in bends)))
+            marks += [
+                (one.number, x(a), y(b), one.style == "hollow", f"{one.label} {b:.6g}".strip())
+                for a, b in _thinned(one.points, _MOST_MARKS)
+            ]
+        level = None if self.level is None else y(self.level[0])
+        return Drawing(x.ticks(), y.ticks(), lines, marks, level=level)
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
+    """Return at most `most` points at even distances, the last one included."""
+    return points[::-1][:: max(1, -(-len(points) // most))][::-1]
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Stacked bars.
+
+    Attributes
+    ----------
+    name, title, x_label, y_label : str
+        As in `LineChart`.
+    labels : sequence of str
+        Of the bars.
+    parts : dict of str to sequence of float
+        Heights by the name of the part, from below.
     highest : float
-        Of all charts beside this one, so that they have one scale.
+        The end of the y axis, for charts with a common scale.
     """
-    y = nice_scale([highest], HEIGHT - BOTTOM, TOP, least=True)
-    foot = HEIGHT - BOTTOM
-    drawn = _levels_of(y, 5)
-    room = (WIDTH - RIGHT - LEFT) / max(1, len(bars))
-    thin = 0.22 if any(bar.beside for bar in bars) else 0.0
-    width = min(44.0, room * (0.74 - thin))
-    every = math.ceil(len(bars) * max(1, max((len(b.label) for b in bars), default=1)) / 34)
-    for k, bar in enumerate(bars):
-        middle = LEFT + (k + 0.5) * room
-        beside = min(12.0, room * thin)
-        left, below = middle - (width + beside) / 2, 0.0
-        for kind, value in bar.parts.items():
-            drawn.append(_rect(kind, left, width, y(below), y(below + value)))
-            below += value
-        for kind, value in bar.beside.items():
-            drawn.append(_rect(kind, left + width + 1.5, beside, foot, y(value)))
-        if k % every == 0:
-            drawn.append(
-                f'<text class="tick" x="{middle:.2f}" y="{foot + 17}" text-anchor="middle">'
-                f"{escape(bar.label)}</text>"
-            )
-    drawn.append(f'<path class="axis" d="M{LEFT} {foot}H{WIDTH - RIGHT}"/>')
-    drawn.append(_x_label(x_label))
-    return _svg(name, title, description, "".join(drawn))
 
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    labels: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    highest: float
 
-def _rect(kind: str, left: float, width: float, below: float, above: float) -> str:
-    if below - above < 0.01:
-        return ""
-    return (
-        f'<rect class="bar b-{kind}" x="{left:.2f}" y="{above:.2f}" width="{width:.2f}" '
-        f'height="{below - above:.2f}" fill="url(#p-{kind})"/>'
-    )
-
-
-def level_chart(
-    name: str,
-    title: str,
-    description: str,
-    x_label: str,
-    rows: Sequence[tuple[str, float, float]],
-) -> str:
-    """Return a chart with a bar for each row, and a mark that it should not pass.
-
-    Parameters
-    ----------
-    name, title, description, x_label : str
-        As of `line_chart`.
-    rows : sequence of (str, float, float)
-        What stands above the bar, its value, and the mark.
-    """
-    height = TOP + LEVEL * len(rows) + BOTTOM
-    x = nice_scale([v for row in rows for v in row[1:]], 12, WIDTH - RIGHT, least=True)
-    foot = height - BOTTOM
-    drawn = _marks_of(x, foot, f'class="grid" d="M{{:.2f}} {TOP}V{foot}"')
-    for k, (label, value, bound) in enumerate(rows):
-        above = TOP + k * LEVEL
-        drawn.append(f'<text class="note" x="12" y="{above + 13}">{escape(label)}</text>')
-        drawn.append(
-            f'<rect class="bar b-solve" x="12" y="{above + 19}" width="{x(value) - 12:.2f}" '
-            'height="16" fill="url(#p-solve)"/>'
-        )
-        drawn.append(f'<path class="bound" d="M{x(bound):.2f} {above + 15}v24"/>')
-    middle = (12 + WIDTH - RIGHT) / 2
-    drawn.append(
-        f'<text class="name" x="{middle}" y="{height - 5}" text-anchor="middle">'
-        f"{escape(x_label)}</text>"
-    )
-    return _svg(name, title, description, "".join(drawn), height)
-
-
-def _svg(name: str, title: str, description: str, drawn: str, height: int = HEIGHT) -> str:
-    return (
-        f'<svg class="chart" id="{name}" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}'
-        f'</title><desc id="{name}-desc">{escape(description)}</desc>{drawn}</svg>'
-    )
+    def drawing(self) -> Drawing:
+        """Return the chart laid out for SVG."""
+        y = Scale.around([0.0, self.highest], BOTTOM, TOP)
+        room = (RIGHT - LEFT) / max(1, len(self.labels))
+        width = round(min(48.0, 0.8 * room), 2)
+        longest = max(map(len, self.labels), default=1) + 1
+        every = math.ceil(8 * longest / room)  # a digit is 8 units wide
+        ticks, bars = [], []
+        for k, label in enumerate(self.labels):
+            middle, below = round(LEFT + (k + 0.5) * room, 2), 0.0
+            if k % every == 0:
+                ticks.append((middle, label))
+            for number, (part, heights) in enumerate(self.parts.items()):
+                top, foot = y(below + heights[k]), y(below)
+                below += heights[k]
+                if foot - top >= 0.2:  # less cannot be seen
+                    size = (round(middle - width / 2, 2), top, width, round(foot - top, 2))
+                    bars.append((number, *size, f"{part} {heights[k]:.4g}"))
+        return Drawing(ticks, y.ticks(), bars=bars)
