@@ -33,6 +33,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "multiclass": {"loss": "crammer_singer"},
     CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
 }
+# Other settings that come to the same kernel with other types.
+_MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
 
 
 def precompile(
@@ -146,23 +148,15 @@ def _run(command: str, value_type: str, folder: Path) -> None:
     if command == "tune":
         tune(store, Path(folder, f"{command}.model"), {"rounds": 2}, Cs=[0.1, 1.0])
     elif command != "split":
-        settings = Settings(rounds=2, **_SETTINGS[command.removesuffix(WEIGHTED)])
-        if command.endswith(WEIGHTED):
-            weights = Path(folder, "weights.txt")
-            weights.write_text("1\n" * text.count("\n"), "ascii")
-            settings = replace(settings, weights=str(weights))
-        if command == CLASS_BLOCKS:
-            return _train_class_blocks(store, Path(folder, f"{command}.model"), settings)
-        train(store, Path(folder, f"{command}.model"), settings)
+        weights = Path(folder, "weights.txt")
+        weights.write_text("1\n" * text.count("\n"), "ascii")
+        kernel = command.removesuffix(WEIGHTED)
+        for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
+            settings = Settings(rounds=2, **chosen)
+            if command.endswith(WEIGHTED):
+                settings = replace(settings, weights=str(weights))
+            train(store, Path(folder, f"{command}-{k}.model"), settings)
     return None
-
-
-def _train_class_blocks(store: Path, model: Path, settings: Settings) -> None:
-    from sbm.distributed.comm import SerialComm
-    from sbm.programs.classblocks.training import train_class_blocks
-    from sbm.store.blocks import BlockStore
-
-    train_class_blocks(BlockStore(store), model, settings, SerialComm())
 
 
 def _stream(kind: str, value_type: str, folder: Path) -> None:
