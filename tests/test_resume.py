@@ -448,7 +448,7 @@ def fail_once(monkeypatch, owner, name, n):
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [("__init__", 1), ("_step", 1), ("_step", 8), ("certify", 1)]
+    ("name", "n"), [("__init__", 1), ("_visit_next", 1), ("_visit_next", 8), ("certify", 1)]
 )
 def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, name, n):
     monkeypatch.setattr(limits, "_CLOSE", 0)

@@ -222,9 +222,11 @@ class Engine:
                 # garbage is looked for, and that takes long where a program holds much else.
                 self._pauses = Pauses()
 
-    def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
-        """Call ``work`` for each item, at the same time; no result depends on that."""
-        return list(self.team.map(work, items)) if len(items) > 1 else [work(i) for i in items]
+    def for_each(
+        self, groups: Sequence[Group], work: Callable[[Group], Result]
+    ) -> Iterator[Result]:
+        """Call ``work`` for each group, several at the same time; no result depends on that."""
+        return self.team.map(work, groups) if len(groups) > 1 else map(work, groups)
 
     # ------------------------------------------------------------------------------- passes
 
@@ -309,7 +311,8 @@ class Engine:
                 )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
-        """Inner iteration of Algorithm 1, on the next block."""
+        """Inner iteration of Algorithm 1: load, merge, solve, select, keep."""
+        # Load: the block was read, decoded and screened during the step before.
         if self._blocks is None:
             self._evicted = {}
             order = self._order(now)
@@ -318,19 +321,43 @@ class Engine:
         self.seconds.disk = self.disk_before + self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        visit = loaded.coming.visit(loaded.result)
-        if self._coming is loaded.coming:  # nothing is read ahead
+        coming, rows = loaded.coming, loaded.result
+        block, folds = coming.block, coming.folds
+        if self._coming is coming:  # nothing is read ahead
             self._coming = None
+
+        def work(group: Group) -> dict[int, Step]:
+            group.be_judged(rows, folds)
+            found = {}
+            for learner in group.learners:
+                begin, k = time.perf_counter(), learner.number
+                alpha = coming.own[k].alpha
+                moving = coming.own[k].moving(block, self._evicted.get(k))
+                if k in self._combiners:
+                    self._combiners[k].visit(block, alpha)
+                if every_row:
+                    moving = None
+                mine = learner.its_own(folds)
+                if mine is not None:
+                    moving = mine if moving is None else moving & mine
+                # Merge with the cache, solve, select what is cached next.
+                found[k] = learner.solver.step(block, rows, alpha, moving)
+                learner.seconds += time.perf_counter() - begin
+            return found
+
+        steps: dict[int, Step] = {}
         with self.seconds.measure("solve"):
-            steps = self._step(visit, groups, loaded.coming, every_row)
+            for found in self.for_each(groups, work):
+                steps |= found
+        # Keep: the alphas go back to the run while the next block is solved.
+        self._keeping.append(self._pool.submit(self._keep, block, steps))
         for k, step in steps.items():
             now.totals[k].add(step.totals)
             self._evicted[k] = step.evicted
-        self._last_block = visit.block
+        self._last_block = block
         now.done += 1
-        self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
-        rows = sum(self.plan.parts[block].rows for block in now.order[: now.done])
-        self.progress.advance(now.done, rows=rows, memory=resident_bytes())
+        solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
+        self.progress.advance(now.done, rows=solved, memory=resident_bytes())
 
     @contextmanager
     def _stretch(self, now: Pass) -> Iterator[None]:
@@ -398,36 +425,6 @@ class Engine:
         """Return blocks in a random order, another one for each number of a pass."""
         random = np.random.default_rng([self.settings.seed, 3, number])
         return [blocks[k] for k in random.permutation(len(blocks))]
-
-    def _step(
-        self,
-        visit: Visit,
-        groups: Sequence[Group],
-        coming: Coming,
-        every_row: bool,
-    ) -> dict[int, Step]:
-        """Inner iteration of Algorithm 1, of every learner."""
-
-        def work(group: Group) -> list[tuple[int, Step]]:
-            group.be_judged(visit.rows, visit.folds)
-            return [(x.number, self._step_of(x, visit, coming, every_row)) for x in group.learners]
-
-        return dict(itertools.chain(*self.for_each(groups, work)))
-
-    def _step_of(self, learner: Learner, visit: Visit, coming: Coming, every_row: bool) -> Step:
-        begin = time.perf_counter()
-        k, solver = learner.number, learner.solver
-        moving = coming.own[k].moving(visit.block, self._evicted.get(k))
-        if k in self._combiners:
-            self._combiners[k].visit(visit.block, visit.alpha[k])
-        if every_row:
-            moving = None
-        mine = learner.its_own(visit.folds)
-        if mine is not None:
-            moving = mine if moving is None else moving & mine
-        step = solver.step(visit.block, visit.rows, visit.alpha[k], moving)
-        learner.seconds += time.perf_counter() - begin
-        return step
 
     def _home(self, k: int, block: int) -> int:
         """Where the run keeps the variables of the k-th learner in a block."""
@@ -647,7 +644,7 @@ class Engine:
                             rows, alpha = rows.take(places), alpha.take(places)
                         certifiers[learner.number].add(rows, alpha)
 
-                self.for_each(groups, add)
+                list(self.for_each(groups, add))
             for certifier in certifiers.values():
                 self._add_up(certifier)
             return {k: (c.finish(), c.W_alpha) for k, c in certifiers.items()}

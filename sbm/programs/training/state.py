@@ -171,6 +171,8 @@ class Training:
             self._go_on(start.record)
         elif start.earlier is not None:
             self._start_from(start.earlier)
+        if not self.ledger.is_done:
+            self.engine.agree_on_unit()
 
     def _go_on(self, record: Mapping[str, Any]) -> None:
         """Take over what the last commit of this run says."""
@@ -218,29 +220,26 @@ class Training:
 
     # ------------------------------------------------------------------------------- a pass
 
-    def run_pass(self) -> Totals:
-        """Work through a pass, or the rest of one, and commit where it is time; its totals."""
-        ledger = self.ledger
-        if ledger.ended is None:
-            ledger.ended = self._pass()
-            self.commit_if_due(self._commit_after)
-        return ledger.ended
-
-    def _pass(self) -> Totals:
+    def begin_pass(self) -> None:
+        """Choose the rounds and cache sizes of a pass; a resumed pass keeps its own."""
         ledger = self.ledger
         if self.engine.now is None:
             ledger.rounds.append(self.rounds())
             self._set_pace()
             ledger.passes += 1
             ledger.mark = asdict(self.seconds)
-        totals, free = self.engine.run_pass(ledger.passes, only=ledger.only)
+
+    def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
+        """Add up what `Engine.run_pass` returned, and commit where it is time."""
+        ledger = self.ledger
         if ledger.only is None:  # of the other blocks it is not known
             ledger.free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
             done.add(totals[learner.number])
         ledger.totals.add(done)
-        ledger.cut_short = done.starved
+        ledger.cut_short, ledger.ended = done.starved, done
+        self.commit_if_due()
         return done
 
     def end_pass(
@@ -267,6 +266,8 @@ class Training:
         job.progress.row(record)
         ledger.only = None if is_last else self._part_of_pass(certificate)
         ledger.ended, ledger.is_done = None, is_last
+        if is_last:
+            self.commit()
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
         """Return the blocks of the next pass, where a certificate says that some will do."""
