@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.machine import return_freed_memory
@@ -27,7 +28,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.programs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.gap import GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, Chunk, require_whole
@@ -279,12 +280,11 @@ def _passes(
         dual = math.fsum(learner.solver.dual for learner in engine.learners)
         gaps.append(gap / max(abs(dual), 1e-300))
         if watch.is_due(gap, max(abs(dual), problems[0].unit)):
-            found, looks = engine.certify(), looks + 1
-            certified = Certificate.total([one for one, _ in found.values()]).relative_gap
-            if certified <= settings.tol:
+            (certificate, found), looks = certify(engine), looks + 1
+            if certificate.relative_gap <= settings.tol:
                 return gaps, all_totals, looks, True
-            watch.learn(certified)
-            engine.replace_weights(found)
+            watch.learn(certificate.relative_gap)
+            replace_weights(engine, found)
     return gaps, all_totals, looks, False
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.engine.certificate import visit_all
 from sbm.engine.learners import Group, set_active
 from sbm.engine.problems import (
     by_label,
@@ -85,7 +86,7 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_labels(problem, store), label_places(problem, store), room)
     group = Group(training.spare_learners, collector)
-    for visit in training.engine.visit_all("calibrate"):
+    for visit in visit_all(training.engine, "calibrate"):
         group.be_judged(visit.rows, visit.folds)
     return collector.calibrate(problem.loss.joint)
 
