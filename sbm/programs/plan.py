@@ -20,6 +20,7 @@ from typing import Any
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds, passes_left
@@ -276,8 +277,7 @@ def _passes(
         free = dict.fromkeys(found_free, sum(found_free.values()) // len(found_free))
         if seconds_left() < 0:
             break
-        gap = sum(one.gap for one in totals.values())
-        dual = math.fsum(learner.solver.dual for learner in engine.learners)
+        gap, dual = Group(engine.learners).estimate(totals)
         gaps.append(gap / max(abs(dual), 1e-300))
         if watch.is_due(gap, max(abs(dual), problems[0].unit)):
             (certificate, found), looks = certify(engine), looks + 1

@@ -7,7 +7,6 @@ values of these rows are what the probabilities of the first one are fitted to (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +80,7 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
         What a model says of its probabilities.
     """
     set_active(training.learners, False)
-    _train_second(training)
+    _train_second(training, Group(training.spare_learners))
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_labels(problem, store), label_places(problem, store), room)
@@ -91,10 +90,10 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
     return collector.calibrate(problem.loss.joint)
 
 
-def _train_second(training: Training) -> None:
+def _train_second(training: Training, second: Group) -> None:
     """Go on with passes over the second model alone, until its gap is estimated to be small."""
     ledger, engine, settings = training.ledger, training.engine, training.settings
-    for learner in training.spare_learners:  # after a warm start there may have been no pass yet
+    for learner in second.learners:  # after a warm start there may have been no pass yet
         learner.solver.rounds = ledger.rounds[-1] if ledger.rounds else training.rounds()
     if not ledger.calibrating:
         ledger.watch = GapWatch(settings.tol)
@@ -103,8 +102,6 @@ def _train_second(training: Training) -> None:
         if engine.now is None:
             ledger.calibrating += 1
         totals, _ = engine.run_pass(ledger.passes + ledger.calibrating)
-        gap = sum(one.gap for one in totals.values())
-        dual = math.fsum(learner.solver.dual for learner in training.spare_learners)
         is_late = training.is_late() or ledger.calibrating == settings.max_passes
-        ledger.is_calibrated = ledger.watch.is_due(gap, dual) or is_late
+        ledger.is_calibrated = ledger.watch.is_due(*second.estimate(totals)) or is_late
         training.commit_if_due(0.0 if ledger.is_calibrated else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class Tuning:
         for candidate in active:
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
-            self._look_at(candidate, [totals[x.number] for x in candidate.learners])
+            self._look_at(candidate, totals)
 
     def _next_rounds(self) -> int:
         """One round a step is enough for the tolerance of folds, and best where it is loose."""
@@ -167,10 +167,9 @@ class Tuning:
         best = max(means, key=lambda C: means[C])
         return best if math.isfinite(means[best]) else None
 
-    def _look_at(self, candidate: Candidate, totals: Sequence[Totals]) -> None:
+    def _look_at(self, candidate: Candidate, totals: Mapping[int, Totals]) -> None:
         """Let a candidate rest when it is far enough."""
-        gap = sum(one.gap for one in totals)
-        dual = math.fsum(learner.solver.dual for learner in candidate.learners)
+        gap, dual = candidate.group.estimate(totals)
         candidate.gap = gap / max(abs(dual), 1e-300)
         if candidate.gap <= LOOSER * self.settings.tol:
             candidate.set_active(False)
