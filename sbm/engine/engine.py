@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,19 +45,10 @@ from sbm.store.run import Run
 __all__ = ["FULL_PASS", "Engine", "Pauses"]
 
 Result = TypeVar("Result")
-Weights: TypeAlias = npt.NDArray[np.float64]
 
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
 _TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
-
-
-def _never() -> bool:
-    return False
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -74,9 +65,9 @@ class Pauses:
         Is called after each block that is looked at while weights and alphas stay as they are.
     """
 
-    is_late: Callable[[], bool] = _never
-    after_stretch: Callable[[], None] = _nothing
-    after_look: Callable[[], None] = _nothing
+    is_late: Callable[[], bool] = lambda: False
+    after_stretch: Callable[[], None] = lambda: None
+    after_look: Callable[[], None] = lambda: None
 
 
 class Engine:
