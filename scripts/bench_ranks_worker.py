@@ -57,7 +57,7 @@ def watch_rounds(comm: Comm) -> list[dict[str, Any]]:
         after = [(t.visits, t.updates) for t in now.totals.values()]
         visits, updates = (np.sum(after, axis=0) - np.sum(before, axis=0)).tolist()
         dual = math.fsum(learner.solver.dual for learner in self.learners)
-        sigma = [one.adding.sigma for one in self._combiners.values()]
+        sigma = [one.adding.sigma for one in self.combiners.values()]
         rounds.append(
             {"pass": now.number, "dual": dual, "sent": comm.sent - sent, "visits": visits,
              "updates": updates, "next_sigma": max(sigma, default=1.0)}

@@ -202,8 +202,8 @@ MUTATIONS = (
         "last or certificate.gap <=",
     ),
     Mutation(
-        "no commit of a block that cannot be read ahead", "sbm/engine/engine.py",
-        "if coming is not None and self.reader.failure is not None:",
+        "no commit of a block that cannot be read ahead", "sbm/engine/snapshot.py",
+        "if coming is not None and engine.reader.failure is not None:",
         "if False:",
     ),
     Mutation(

@@ -13,12 +13,15 @@ from test_folds import slow_fold
 
 import sbm
 from sbm.alphas import Dense, Lists
-from sbm.engine.engine import Engine, ray
+from sbm.engine.certificate import certify_each, visit_all
+from sbm.engine.engine import Engine
 from sbm.engine.learners import Folds, HeldOut
 from sbm.engine.memory import plan_training
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.programs.training.setup import open_run, shape_of
+from sbm.programs.tuning.state import fork
+from sbm.solver.gap import ray
 from sbm.store.blocks import BlockStore
 
 
@@ -109,15 +112,15 @@ def test_fork_is_feasible_and_reaches_the_optimum(classes, loss, C, stores, tmp_
             engine.run_pass(number)
         shares = [ray(s.solver.dual_sum, s.solver.W, C / start) for s in sources]
         for source, target in zip(sources, targets, strict=True):
-            engine.fork(source, target, C / start)
+            fork(engine, source, target, C / start)
             source.is_active, target.is_active = False, True
-        for visit in engine.visit_all("look"):
+        for visit in visit_all(engine, "look"):
             for target in targets:
                 alpha = visit.alpha[target.number]
                 inside = copy_of(alpha)
                 target.solver.problem.make_feasible(visit.rows, inside)
                 np.testing.assert_allclose(variables(inside), variables(alpha), rtol=1e-14)
-        found = engine.certify()
+        found = certify_each(engine)
         for share, target in zip(shares, targets, strict=True):
             certificate, W_alpha = found[target.number]
             W, dual_sum = target.solver.W, target.solver.dual_sum
@@ -129,7 +132,7 @@ def test_fork_is_feasible_and_reaches_the_optimum(classes, loss, C, stores, tmp_
                 assert dual_sum == pytest.approx(exact, rel=1e-12)
         for number in itertools.count(3):
             engine.run_pass(number)
-            parts = [certificate for certificate, _ in engine.certify().values()]
+            parts = [certificate for certificate, _ in certify_each(engine).values()]
             gap = sum(part.gap for part in parts) / sum(part.primal for part in parts)
             if gap < 1e-4 or number == 500:
                 break

@@ -12,10 +12,9 @@ from helpers import fit, write_rows
 from threads import in_threads
 
 import sbm
-from sbm.engine.engine import Engine
 from sbm.engine.sync import Adding, Combiner
 from sbm.errors import SettingsError, StoreError
-from sbm.programs.training import ranks
+from sbm.programs.training import ranks, state
 from sbm.store.manifest import encode_record
 from sbm.store.run import Run, runs_here
 
@@ -117,13 +116,13 @@ def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model
     (BY_CLASS, 4, 5, {"sigma": 1.0}),  # more ranks than classes: their weights are added up
 ], ids=str)  # fmt: skip
 def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_blocks, options):
-    drifts, replace = [0.0], Engine.replace_weights
+    drifts, replace = [0.0], state.replace_weights
 
     def noted(engine, found):
         drifts.extend(certificate.drift for certificate, _ in found.values())
         replace(engine, found)
 
-    monkeypatch.setattr(Engine, "replace_weights", noted)
+    monkeypatch.setattr(state, "replace_weights", noted)
     store, chosen = store_of(case, n_blocks), options_of(case, **options)
     expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
     (found, report), *_ = train(size, store, model, chosen)

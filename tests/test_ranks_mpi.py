@@ -231,7 +231,7 @@ def assert_unfinished(model):
     pytest.param([
         [1, "Engine._visit_next", "before", 2],
         [0, "MpiComm._wait", "before", 31],  # its messages are under way
-        [0, "Engine.certify", "after", 1],
+        [0, "Training.certify", "after", 1],
     ], marks=pytest.mark.slow),
     pytest.param([
         [1, "Run.commit", "before", 1],  # and the other one has committed

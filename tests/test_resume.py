@@ -18,6 +18,7 @@ from sbm.engine.engine import Engine
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training import state
+from sbm.programs.training.state import Training
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -448,12 +449,18 @@ def fail_once(monkeypatch, owner, name, n):
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [("__init__", 1), ("_step", 1), ("_step", 8), ("certify", 1)]
+    ("owner", "name", "n"),
+    [
+        (Engine, "__init__", 1),
+        (Engine, "_visit_next", 1),
+        (Engine, "_visit_next", 8),
+        (Training, "certify", 1),
+    ],
 )
-def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, name, n):
+def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, owner, name, n):
     monkeypatch.setattr(limits, "_CLOSE", 0)
     store, options, primal = wide
-    fail_once(monkeypatch, Engine, name, n)
+    fail_once(monkeypatch, owner, name, n)
     report = sbm.train(store, tmp_path / "m.model", options)[1]
     assert report["converged"]
     assert abs(report["primal"] - primal) <= 2e-3 * primal

@@ -12,33 +12,31 @@ keeps Theorem 1 and its linear rate to the letter.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, no_alphas
+from sbm.alphas import no_alphas
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.learners import Coming, Group, HeldOut, Learner, Own, Pass, Seconds, Visit
+from sbm.engine.learners import Coming, Group, HeldOut, Learner, Own, Pass, Seconds
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
 from sbm.engine.prefetch import Loaded, loading_thread
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
-from sbm.engine.sync import Combiner, agree_on_unit
+from sbm.engine.sync import Combiner
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
-from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.problem import AnyProblem, OneClass, squared_norm
+from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
@@ -47,19 +45,10 @@ from sbm.store.run import Run
 __all__ = ["FULL_PASS", "Engine", "Pauses"]
 
 Result = TypeVar("Result")
-Weights: TypeAlias = npt.NDArray[np.float64]
 
 # Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
 FULL_PASS = 8
 _TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
-
-
-def _never() -> bool:
-    return False
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -71,15 +60,14 @@ class Pauses:
     is_late : callable
         Tells after each stretch whether to stop.
     after_stretch : callable
-        Is called after each stretch but the last of a pass; `Engine.place` and `Engine.state` then
-        hold what there is to go on from.
+        Is called after each stretch but the last of a pass; a snapshot can be taken then.
     after_look : callable
         Is called after each block that is looked at while weights and alphas stay as they are.
     """
 
-    is_late: Callable[[], bool] = _never
-    after_stretch: Callable[[], None] = _nothing
-    after_look: Callable[[], None] = _nothing
+    is_late: Callable[[], bool] = lambda: False
+    after_stretch: Callable[[], None] = lambda: None
+    after_look: Callable[[], None] = lambda: None
 
 
 class Engine:
@@ -113,6 +101,18 @@ class Engine:
     reader : BlockReader
     now : Pass or None
         The pass at work, also one to go on with.
+    last_block : int
+        The block that was visited last; -1 before the first one.
+    coming : Coming or None
+        The block that is read ahead.
+    marks : dict of int to ndarray, shape (n_rows,), bool
+        Rows to visit of the first block to be read, by learner, as a snapshot says.
+    marked : int or None
+        The number of that block.
+    evicted : dict of int to Evicted
+        Rows of other blocks that left the cache of each learner in its last step.
+    combiners : dict of int to Combiner
+        Add up the steps of several processes, one a learner; none alone.
     disk_before : float
         Seconds of waiting for the disk in the processes before this one.
     last_pass : int
@@ -136,10 +136,10 @@ class Engine:
         pauses: Pauses | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
-        self.progress, self._run = progress, run
+        self.progress, self.run = progress, run
         self._folds = held_out.folds if held_out else None
-        self._pauses = pauses or Pauses()
-        self._comm = comm or SerialComm()
+        self.pauses = pauses or Pauses()
+        self.comm = comm or SerialComm()
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
@@ -155,8 +155,15 @@ class Engine:
             Learner(k, self._solver(k, n, problem), without[k])
             for k, problem in enumerate(problems)
         ]
-        self._blocks_a_stretch, self._most_stretches = self._stretches()
-        self._combiners = self._make_combiners()
+        # Of several processes, the stretches of a pass are those of the one with most blocks.
+        self._blocks_a_stretch = 1 if self.comm.size == 1 else settings.sync_every
+        stretches = -(-len(self.own) // self._blocks_a_stretch)
+        self._most_stretches = int(self.comm.gather([stretches]).max())
+        self.combiners = {
+            k: Combiner(self.comm, learner.solver, settings, run, self.home(k, 0))
+            for k, learner in enumerate(self.learners)
+            if self.comm.size > 1
+        }
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
         self.reader = BlockReader(
@@ -164,33 +171,19 @@ class Engine:
             weights,
         )  # fmt: skip
         self._blocks: Generator[Loaded[int, Coming, Rows]] | None = None
-        self._evicted: dict[int, Evicted] = {}
-        self._last_block = -1
+        self.evicted: dict[int, Evicted] = {}
+        self.last_block = -1
         self.now: Pass | None = None
         self.disk_before = 0.0
         self._keeping: list[Future[dict[int, int]]] = []
-        self._coming: Coming | None = None  # the block that is read last
-        self._marks: dict[int, npt.NDArray[np.bool_]] = {}  # of the first block to be read
-        self._marked: int | None = None  # which one that is
+        self.coming: Coming | None = None
+        self.marks: dict[int, npt.NDArray[np.bool_]] = {}
+        self.marked: int | None = None
         self.last_pass = settings.max_passes
         self._alphas = [
             [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
         ]  # fmt: skip
         self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
-
-    def _stretches(self) -> tuple[int, int]:
-        """Return the blocks of a stretch, and the stretches of a pass in the process with most."""
-        size = 1 if self._comm.size == 1 else self.settings.sync_every
-        return size, int(self._comm.gather([-(-len(self.own) // size)]).max())
-
-    def _make_combiners(self) -> dict[int, Combiner]:
-        """Make what adds up the steps of several processes, a learner each; alone there is none."""
-        if self._comm.size == 1:
-            return {}
-        return {
-            k: Combiner(self._comm, learner.solver, self.settings, self._run, self._home(k, 0))
-            for k, learner in enumerate(self.learners)
-        }
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Make the solver of the k-th of n problems."""
@@ -217,16 +210,16 @@ class Engine:
             try:
                 yield
             finally:
-                self._stop_reading()
+                self.stop_reading()
                 # Who is asked here knows this engine, too: both would keep their arrays until
                 # garbage is looked for, and that takes long where a program holds much else.
-                self._pauses = Pauses()
+                self.pauses = Pauses()
 
-    def for_each(self, items: Sequence[Any], work: Callable[[Any], Result]) -> list[Result]:
-        """Call ``work`` for each item, at the same time; no result depends on that."""
-        return list(self.team.map(work, items)) if len(items) > 1 else [work(i) for i in items]
-
-    # ------------------------------------------------------------------------------- passes
+    def for_each(
+        self, groups: Sequence[Group], work: Callable[[Group], Result]
+    ) -> Iterator[Result]:
+        """Call ``work`` for each group, several at the same time; no result depends on that."""
+        return self.team.map(work, groups) if len(groups) > 1 else map(work, groups)
 
     def run_pass(
         self,
@@ -255,40 +248,36 @@ class Engine:
         free : dict of int to int
             Rows with a variable inside its bounds, of each learner.
         """
-        active = self._active
+        active = self.active
         groups = groups or [Group([learner]) for learner in active]
-        if only is not None and self.now is None:
-            self._stop_reading()
-        now = self.now = self.now or self._begin(number, only)
+        if self.now is None:
+            if only is not None:
+                self.stop_reading()
+            order = self._order_of(number, self.last_block) if only is None else list(only)
+            totals = {learner.number: Totals() for learner in active}
+            self.now = Pass(number, order, only is not None, totals=totals)
+        now = self.now
         every_row = number % FULL_PASS == 0 or not self._screens
         self.progress.start(f"{what} {number}", len(now.order), "blocks")
-        n_stretches = len(now.order) if self._comm.size == 1 else self._most_stretches
+        n_stretches = len(now.order) if self.comm.size == 1 else self._most_stretches
         while now.stretches < n_stretches:
             with self._stretch(now):
                 for _ in range(min(self._blocks_a_stretch, len(now.order) - now.done)):
                     self._visit_next(now, groups, every_row)
-            if self._pauses.is_late():
+            if self.pauses.is_late():
                 break
             if now.stretches < n_stretches:
-                self._pauses.after_stretch()
+                self.pauses.after_stretch()
         self.progress.finish()
         if len(self.own) <= 1 or now.is_part:
-            self._stop_reading()
-        self._settle()
+            self.stop_reading()
+        self.settle()
         self.now = None
         for learner in active:
             learner.solver.working.grow_older()
         free = Counter({learner.number: learner.solver.count_free() for learner in active})
         free.update(now.free)
         return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
-
-    def agree_on_unit(self) -> None:
-        """Let several processes have the same unit of the offset of one class."""
-        for learner in self.learners if self._comm.size > 1 else ():
-            problem = learner.solver.problem
-            if isinstance(problem, OneClass) and problem.unit == 0.0:
-                first = next(self.visit_all("measure"), None)
-                agree_on_unit(self._comm, problem, None if first is None else first.rows)
 
     def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
         """Set the rounds of the next pass, and the size of its caches where the setting is auto.
@@ -309,61 +298,80 @@ class Engine:
                 )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
-        """Inner iteration of Algorithm 1, on the next block."""
+        """Inner iteration of Algorithm 1: load, merge, solve, select, keep."""
+        # Load: the block was read, decoded and screened during the step before.
         if self._blocks is None:
-            self._evicted = {}
+            self.evicted = {}
             order = self._order(now)
-            self._blocks = self.reader.read(order, self._prepare, self._load_alpha, self._look)
+            self._blocks = self.reader.read(order, self._prepare, self.load_alpha, self.look)
         loaded = next(self._blocks)
         self.seconds.disk = self.disk_before + self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        visit = loaded.coming.visit(loaded.result)
-        if self._coming is loaded.coming:  # nothing is read ahead
-            self._coming = None
+        coming, rows = loaded.coming, loaded.result
+        block, folds = coming.block, coming.folds
+        if self.coming is coming:  # nothing is read ahead
+            self.coming = None
+
+        def work(group: Group) -> dict[int, Step]:
+            group.be_judged(rows, folds)
+            found = {}
+            for learner in group.learners:
+                begin, k = time.perf_counter(), learner.number
+                alpha = coming.own[k].alpha
+                moving = coming.own[k].moving(block, self.evicted.get(k))
+                if k in self.combiners:
+                    self.combiners[k].visit(block, alpha)
+                if every_row:
+                    moving = None
+                mine = learner.its_own(folds)
+                if mine is not None:
+                    moving = mine if moving is None else moving & mine
+                # Merge with the cache, solve, select what is cached next.
+                found[k] = learner.solver.step(block, rows, alpha, moving)
+                learner.seconds += time.perf_counter() - begin
+            return found
+
+        steps: dict[int, Step] = {}
         with self.seconds.measure("solve"):
-            steps = self._step(visit, groups, loaded.coming, every_row)
+            for found in self.for_each(groups, work):
+                steps |= found
+        # Keep: the alphas go back to the run while the next block is solved.
+        self._keeping.append(self._pool.submit(self._keep, block, steps))
         for k, step in steps.items():
             now.totals[k].add(step.totals)
-            self._evicted[k] = step.evicted
-        self._last_block = visit.block
+            self.evicted[k] = step.evicted
+        self.last_block = block
         now.done += 1
-        self._keeping.append(self._pool.submit(self._keep, visit.block, steps))
-        rows = sum(self.plan.parts[block].rows for block in now.order[: now.done])
-        self.progress.advance(now.done, rows=rows, memory=resident_bytes())
+        solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
+        self.progress.advance(now.done, rows=solved, memory=resident_bytes())
 
     @contextmanager
     def _stretch(self, now: Pass) -> Iterator[None]:
         """Let the processes add up what they do inside; alone, do nothing."""
-        active = [k for k in self._combiners if self.learners[k].is_active]
+        active = [k for k in self.combiners if self.learners[k].is_active]
         first = now.done
         for k in active:
-            self._combiners[k].begin()
+            self.combiners[k].begin()
         yield
         now.stretches += 1
         if not active:
             return
-        self._settle()
+        self.settle()
         with self.seconds.measure("combine"):
-            changed = {k: self._combiners[k].combine() for k in active}
+            changed = {k: self.combiners[k].combine() for k in active}
         if now.done > first:  # without a step no row has left a cache
-            self._evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
-        coming = self._coming
+            self.evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
+        coming = self.coming
         if coming is not None and coming.block in now.order[first : now.done]:
-            self._stop_reading()  # what it was read with has changed
+            self.stop_reading()  # what it was read with has changed
 
     def _of_all(self, mine: Totals) -> Totals:
         """Add up the totals of all processes."""
-        numbers = self._comm.gather(list(asdict(mine).values()))
+        numbers = self.comm.gather(list(asdict(mine).values()))
         return Totals(*(kind(n) for kind, n in zip(_TOTALS, numbers.sum(axis=0), strict=True)))
 
-    def _begin(self, number: int, only: Sequence[int] | None) -> Pass:
-        """Begin a pass over all blocks, or over some."""
-        order = self._order_of(number, self._last_block) if only is None else list(only)
-        totals = {learner.number: Totals() for learner in self._active}
-        return Pass(number, order, only is not None, totals=totals)
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Wait until the alphas of all blocks that are done are where they belong."""
         keeping, self._keeping = self._keeping, []
         for task in keeping:
@@ -399,37 +407,7 @@ class Engine:
         random = np.random.default_rng([self.settings.seed, 3, number])
         return [blocks[k] for k in random.permutation(len(blocks))]
 
-    def _step(
-        self,
-        visit: Visit,
-        groups: Sequence[Group],
-        coming: Coming,
-        every_row: bool,
-    ) -> dict[int, Step]:
-        """Inner iteration of Algorithm 1, of every learner."""
-
-        def work(group: Group) -> list[tuple[int, Step]]:
-            group.be_judged(visit.rows, visit.folds)
-            return [(x.number, self._step_of(x, visit, coming, every_row)) for x in group.learners]
-
-        return dict(itertools.chain(*self.for_each(groups, work)))
-
-    def _step_of(self, learner: Learner, visit: Visit, coming: Coming, every_row: bool) -> Step:
-        begin = time.perf_counter()
-        k, solver = learner.number, learner.solver
-        moving = coming.own[k].moving(visit.block, self._evicted.get(k))
-        if k in self._combiners:
-            self._combiners[k].visit(visit.block, visit.alpha[k])
-        if every_row:
-            moving = None
-        mine = learner.its_own(visit.folds)
-        if mine is not None:
-            moving = mine if moving is None else moving & mine
-        step = solver.step(visit.block, visit.rows, visit.alpha[k], moving)
-        learner.seconds += time.perf_counter() - begin
-        return step
-
-    def _home(self, k: int, block: int) -> int:
+    def home(self, k: int, block: int) -> int:
         """Where the run keeps the variables of the k-th learner in a block."""
         return k * len(self.plan.parts) + block
 
@@ -441,19 +419,20 @@ class Engine:
         free = {}
         for k, step in steps.items():
             evicted = step.evicted
-            free[k] = self._run.store(self._home(k, block), step.alpha)
-            self._run.add_strays(evicted.home + self._home(k, 0), evicted.row, evicted.alpha)
+            free[k] = self.run.store(self.home(k, block), step.alpha)
+            self.run.add_strays(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
         return free
 
-    def _stop_reading(self) -> None:
+    def stop_reading(self) -> None:
         """Give up the block that is being read ahead; its weights or its buffer are outdated."""
         if self._blocks is not None:
             self._blocks.close()
-            self._blocks = self._coming = None
-        self._marks, self._marked = {}, None
+            self._blocks = self.coming = None
+        self.marks, self.marked = {}, None
 
     @property
-    def _active(self) -> list[Learner]:
+    def active(self) -> list[Learner]:
+        """Learners that take part in the passes to come."""
         return [learner for learner in self.learners if learner.is_active]
 
     @property
@@ -462,10 +441,10 @@ class Engine:
 
     def _prepare(self, block: int, slot: int) -> Coming:
         """Note weights and cache as they are now, for the screening of the next block."""
-        self._coming = coming = self._prepare_alpha(block, slot)
+        self.coming = coming = self.prepare_alpha(block, slot)
         if not self._screens:
             return coming
-        marks, self._marks, self._marked = self._marks, {}, None
+        marks, self.marks, self.marked = self.marks, {}, None
         for k, own in coming.own.items():
             if k in marks:
                 coming.own[k] = Own(own.alpha, marks=marks[k])
@@ -474,20 +453,22 @@ class Engine:
             coming.own[k] = Own(own.alpha, screen)
         return coming
 
-    def _prepare_alpha(self, block: int, slot: int) -> Coming:
+    def prepare_alpha(self, block: int, slot: int) -> Coming:
+        """Return room for the folds and alphas of a block that is about to be read."""
         rows = self.plan.parts[block].rows
         folds = self._fold_room[slot, :rows] if self._folds is not None else None
         own = {
             learner.number: Own(self._alphas[slot][learner.number].part(0, rows))
-            for learner in self._active
+            for learner in self.active
         }
         return Coming(block, folds, own)
 
-    def _load_alpha(self, block: int, coming: Coming) -> None:
+    def load_alpha(self, block: int, coming: Coming) -> None:
+        """Read the alphas of a block from the run."""
         for k, own in coming.own.items():
-            self._run.load(self._home(k, block), own.alpha)
+            self.run.load(self.home(k, block), own.alpha)
 
-    def _look(self, coming: Coming, first: int, rows: Rows) -> None:
+    def look(self, coming: Coming, first: int, rows: Rows) -> None:
         """Divide and screen a chunk of the next block, as soon as it is decoded."""
         if self._folds is not None and coming.folds is not None:
             theirs = coming.folds[first : first + len(rows)]
@@ -496,233 +477,9 @@ class Engine:
             if own.screen is not None:
                 own.screen.add(first, rows, own.alpha.part(first, len(rows)))
 
-    # ------------------------------------------------------------------------------- commits
-
-    def place(self) -> dict[str, Any]:
-        """Where the engine is between two steps, as JSON; with `state` all there is to keep.
-
-        Call it first: it waits until nothing is under way.
-
-        Raises
-        ------
-        Exception
-            The block that is read ahead cannot be read: which of its rows are to be visited is not
-            known, and whoever went on without that would come to other bytes.
-        """
-        self._settle()
-        coming = self._coming
-        if coming is not None and self.reader.failure is not None:
-            raise self.reader.failure
-        return {
-            "last_block": self._last_block,
-            "pass": None if self.now is None else self.now.record(),
-            "coming": self._marked if coming is None else coming.block,
-            "adding": {k: one.adding.record() for k, one in self._combiners.items()},
-        }
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What learners hold, and which rows of the block that is read ahead are to be visited.
-
-        That block was screened with weights that are gone.
-        """
-        arrays: dict[str, npt.NDArray[np.generic]] = {}
-        for learner in self.learners:
-            mine = learner.solver.state()
-            arrays |= {_named(name, learner.number): array for name, array in mine.items()}
-        found: dict[int, npt.NDArray[np.bool_] | None] = {**self._marks}
-        if self._coming is not None:  # else nothing was read since the last commit
-            found = {
-                k: own.moving(self._coming.block, self._evicted.get(k))
-                for k, own in self._coming.own.items()
-            }
-        for k, moving in found.items():
-            if moving is not None:
-                arrays[_named("moving", k)] = np.packbits(moving)
-        return arrays
-
-    def restore(self, place: Mapping[str, Any], run: Run, with_rows: bool = True) -> None:
-        """Go on where `place` and the state of a run's last commit say.
-
-        Parameters
-        ----------
-        place : mapping
-        run : Run
-        with_rows : bool
-            Whether rows of the caches are read, too; without them there is no step.
-
-        Raises
-        ------
-        KeyError, ValueError, TypeError
-            They do not belong to this training.
-        """
-        self._last_block = int(place["last_block"])
-        self.now = Pass.of(place["pass"]) if place["pass"] is not None else None
-        names, marks = run.state_names(), {}
-        for learner in self.learners:
-            k, solver = learner.number, learner.solver
-            mine = {_bare(name): name for name in names if _number(name) == k}
-            own_W = mine.pop("W")  # by itself: there is room for one copy more
-            solver.W[:] = run.read_state([own_W])[own_W]
-            found = run.read_state(list(mine.values()))
-            state = {name: found[mine[name]] for name in mine}
-            solver.restore(state)
-            solver.working.restore(state)
-            if "moving" in state:
-                rows = self.plan.parts[int(place["coming"])].rows
-                marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
-        for k, combiner in self._combiners.items():
-            combiner.adding.restore(place["adding"][str(k)])
-        if with_rows:
-            self._refill()
-        # Not before: reading everything forgets them.
-        self._marks, self._marked = marks, place["coming"]
-
-    def _refill(self) -> None:
-        """Read the rows of the caches."""
-        missing = sum(learner.solver.working.n_cached for learner in self.learners)
-        if not missing:
-            return
-        for visit in self.visit_all("read the cache"):
-            for learner in self.learners:
-                missing -= learner.solver.working.refill(visit.block, visit.rows)
-        if missing:
-            raise ValueError("cached rows that the store has not")
-
-    # ------------------------------------------------------------------- everything at fixed W
-
-    def visit_all(self, what: str) -> Iterator[Visit]:
-        """Yield every block with the alphas of the active learners, cached ones included."""
-        self._stop_reading()
-        self.progress.start(what, len(self.own), "blocks")
-        blocks = self.reader.read(self.own, self._prepare_alpha, self._load_alpha, self._look)
-        for done, loaded in enumerate(blocks, 1):
-            visit = loaded.coming.visit(loaded.result)
-            for k, mine in visit.alpha.items():
-                self.learners[k].solver.working.alphas_of(visit.block, mine)
-            yield visit
-            self.progress.advance(done)
-            self._pauses.after_look()
-        self.progress.finish()
-
-    def certify(
-        self,
-        groups: Sequence[Group] | None = None,
-        change: Callable[[Visit, Learner], None] = lambda visit, learner: None,
-    ) -> dict[int, tuple[Certificate, Weights]]:
-        """Evaluate primal and dual of the active learners at fixed W and alphas.
-
-        Held-out rows are shown to the judges meanwhile.
-
-        Parameters
-        ----------
-        groups : sequence of Group, optional
-            All active learners; default: each alone.
-        change : callable
-            Is called first for each learner and block, and may change the alphas.
-
-        Returns
-        -------
-        dict of int to (Certificate, ndarray)
-            The arrays are the weights that belong to the alphas, to go on training with.
-        """
-        active = self._active
-        groups = groups or [Group([learner]) for learner in active]
-        with self.seconds.measure("certify"):
-            certifiers = {
-                learner.number: Certifier(
-                    learner.solver.problem, learner.solver.W, learner.solver.W_seen
-                )
-                for learner in active
-            }
-            for visit in self.visit_all("certify"):
-
-                def add(group: Group, visit: Visit = visit) -> None:
-                    group.be_judged(visit.rows, visit.folds)
-                    for learner in group.learners:
-                        change(visit, learner)
-                        rows, alpha = visit.rows, visit.alpha[learner.number]
-                        mine = learner.its_own(visit.folds)
-                        if mine is not None:
-                            places = np.flatnonzero(mine)
-                            rows, alpha = rows.take(places), alpha.take(places)
-                        certifiers[learner.number].add(rows, alpha)
-
-                self.for_each(groups, add)
-            for certifier in certifiers.values():
-                self._add_up(certifier)
-            return {k: (c.finish(), c.W_alpha) for k, c in certifiers.items()}
-
-    def _add_up(self, certifier: Certifier) -> None:
-        """Let a certificate be of the blocks of all processes."""
-        theirs = self._comm.share([one.tolist() for one in certifier.sums])
-        certifier.sums = [np.array(one) for one in itertools.chain(*theirs)]
-        for array in certifier.arrays:
-            self._comm.add_up(array)
-
-    def replace_weights(self, found: dict[int, tuple[Certificate, Weights]]) -> None:
-        """Go on with the weights that `certify` rebuilt from the alphas; that cancels drift."""
-        for k, (certificate, W_alpha) in found.items():
-            solver = self.learners[k].solver
-            solver.W[:] = W_alpha
-            solver.dual_sum = certificate.dual + 0.5 * squared_norm(W_alpha)
-
-    def fork(self, source: Learner, target: Learner, factor: float) -> None:
-        """Let a learner start where another one is, between two passes.
-
-        With a cost that is `factor` times as large, variables that are as many times as large are
-        inside their bounds, and Σ d_i is as many times as large: so it is for every loss. Less than
-        all of that way is gone where the dual is known to be higher there.
-        """
-        self._stop_reading()
-        share = ray(source.solver.dual_sum, source.solver.W, factor)
-        for block, part in enumerate(self.plan.parts):
-            alpha = self._run.load(self._home(source.number, block))
-            source.solver.working.alphas_of(block, alpha)
-            target.solver.working.alpha.admit(block, alpha)
-            self._run.store(self._home(target.number, block), alpha.times(share * factor))
-            assert len(alpha) == part.rows
-        np.multiply(source.solver.W, share * factor, out=target.solver.W)
-        target.solver.dual_sum = share * factor * source.solver.dual_sum
-
-    def keep(self, block: int, learner: Learner, alpha: Alphas) -> None:
-        """Let the run hold these alphas of a block; none of its rows may be cached."""
-        self._run.store(self._home(learner.number, block), alpha)
-
 
 def y_dtype(problem: AnyProblem, store: BlockStore) -> str:
     """Type of what is learned: class codes, or real-valued targets."""
     if problem.classify or (store.labels is not None and problem.loss.name == "one_class"):
         return "int32"
     return "float64"
-
-
-def _named(name: str, k: int) -> str:
-    """Name of an array of the k-th learner in a state."""
-    return name if k == 0 else f"{name}-{k}"
-
-
-def _bare(name: str) -> str:
-    """Undo `_named`."""
-    return name.partition("-")[0]
-
-
-def _number(name: str) -> int:
-    """Return the number of the learner that an array of a state is of."""
-    return int(name.partition("-")[2] or 0)
-
-
-def ray(dual_sum: float, W: Weights, factor: float) -> float:
-    """Return the best share of the way to alphas that are multiplied by a factor.
-
-    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
-
-    Parameters
-    ----------
-    dual_sum : float
-        Σ d_i at the alphas as they are.
-    W : ndarray
-        Weights that belong to them.
-    factor : float
-    """
-    size = factor * squared_norm(W)
-    return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -253,6 +254,11 @@ class Group:
 
     learners: Sequence[Learner]
     judge: Judge | None = None
+
+    def estimate(self, totals: Mapping[int, Totals]) -> tuple[float, float]:
+        """Return the running estimate of the gap in a pass, and the dual value after it."""
+        gap = sum(totals[learner.number].gap for learner in self.learners)
+        return gap, math.fsum(learner.solver.dual for learner in self.learners)
 
     def be_judged(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
         """Show the judge decision values at the weights as they are, a few rows at a time.

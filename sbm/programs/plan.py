@@ -17,8 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds, passes_left
@@ -27,7 +29,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.programs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.gap import GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, Chunk, require_whole
@@ -275,16 +277,14 @@ def _passes(
         free = dict.fromkeys(found_free, sum(found_free.values()) // len(found_free))
         if seconds_left() < 0:
             break
-        gap = sum(one.gap for one in totals.values())
-        dual = math.fsum(learner.solver.dual for learner in engine.learners)
+        gap, dual = Group(engine.learners).estimate(totals)
         gaps.append(gap / max(abs(dual), 1e-300))
         if watch.is_due(gap, max(abs(dual), problems[0].unit)):
-            found, looks = engine.certify(), looks + 1
-            certified = Certificate.total([one for one, _ in found.values()]).relative_gap
-            if certified <= settings.tol:
+            (certificate, found), looks = certify(engine), looks + 1
+            if certificate.relative_gap <= settings.tol:
                 return gaps, all_totals, looks, True
-            watch.learn(certified)
-            engine.replace_weights(found)
+            watch.learn(certificate.relative_gap)
+            replace_weights(engine, found)
     return gaps, all_totals, looks, False
 
 

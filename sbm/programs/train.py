@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,7 +26,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
 from sbm.programs.training.calibration import calibrate_beside
-from sbm.programs.training.job import Job, Start
+from sbm.programs.training.job import Job
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     common_name,
@@ -192,7 +191,7 @@ def train(
 
 
 def _train(job: Job) -> tuple[Model | None, dict[str, Any]]:
-    """Train as planned, from what there is to begin from."""
+    """Train as planned: pass after pass until the gap is small enough or a budget is used up."""
     job.prepare()
     start = job.find_start()
     finished = finished_model(job.comm, job.path, start.last_commit)
@@ -204,59 +203,46 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]]:
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
-        learned = _learn(job, run, start)  # all else that took memory is gone when it is written
-        return _finish(job, run, learned, is_resumed=start.record is not None)
-
-
-@dataclass
-class _Learned:
-    """What a training came to: weights of each problem, how to calibrate them, and the report."""
-
-    weights: list[npt.NDArray[np.float64]]
-    calibration: dict[str, Any] | None
-    report: dict[str, Any]
-
-
-def _learn(job: Job, run: Run, start: Start) -> _Learned:
-    """Run the passes, and those of the second model that calibrates the first one."""
-    training = Training(job, run)
-    with training.engine.at_work():
-        training.start(start)
-        _run_passes(training)
-        training.wait_for_all()
-        calibration = calibrate_beside(training) if job.spare else None
-    report = job.share.total(final_report(training))
-    return _Learned([solver.W for solver in training.solvers], calibration, report)
-
-
-def _run_passes(training: Training) -> None:
-    """Pass after pass until the certified gap is small enough or a budget is used up."""
-    ledger, settings = training.ledger, training.settings
-    if ledger.is_done:
-        return
-    training.engine.agree_on_unit()
-    while not ledger.is_done:
-        totals = training.run_pass()
-        is_late = training.is_late()
-        is_last = is_late or ledger.passes >= settings.max_passes
-        certificate = None
-        if training.is_certificate_due(totals) or is_last:
-            certificate = training.certify(is_last)
-            is_last = is_last or certificate.relative_gap <= settings.tol
-        training.end_pass(totals, certificate, is_late, is_last)
-    training.commit()
+        training = Training(job, run)
+        with training.engine.at_work():
+            training.start(start)
+            ledger = training.ledger
+            while not ledger.is_done:
+                done = ledger.ended  # set if the last commit was between a pass and its certificate
+                if done is None:
+                    training.begin_pass()
+                    done = training.add(*training.engine.run_pass(ledger.passes, only=ledger.only))
+                is_late = training.is_late()
+                is_last = is_late or ledger.passes >= job.settings.max_passes
+                certificate = None
+                if training.is_certificate_due(done) or is_last:
+                    certificate = training.certify(is_last)
+                    is_last = is_last or certificate.relative_gap <= job.settings.tol
+                training.end_pass(done, certificate, is_late, is_last)
+            training.wait_for_all()
+            calibration = calibrate_beside(training) if job.spare else None
+        report = job.share.total(final_report(training))
+        weights = [solver.W for solver in training.solvers]
+        del training  # and its memory, before the model is written
+        return _finish(job, run, weights, calibration, report, is_resumed=start.record is not None)
 
 
 def _finish(
-    job: Job, run: Run, learned: _Learned, is_resumed: bool
+    job: Job,
+    run: Run,
+    weights: list[npt.NDArray[np.float64]],
+    calibration: dict[str, Any] | None,
+    report: dict[str, Any],
+    *,
+    is_resumed: bool,
 ) -> tuple[Model | None, dict[str, Any]]:
     """Write the model, and note in the run that there is one."""
-    begin, report = time.perf_counter(), learned.report
+    begin = time.perf_counter()
     model = crc32 = None
-    weights = job.share.collect(learned.weights)
+    weights = job.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(job.store, job.settings, job.share.every, weights, report)
-        model.info["calibration"] = learned.calibration
+        model.info["calibration"] = calibration
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}

@@ -18,7 +18,7 @@ from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
 
-__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch"]
+__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray"]
 
 # Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
@@ -177,3 +177,20 @@ class GapWatch:
         """Note what the certificate said of the last estimate."""
         self.ratio = min(certified / self.previous, 1e300) if self.previous > 0 else 0.0
         self.since = 0
+
+
+def ray(dual_sum: float, W: npt.NDArray[np.float64], factor: float) -> float:
+    """Return the best share of the way to alphas that are multiplied by a factor.
+
+    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
+
+    Parameters
+    ----------
+    dual_sum : float
+        Σ d_i at the alphas as they are.
+    W : ndarray
+        Weights that belong to them.
+    factor : float
+    """
+    size = factor * squared_norm(W)
+    return min(1.0, max(0.0, dual_sum / size)) if size > 0 and factor != 1 else 1.0

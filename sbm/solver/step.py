@@ -214,13 +214,22 @@ class Solver:
         """
         if moving is None:
             moving = np.ones(len(rows), np.bool_)
-        cached = self.working.merge(block, rows, alpha, moving)
-        totals = self._solve(block)
+        working = self.working
+        cached = working.merge(block, rows, alpha, moving)
+        n = working.n
+        chunk = _chunk(n)
+        order = self._order[: -(-n // chunk)]
+        how = Rounds(
+            block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
+            self.sigma,
+        )  # fmt: skip
+        stats = self.problem.solve(working, self.W, how)
+        self.dual_sum += float(stats[0])
+        totals = Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
-        working = self.working
-        share = working.cache_rows / max(1, working.n)
-        rank = self._rank(working.score[: working.n], self._random, share)
+        share = working.cache_rows / max(1, n)
+        rank = self._rank(working.score[:n], self._random, share)
         keep = working.select(rank, self._is_free)
         evicted = working.compact(keep, block, alpha)
         return Step(alpha, evicted, totals)
@@ -250,19 +259,6 @@ class Solver:
         self._random.bit_generator.state = json.loads(text)
         self.dual_sum = float(state["dual_sum"][0])
         self.problem.restore(state)
-
-    def _solve(self, block: int) -> Totals:
-        """Run the kernel over the working set."""
-        n = self.working.n
-        chunk = _chunk(n)
-        order = self._order[: -(-n // chunk)]
-        how = Rounds(
-            block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self.sigma,
-        )  # fmt: skip
-        stats = self.problem.solve(self.working, self.W, how)
-        self.dual_sum += float(stats[0])
-        return Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
 
     def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return self.problem.is_free(self.working, rows)

@@ -7,13 +7,13 @@ values of these rows are what the probabilities of the first one are fitted to (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sbm.engine.certificate import visit_all
 from sbm.engine.learners import Group, set_active
 from sbm.engine.problems import (
     by_label,
@@ -80,20 +80,20 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
         What a model says of its probabilities.
     """
     set_active(training.learners, False)
-    _train_second(training)
+    _train_second(training, Group(training.spare_learners))
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_labels(problem, store), label_places(problem, store), room)
     group = Group(training.spare_learners, collector)
-    for visit in training.engine.visit_all("calibrate"):
+    for visit in visit_all(training.engine, "calibrate"):
         group.be_judged(visit.rows, visit.folds)
     return collector.calibrate(problem.loss.joint)
 
 
-def _train_second(training: Training) -> None:
+def _train_second(training: Training, second: Group) -> None:
     """Go on with passes over the second model alone, until its gap is estimated to be small."""
     ledger, engine, settings = training.ledger, training.engine, training.settings
-    for learner in training.spare_learners:  # after a warm start there may have been no pass yet
+    for learner in second.learners:  # after a warm start there may have been no pass yet
         learner.solver.rounds = ledger.rounds[-1] if ledger.rounds else training.rounds()
     if not ledger.calibrating:
         ledger.watch = GapWatch(settings.tol)
@@ -102,8 +102,6 @@ def _train_second(training: Training) -> None:
         if engine.now is None:
             ledger.calibrating += 1
         totals, _ = engine.run_pass(ledger.passes + ledger.calibrating)
-        gap = sum(one.gap for one in totals.values())
-        dual = math.fsum(learner.solver.dual for learner in training.spare_learners)
         is_late = training.is_late() or ledger.calibrating == settings.max_passes
-        ledger.is_calibrated = ledger.watch.is_due(gap, dual) or is_late
+        ledger.is_calibrated = ledger.watch.is_due(*second.estimate(totals)) or is_late
         training.commit_if_due(0.0 if ledger.is_calibrated else None)

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import choose_blocks, choose_rounds, passes_left
+from sbm.engine.snapshot import restore, snapshot
+from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import Job, Start
 from sbm.programs.training.ledger import Ledger
@@ -20,6 +23,7 @@ from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, run_folder, time_left
 from sbm.programs.training.warmstart import Earlier
 from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.problem import OneClass
 from sbm.solver.step import Totals
 from sbm.store.run import Run
 
@@ -171,6 +175,16 @@ class Training:
             self._go_on(start.record)
         elif start.earlier is not None:
             self._start_from(start.earlier)
+        if not self.ledger.is_done:
+            self._agree_on_unit()
+
+    def _agree_on_unit(self) -> None:
+        """Let several processes have the same unit of the offset of one class."""
+        problem, comm = self.problems[0], self.job.share.adding
+        if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
+            return
+        first = next(visit_all(self.engine, "measure"), None)
+        agree_on_unit(comm, problem, None if first is None else first.rows)
 
     def _go_on(self, record: Mapping[str, Any]) -> None:
         """Take over what the last commit of this run says."""
@@ -181,7 +195,7 @@ class Training:
             self.engine.disk_before = self.seconds.disk
             self.engine.reader.bytes_read = ledger.bytes_read
             needs_rows = not ledger.is_done or bool(self.job.spare)
-            self.engine.restore(record["engine"], self.run, needs_rows)
+            restore(self.engine, record["engine"], self.run, needs_rows)
             if self.engine.now is not None:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -218,29 +232,26 @@ class Training:
 
     # ------------------------------------------------------------------------------- a pass
 
-    def run_pass(self) -> Totals:
-        """Work through a pass, or the rest of one, and commit where it is time; its totals."""
-        ledger = self.ledger
-        if ledger.ended is None:
-            ledger.ended = self._pass()
-            self.commit_if_due(self._commit_after)
-        return ledger.ended
-
-    def _pass(self) -> Totals:
+    def begin_pass(self) -> None:
+        """Choose the rounds and cache sizes of a pass; a resumed pass keeps its own."""
         ledger = self.ledger
         if self.engine.now is None:
             ledger.rounds.append(self.rounds())
             self._set_pace()
             ledger.passes += 1
             ledger.mark = asdict(self.seconds)
-        totals, free = self.engine.run_pass(ledger.passes, only=ledger.only)
+
+    def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
+        """Add up what `Engine.run_pass` returned, and commit where it is time."""
+        ledger = self.ledger
         if ledger.only is None:  # of the other blocks it is not known
             ledger.free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
             done.add(totals[learner.number])
         ledger.totals.add(done)
-        ledger.cut_short = done.starved
+        ledger.cut_short, ledger.ended = done.starved, done
+        self.commit_if_due()
         return done
 
     def end_pass(
@@ -267,6 +278,8 @@ class Training:
         job.progress.row(record)
         ledger.only = None if is_last else self._part_of_pass(certificate)
         ledger.ended, ledger.is_done = None, is_last
+        if is_last:
+            self.commit()
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
         """Return the blocks of the next pass, where a certificate says that some will do."""
@@ -328,17 +341,11 @@ class Training:
     def certify(self, is_last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
 
-        Where there is still something to do, it goes on with weights rebuilt from the alphas; also
-        where numbers are so extreme that the running ones have drifted away. After the last pass
-        weights stay what was certified: the model is these.
+        If passes are left to do, they go on with weights rebuilt from the alphas. After the last
+        pass weights stay what was certified: the model is these.
         """
         set_active(self.spare_learners, False)
-        found = self.engine.certify()
-        certificate = Certificate.total([one for one, _ in found.values()])
-        if certificate.drift > MOST_DRIFT:
-            self.engine.replace_weights(found)
-            found = self.engine.certify()
-            certificate = Certificate.total([one for one, _ in found.values()])
+        certificate, found = certify(self.engine)
         set_active(self.spare_learners, True)
         if certificate.drift > MOST_DRIFT:
             raise StoreError(
@@ -346,7 +353,7 @@ class Training:
                 "this is a bug in sbm, please report it"
             )
         if certificate.relative_gap > self.settings.tol and not is_last:
-            self.engine.replace_weights(found)
+            replace_weights(self.engine, found)
         self.ledger.certificate = certificate
         if self.ledger.only is None:
             self.ledger.watch.learn(certificate.relative_gap)
@@ -358,13 +365,12 @@ class Training:
         """Make this moment, between two steps, the state to come back to."""
         begin = time.monotonic()
         with self.seconds.measure("write"):
-            place, ledger = self.engine.place(), self.ledger
+            place, state = snapshot(self.engine)
+            ledger = self.ledger
             ledger.seconds = asdict(self.seconds)
             ledger.bytes_read = self.engine.reader.bytes_read
             now = replace(ledger, elapsed=self.elapsed())
-            self.run.commit(
-                {**self.job.itself, **now.record(), "engine": place}, self.engine.state()
-            )
+            self.run.commit({**self.job.itself, **now.record(), "engine": place}, state)
             if self._n_commits > 0:  # before one commits again all have
                 forget_others(run_folder(self.job.path), self.job.comm.size)
             self._n_commits += 1

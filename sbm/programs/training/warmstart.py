@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
-from sbm.engine.engine import Engine, ray
+from sbm.engine.certificate import certify, replace_weights
+from sbm.engine.engine import Engine
 from sbm.engine.learners import Learner, Visit
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.setup import run_folder
 from sbm.settings import Settings
-from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.gap import Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.run import RECORD, Run, runs_here
@@ -365,15 +366,11 @@ class Earlier:
             alpha = visit.alpha[learner.number]
             learner.solver.problem.make_feasible(visit.rows, alpha)
             learner.solver.working.alpha.admit(visit.block, alpha)
-            engine.keep(visit.block, learner, alpha)
+            # None of its rows is cached yet.
+            engine.run.store(engine.home(learner.number, visit.block), alpha)
 
-        found = engine.certify(change=change)
-        engine.replace_weights(found)
-        certificate = Certificate.total([one for one, _ in found.values()])
-        if certificate.drift > MOST_DRIFT:
-            found = engine.certify()
-            engine.replace_weights(found)
-            certificate = Certificate.total([one for one, _ in found.values()])
+        certificate, found = certify(engine, change)
+        replace_weights(engine, found)
         self._processes = []  # their memory
         return certificate
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from sbm.engine.certificate import certify_each
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Group
+from sbm.engine.learners import Group, Learner
 from sbm.engine.pace import choose_rounds
 from sbm.engine.problems import label_places, model_labels
+from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
 from sbm.programs.tuning.candidates import Candidate, Exam, Grid, known_figures, lag, mean_figure
 from sbm.settings import format_number
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
 from sbm.store.run import Run
 
-__all__ = ["Tuning"]
+__all__ = ["Tuning", "fork"]
 
 # Folds are trained to this many times the tolerance: what C is best shows long before that.
 LOOSER = 10.0
@@ -65,7 +69,7 @@ class Tuning:
 
     def commit(self) -> None:
         """Make the end of this pass what there is to go on from."""
-        place = self.engine.place()
+        place, state = snapshot(self.engine)
         tuning = {
             "passes": self.passes,
             "rounds": self.rounds,
@@ -75,7 +79,6 @@ class Tuning:
             "bytes_read": self.engine.reader.bytes_read,
             "candidates": [candidate.record() for candidate in self.candidates],
         }
-        state = self.engine.state()
         self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
 
     def go_on(self, record: Mapping[str, Any]) -> None:
@@ -88,7 +91,7 @@ class Tuning:
             for candidate, one in zip(self.candidates, tuning["candidates"], strict=True):
                 candidate.restore(one)
             self.engine.reader.bytes_read = tuning["bytes_read"]
-            self.engine.restore(record["engine"], self._run)
+            restore(self.engine, record["engine"], self._run)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
                 f"{self._run.folder} cannot be gone on with ({error}); start over with --fresh"
@@ -119,7 +122,7 @@ class Tuning:
         for candidate in active:
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
-            self._look_at(candidate, [totals[x.number] for x in candidate.learners])
+            self._look_at(candidate, totals)
 
     def _next_rounds(self) -> int:
         """One round a step is enough for the tolerance of folds, and best where it is loose."""
@@ -145,7 +148,7 @@ class Tuning:
         C = self.waiting.pop(0)
         for source, target in zip(self._of(top), self._of(C), strict=True):
             for a, b in zip(source.learners, target.learners, strict=True):
-                self.engine.fork(a, b, C / top)
+                fork(self.engine, a, b, C / top)
             target.set_active(True)
 
     def _is_trusted(self, C: float) -> bool:
@@ -164,10 +167,9 @@ class Tuning:
         best = max(means, key=lambda C: means[C])
         return best if math.isfinite(means[best]) else None
 
-    def _look_at(self, candidate: Candidate, totals: Sequence[Totals]) -> None:
+    def _look_at(self, candidate: Candidate, totals: Mapping[int, Totals]) -> None:
         """Let a candidate rest when it is far enough."""
-        gap = sum(one.gap for one in totals)
-        dual = math.fsum(learner.solver.dual for learner in candidate.learners)
+        gap, dual = candidate.group.estimate(totals)
         candidate.gap = gap / max(abs(dual), 1e-300)
         if candidate.gap <= LOOSER * self.settings.tol:
             candidate.set_active(False)
@@ -210,7 +212,7 @@ class Tuning:
         for candidate in left:
             candidate.exam.clear()
             candidate.set_active(True)
-        found = self.engine.certify([c.group for c in left])
+        found = certify_each(self.engine, [c.group for c in left])
         for candidate in left:
             parts = [found[x.number][0] for x in candidate.learners]
             candidate.certificate = Certificate.total(parts)
@@ -274,6 +276,24 @@ class Tuning:
             "relative_gap": max(gaps) if gaps else None,
             "status": status,
         }
+
+
+def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> None:
+    """Let a learner start where another one is, between two passes.
+
+    With a cost that is `factor` times as large, variables that are as many times as large are
+    inside their bounds, and Σ d_i is as many times as large: so it is for every loss. Less than all
+    of that way is gone where the dual is known to be higher there.
+    """
+    engine.stop_reading()
+    share = ray(source.solver.dual_sum, source.solver.W, factor)
+    for block in range(len(engine.plan.parts)):
+        alpha = engine.run.load(engine.home(source.number, block))
+        source.solver.working.alphas_of(block, alpha)
+        target.solver.working.alpha.admit(block, alpha)
+        engine.run.store(engine.home(target.number, block), alpha.times(share * factor))
+    np.multiply(source.solver.W, share * factor, out=target.solver.W)
+    target.solver.dual_sum = share * factor * source.solver.dual_sum
 
 
 def _passes(n: int) -> str:

@@ -1,0 +1,127 @@
+"""Snapshots: all that an engine needs to go on from between two steps, and how to go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.certificate import visit_all
+from sbm.engine.engine import Engine
+from sbm.engine.learners import Pass
+from sbm.store.run import Run
+
+__all__ = ["restore", "snapshot"]
+
+
+def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+    """Return where an engine is between two steps, once nothing is under way.
+
+    The block that is read ahead was screened with weights that are gone by the next step, so which
+    of its rows are to be visited is part of it.
+
+    Returns
+    -------
+    place : dict
+        As JSON.
+    state : dict of str to ndarray
+        What learners hold, and the rows to visit. The arrays are not copied.
+
+    Raises
+    ------
+    Exception
+        The block that is read ahead cannot be read: which of its rows are to be visited is not
+        known, and whoever went on without that would come to other bytes.
+    """
+    engine.settle()
+    coming, marks = engine.coming, engine.marks
+    if coming is not None and engine.reader.failure is not None:
+        raise engine.reader.failure
+    place = {
+        "last_block": engine.last_block,
+        "pass": None if engine.now is None else engine.now.record(),
+        "coming": engine.marked if coming is None else coming.block,
+        "adding": {k: one.adding.record() for k, one in engine.combiners.items()},
+    }
+    state: dict[str, npt.NDArray[np.generic]] = {}
+    for learner in engine.learners:
+        mine = learner.solver.state()
+        state |= {_named(name, learner.number): array for name, array in mine.items()}
+    if coming is None:  # nothing was read since the last commit
+        moving: Mapping[int, npt.NDArray[np.bool_] | None] = marks
+    else:
+        moving = {
+            k: own.moving(coming.block, engine.evicted.get(k)) for k, own in coming.own.items()
+        }
+    for k, rows in moving.items():
+        if rows is not None:
+            state[_named("moving", k)] = np.packbits(rows)
+    return place, state
+
+
+def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool = True) -> None:
+    """Go on where a snapshot in a run's last commit was taken.
+
+    Parameters
+    ----------
+    engine : Engine
+    place : mapping
+    run : Run
+        Holds the state.
+    with_rows : bool
+        Whether rows of the caches are read, too; without them there is no step.
+
+    Raises
+    ------
+    KeyError, ValueError, TypeError
+        They do not belong to this training.
+    """
+    engine.last_block = int(place["last_block"])
+    engine.now = Pass.of(place["pass"]) if place["pass"] is not None else None
+    names, marks = run.state_names(), {}
+    for learner in engine.learners:
+        k, solver = learner.number, learner.solver
+        mine = {_bare(name): name for name in names if _number(name) == k}
+        own_W = mine.pop("W")  # by itself: there is room for one copy more
+        solver.W[:] = run.read_state([own_W])[own_W]
+        found = run.read_state(list(mine.values()))
+        state = {name: found[mine[name]] for name in mine}
+        solver.restore(state)
+        solver.working.restore(state)
+        if "moving" in state:
+            rows = engine.plan.parts[int(place["coming"])].rows
+            marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
+    for k, combiner in engine.combiners.items():
+        combiner.adding.restore(place["adding"][str(k)])
+    if with_rows:
+        _read_cached_rows(engine)
+    # Not before: reading everything forgets them.
+    engine.marks, engine.marked = marks, place["coming"]
+
+
+def _read_cached_rows(engine: Engine) -> None:
+    missing = sum(learner.solver.working.n_cached for learner in engine.learners)
+    if not missing:
+        return
+    for visit in visit_all(engine, "read the cache"):
+        for learner in engine.learners:
+            missing -= learner.solver.working.refill(visit.block, visit.rows)
+    if missing:
+        raise ValueError("cached rows that the store has not")
+
+
+def _named(name: str, k: int) -> str:
+    """Name of an array of the k-th learner in a state."""
+    return name if k == 0 else f"{name}-{k}"
+
+
+def _bare(name: str) -> str:
+    """Undo `_named`."""
+    return name.partition("-")[0]
+
+
+def _number(name: str) -> int:
+    """Return the number of the learner that an array of a state is of."""
+    return int(name.partition("-")[2] or 0)
