@@ -347,9 +347,9 @@ def test_wrong_rows_of_table_may_be_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 "), (90, "longer than 80 .*--mem")])
 def test_rows_larger_than_memory_are_refused(cells: int, facts: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y" + "".join(f",{k}" for k in range(1, cells)))
-    options = InputOptions(hash_bits=9)
+    source = Source(str(tmp_path / "a.csv"), options=InputOptions(hash_bits=9))
     with pytest.raises(DataError, match=facts):
-        list(read_table(Source(str(tmp_path / "a.csv")), options, largest_row=10))
+        list(read_table(source, "float32", 10))
 
 
 # -------------------------------------------------------------------------- Vowpal Wabbit's text

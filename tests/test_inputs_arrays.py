@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from slow_parser import Row
 
 from sbm.errors import DataError, MemoryPlanError
+from sbm.inputs.matrices import read_rows
 from sbm.inputs.parquet import read_parquet
-from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.programs.split import split
 from sbm.store.blocks import read_manifest
@@ -244,8 +244,8 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.inputs.matrices.PIECE", 16)  # a piece a row
-        pieces = list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))
+        pieces = list(read_rows(read_parquet, Source(str(path)), largest_row=5))
         assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):
-            list(read_parquet(Source(str(path)), InputOptions(), largest_row=4))
-    assert len(list(read_parquet(Source(str(path)), InputOptions(), largest_row=5))) == 1
+            list(read_rows(read_parquet, Source(str(path)), largest_row=4))
+    assert len(list(read_rows(read_parquet, Source(str(path)), largest_row=5))) == 1

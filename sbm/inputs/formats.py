@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.libsvm import explain_text, parse_text
-from sbm.inputs.matrices import RowPiece, convert_pieces, read_chunks
+from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.parquet import read_parquet
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextError, TextParser
@@ -47,8 +47,7 @@ class Format:
     parser : function, optional
         ``parser(options)`` makes a `TextParser`, for text that is cut at line ends, or
     read : function, optional
-        ``read(source, options, dtype=..., largest_row=...)`` yields the rows of a source as pieces
-        of `RowPiece`.
+        ``read(source, dtype, largest_row)`` yields the rows of a source, a `Batch` at a time.
     explain : function
         What a `TextParser` found in a refused line.
     is_hashed : bool
@@ -62,7 +61,7 @@ class Format:
     name: str
     endings: tuple[str, ...]
     parser: Callable[[InputOptions], TextParser] | None = None
-    read: Callable[..., Iterator[RowPiece]] | None = None
+    read: Reader | None = None
     explain: Callable[[TextError], str] = explain_text
     is_hashed: bool = False
     is_stream: bool = True
@@ -166,13 +165,10 @@ def convert_inputs(
             )  # fmt: skip
             continue
         for source in group:
-            with contextlib.closing(_read(source, dtype, largest_row)) as pieces:
+            read = read_chunks if kind is None else kind.read
+            assert read is not None
+            pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
+            if source.chunks is None:  # whoever makes chunks may want to stay in this thread
+                pieces = one_ahead(pieces)
+            with contextlib.closing(pieces):
                 yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
-
-
-def _read(source: Source, dtype: str, largest_row: int) -> Generator[RowPiece]:
-    if source.chunks is not None:  # whoever makes them may want to stay in this thread
-        return read_chunks(source, dtype=dtype, largest_row=largest_row)
-    read = FORMATS[source.format].read
-    assert read is not None
-    return one_ahead(read(source, source.options, dtype=dtype, largest_row=largest_row))

@@ -1,7 +1,9 @@
-"""Rows that are in memory already: chunks ``(X, y)`` of matrices and labels.
+"""Rows that a format's reader yields in batches: cut into pieces, checked, named, converted.
 
-Column k of a matrix is feature id k, as for `sbm.Model.decision_function`; nothing is added to it
-or taken from it. Chunks and rows are numbered from 0 in what is said of them, as Python does.
+A reader of a format is one generator, ``read_batches(source, dtype, largest_row)``, which yields
+`Batch`; `read_rows` does the rest. The reader of chunks ``(X, y)`` in memory is here: column k of a
+matrix is feature id k, as for `sbm.Model.decision_function`. Messages number chunks and their rows
+from 0, as Python does, and the rows of files from 1.
 """
 
 from __future__ import annotations
@@ -12,11 +14,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,21 +29,60 @@ from sbm.inputs.text import PIECE, Source
 from sbm.settings import format_number
 
 __all__ = [
-    "LARGEST_ROW", "Digest", "RowPiece", "checked_rows", "chunk_source", "convert_pieces",
-    "csr_pieces", "cut_rows", "digested", "piece_nnz", "read_chunks", "refuse_long_row",
+    "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",
+    "piece_nnz", "read_chunks", "read_rows", "refuse_long_row",
 ]  # fmt: skip
 
 
-LARGEST_ROW = 1 << 26  # nonzeros, where memory has no bound
 _NONZERO = 16  # bytes of an id and a value, or of a row's end and its label
 _READ = 1 << 20  # bytes hashed at a time
-MOST_PROBLEMS = 20  # refused rows of a piece that are described
+_MOST_PROBLEMS = 20  # refused rows of a piece that are described
 
 kernels = load("sbm.store.kernels.sorting")
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+class Sliced(Protocol):
+    """An array, or a file that is read slice by slice."""
+
+    def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
+        """Return the elements of a slice."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a source, one behind the other, as a reader finds them.
+
+    Attributes
+    ----------
+    labels : ndarray, shape (n_rows,), numbers
+    indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
+        Row k has the nonzeros ``indptr[k]`` to ``indptr[k + 1]``.
+    ids, values : Sliced
+        Of nonzeros, in any order within a row. Each slice is taken once, in order. Negative ids
+        stand for ids that are too large, too.
+    refused : mapping of int to str
+        What is wrong with rows, by their position in the batch.
+    size : int
+        Bytes of the source that the rows take; 0 if the reader counts them itself.
+    place : callable, optional
+        ``place(k)`` names row k in messages. Default: the source and the number of the row in it.
+    """
+
+    labels: npt.NDArray[Any]
+    indptr: npt.NDArray[np.integer]
+    ids: Sliced
+    values: Sliced
+    refused: Mapping[int, str] = field(default_factory=dict)
+    size: int = 0
+    place: Callable[[int], str] | None = None
+
+
+Reader = Callable[[Source, str, int], Generator[Batch]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +111,7 @@ class Digest:
         self._hashes = [hashlib.sha256() for _ in range(4)]
 
     def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
-        """Take rows; their arrays are those of `checked_rows`."""
+        """Take rows, whose ids increase within a row."""
         arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
         for part, array in zip(self._hashes, arrays, strict=True):
             part.update(array)
@@ -88,7 +128,7 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
     Parameters
     ----------
     source : Source
-        Has the digest afterwards.
+        Has the digest afterwards, and all its bytes are read.
     paths : sequence of Path
         One behind the other.
 
@@ -101,7 +141,7 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
         digest = pool.submit(_digest, paths, is_over)
         try:
             yield
-            source.sha256 = digest.result()
+            source.sha256, source.read = digest.result(), source.size
         finally:
             is_over.set()
 
@@ -120,22 +160,15 @@ def piece_nnz() -> int:
     return PIECE // _NONZERO
 
 
-def cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Yield first row, and row behind the last, of pieces; a longer row is alone in its piece.
-
-    Parameters
-    ----------
-    indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
-    """
+def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Yield first row, and row behind the last, of pieces; a longer row is alone in its piece."""
     most, n = piece_nnz(), len(indptr) - 1
     begin = 0
     while begin < n:
-        end = min(begin + most, n)
-        ends = indptr[begin + 1 : end + 1]
+        ends = indptr[begin + 1 : begin + 1 + most]
         fits = int(np.searchsorted(ends, indptr[begin] + most, side="right"))
-        end = begin + max(1, fits)
-        yield begin, end
-        begin = end
+        yield begin, begin + max(1, fits)
+        begin += max(1, fits)
 
 
 def refuse_long_row(place: str, nnz: int, largest: int) -> None:
@@ -152,79 +185,95 @@ def refuse_long_row(place: str, nnz: int, largest: int) -> None:
         )
 
 
-def checked_rows(
-    labels: Floats,
-    indptr: Ints,
-    ids: Ints,
-    values: Floats,
-    *,
-    dtype: str,
-    place: Callable[[int], str],
-    read: int,
-    digest: Digest | None = None,
-    refused: Mapping[int, str] = MappingProxyType({}),
-) -> RowPiece:
-    """Bring rows into the form that the parser of text gives them, and leave out wrong ones.
+def read_rows(
+    read: Reader, source: Source, *, dtype: str = "float32", largest_row: int = 1 << 26
+) -> Generator[RowPiece]:
+    """Read a source in pieces of bounded size, in the form that parsers of text give rows.
 
     Ids are sorted within a row, and the values of one that comes again are added up. Zeros that are
     there stay, as they do in text.
 
     Parameters
     ----------
-    labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64, changed in place
-        Begins with 0.
-    ids : ndarray, shape (nnz,), int64, changed in place
-        In any order; negative ones stand for ids that are too large, too.
-    values : ndarray, shape (nnz,), float64, changed in place
+    read : callable
+        ``read(source, dtype, largest_row)`` yields a `Batch` at a time.
+    source : Source
+        Its bytes read are counted. Chunks get their digest, which is that of the rows, however they
+        are cut into chunks; readers of files take that of the bytes.
     dtype : {"float32", "float64"}
-        Type of the values returned.
-    place : function
-        Says where the k-th of these rows comes from.
-    read : int
-        Bytes read of the source so far.
-    digest : Digest, optional
-        Takes the rows, wrong ones included.
-    refused : mapping of int to str
-        What was found wrong already, by row.
+        Type of the values.
+    largest_row : int
+        Most nonzeros of a row.
 
-    Returns
-    -------
+    Yields
+    ------
     RowPiece
+
+    Raises
+    ------
+    DataError
+        A row is too long, or what the reader raises.
     """
-    nnz = kernels.sort_rows(indptr, ids, values)
-    ids, values = ids[:nnz], values[:nnz]
+    digest = Digest() if source.chunks is not None else None
+    first = 1
+    with contextlib.closing(read(source, dtype, largest_row)) as batches:
+        for batch in batches:
+            place = batch.place or partial(_place, source.name, first)
+            n_rows, before = len(batch.labels), source.read
+            for begin, end in _cut_rows(batch.indptr):
+                low, high = int(batch.indptr[begin]), int(batch.indptr[end])
+                if end == begin + 1:
+                    refuse_long_row(place(begin), high - low, largest_row)
+                labels = batch.labels[begin:end].astype(np.float64)
+                indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
+                ids = batch.ids[low:high].astype(np.int64)
+                values = batch.values[low:high].astype(np.float64)
+                nnz = kernels.sort_rows(indptr, ids, values)
+                if digest is not None:
+                    digest.add(labels, indptr, ids[:nnz], values[:nnz])
+                refused = {k - begin: why for k, why in batch.refused.items() if begin <= k < end}
+                parsed = _take_good(labels, indptr, ids[:nnz], values[:nnz], dtype, refused)
+                some = sorted(refused)[:_MOST_PROBLEMS]
+                problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
+                source.read = before + batch.size * end // n_rows
+                yield RowPiece(parsed, problems, source.read)
+            first += n_rows
     if digest is not None:
-        digest.add(labels, indptr, ids, values)
-    limit = LARGEST_VALUE[dtype]
+        source.sha256 = digest.hexdigest()
+
+
+def _place(name: str, first: int, row: int) -> str:
+    return f"{name}, row {first + row}"
+
+
+def _take_good(
+    labels: Floats, indptr: Ints, ids: Ints, values: Floats, dtype: str, refused: dict[int, str]
+) -> ParsedText:
+    """Leave out rows that are refused; add those with a wrong number, the first ones, to these."""
     bad_labels = np.flatnonzero(~np.isfinite(labels))
-    bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= limit))
+    bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
     rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
     n_rows = len(labels)
     wrong = np.zeros(n_rows, np.bool_)
     wrong[bad_labels] = wrong[rows_of_values] = wrong[list(refused)] = True
-    problems = []
-    for row in np.flatnonzero(wrong)[:MOST_PROBLEMS].tolist():
+    for row in np.flatnonzero(wrong)[:_MOST_PROBLEMS].tolist():
         if row in refused:
-            found = refused[row]
-        elif not np.isfinite(labels[row]):
+            continue
+        if not np.isfinite(labels[row]):
             found = f"found {labels[row]} as the label, but only finite numbers are allowed"
         else:
             k = int(bad_values[np.searchsorted(rows_of_values, row)])
             found = _describe(int(ids[k]), float(values[k]))
-        problems.append(f"{place(row)}: {found}")
+        refused[row] = found
     n_wrong = int(np.count_nonzero(wrong))
     if n_wrong:
-        kept = ~wrong
-        lengths = np.diff(indptr)
+        kept, lengths = ~wrong, np.diff(indptr)
         nonzeros = np.repeat(kept, lengths)
         labels, ids, values = labels[kept], ids[nonzeros], values[nonzeros]
         indptr = np.concatenate([[0], np.cumsum(lengths[kept])])
     ones = bool((values == 1).all())
-    parsed = ParsedText(
-        labels, indptr, ids, None if ones else values.astype(dtype, copy=False), n_rows, [], n_wrong
-    )
-    return RowPiece(parsed, problems, read)
+    typed = None if ones else values.astype(dtype, copy=False)
+    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong)
 
 
 def _describe(identity: int, value: float) -> str:
@@ -302,51 +351,51 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
     return Source(name, size, chunks=chunks, format="chunks")
 
 
-def read_chunks(
-    source: Source, *, dtype: str = "float32", largest_row: int = LARGEST_ROW
-) -> Generator[RowPiece]:
-    """Read the chunks of a source in pieces of bounded size.
+def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
+    """Read chunks of rows in memory.
 
     A matrix that is neither CSR nor dense is turned into CSR as a whole, which takes as much memory
-    as it has itself.
+    as it has itself. Zeros of dense matrices are no nonzeros. A nonzero and a row count as 16 bytes
+    each.
 
     Parameters
     ----------
     source : Source
         Its `chunks` are pairs of a scipy.sparse matrix or array, or what numpy takes for a matrix,
-        shape (n_rows, any), and n_rows labels. Is told its bytes, 16 for each nonzero and row, and
-        at the end its digest, which is that of the rows, however they are cut into chunks.
-    dtype : {"float32", "float64"}
-        Type of the values.
-    largest_row : int
-        Most nonzeros of a row.
+        shape (n_rows, any), and n_rows labels.
+    dtype, largest_row
+        As of `read_rows`.
 
     Yields
     ------
-    RowPiece
+    Batch
 
     Raises
     ------
     DataError
         A chunk is no such pair, in one sentence that names it.
     """
-    digest = Digest()
     for number, chunk in enumerate(source.chunks or ()):
         X, y = _matrix(chunk, number)
-        labels = _labels(y, X.shape[0], number)
-
-        cut = _sparse_pieces if hasattr(X, "tocsr") else _dense_pieces
-        for begin, indptr, ids, values in cut(X, number, largest_row):
-            source.read += 16 * (len(indptr) - 1 + len(ids))
-            yield checked_rows(
-                labels[begin : begin + len(indptr) - 1], indptr, ids, values, dtype=dtype,
-                place=partial(_place, number, begin), read=source.read, digest=digest,
+        labels, name = _labels(y, X.shape[0], number), f"chunk {number}"
+        if hasattr(X, "tocsr"):
+            X = X.tocsr()
+            indptr = _indptr(X, number)
+            size = _NONZERO * (len(labels) + int(indptr[-1]))
+            yield Batch(
+                labels, indptr, X.indices, X.data, size=size, place=partial(_place, name, 0)
+            )
+            continue
+        step = max(1, piece_nnz() // max(1, X.shape[1]))
+        for begin in range(0, len(labels), step):
+            part = X[begin : begin + step]
+            rows, ids = np.nonzero(part)
+            yield Batch(
+                labels[begin : begin + step],
+                np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(part)))]),
+                ids, part[rows, ids], size=_NONZERO * (len(part) + len(ids)),
+                place=partial(_place, name, begin),
             )  # fmt: skip
-    source.sha256 = digest.hexdigest()
-
-
-def _place(number: int, begin: int, row: int) -> str:
-    return f"chunk {number}, row {begin + row}"
 
 
 def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
@@ -368,7 +417,7 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
 
 def _bytes_of(X: Any, y: Any) -> int:
     nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
-    return 16 * (int(nnz) + int(X.shape[0]))
+    return _NONZERO * (int(nnz) + int(X.shape[0]))
 
 
 def _labels(y: Any, n_rows: int, number: int) -> npt.NDArray[np.float64]:
@@ -383,11 +432,8 @@ def _labels(y: Any, n_rows: int, number: int) -> npt.NDArray[np.float64]:
     return labels
 
 
-_Cut = tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]
-
-
-def _sparse_pieces(X: Any, number: int, largest_row: int) -> Iterator[_Cut]:
-    X = X.tocsr()
+def _indptr(X: Any, number: int) -> npt.NDArray[np.integer]:
+    """Return the ends of rows of a CSR matrix, which are checked."""
     indptr = np.asarray(X.indptr)
     n_stored = min(len(X.indices), len(X.data))
     if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > n_stored:
@@ -395,54 +441,4 @@ def _sparse_pieces(X: Any, number: int, largest_row: int) -> Iterator[_Cut]:
             f"chunk {number}: the indptr of X does not fit its {n_stored} nonzeros; "
             "X.check_format() tells more"
         )
-    return csr_pieces(indptr, X.indices, X.data, partial(_place, number, 0), largest_row)
-
-
-def csr_pieces(
-    indptr: npt.NDArray[np.integer],
-    indices: npt.NDArray[np.integer],
-    data: npt.NDArray[Any],
-    place: Callable[[int], str],
-    largest_row: int,
-) -> Iterator[_Cut]:
-    """Cut a CSR matrix whose `indptr` is sound into pieces, copies of a bounded number of rows.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        The matrix; ids from 0 or 1, as they are.
-    place : callable
-        Says in words where a row is, given its number.
-    largest_row : int
-        Nonzeros of a row that are allowed.
-
-    Yields
-    ------
-    begin : int
-        First row.
-    indptr, ids, values : ndarray
-        As `checked_rows` takes them.
-    """
-    for begin, end in cut_rows(indptr):
-        low, high = int(indptr[begin]), int(indptr[end])
-        if end == begin + 1:
-            refuse_long_row(place(begin), high - low, largest_row)
-        yield (
-            begin,
-            indptr[begin : end + 1].astype(np.int64) - low,
-            indices[low:high].astype(np.int64),
-            data[low:high].astype(np.float64),
-        )
-
-
-def _dense_pieces(X: npt.NDArray[Any], number: int, largest_row: int) -> Iterator[_Cut]:
-    """Cut a dense matrix into pieces; its zeros are no nonzeros."""
-    n_rows, width = X.shape
-    step = max(1, piece_nnz() // max(1, width))
-    for begin in range(0, n_rows, step):
-        part = X[begin : begin + step]
-        rows, ids = np.nonzero(part)
-        counts = np.bincount(rows, minlength=len(part))
-        refuse_long_row(_place(number, begin, 0), int(counts.max()), largest_row)
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        yield begin, indptr, ids.astype(np.int64), part[rows, ids].astype(np.float64)
+    return indptr

@@ -10,8 +10,7 @@ import contextlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,16 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.matrices import (
-    LARGEST_ROW,
-    RowPiece,
-    checked_rows,
-    cut_rows,
-    digested,
-    piece_nnz,
-    refuse_long_row,
-)
-from sbm.inputs.parsing import InputOptions
+from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.text import Source
 
 __all__ = ["read_npz"]
@@ -41,16 +31,25 @@ _DAMAGED = (
 )  # fmt: skip
 
 
-_Ints = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float64]
-_Piece = tuple[int, _Floats, _Ints, _Ints, _Floats]
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn errors of a damaged file into one sentence."""
+    try:
+        yield
+    except DataError:
+        raise
+    except _DAMAGED as error:
+        raise DataError(
+            f"{name} cannot be read ({error}); it is damaged, or not what scipy.sparse and "
+            "NumPy write"
+        ) from error
 
 
 class _Column:
     """A one-dimensional array of numbers in a file, read from its beginning to its end."""
 
-    def __init__(self, file: IO[bytes], name: str, kinds: str) -> None:
-        self.name = name
+    def __init__(self, file: IO[bytes], path: Path, name: str, kinds: str) -> None:
+        self.path, self.name = path, name
         self._file = file
         version = np.lib.format.read_magic(file)
         header = {
@@ -63,6 +62,11 @@ class _Column:
         if len(shape) != 1 or self._dtype.kind not in kinds:
             raise ValueError(f"{name} is an array of {self._dtype} and shape {shape}")
         self.left = int(shape[0])
+
+    def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
+        """Return a slice that begins where the one before ended."""
+        with _explained(str(self.path)):
+            return self.take(part.stop - part.start)
 
     def take(self, n: int) -> npt.NDArray[Any]:
         """Return the next n numbers."""
@@ -78,29 +82,19 @@ class _Column:
         return np.frombuffer(data, self._dtype)
 
 
-def read_npz(
-    source: Source,
-    options: InputOptions,
-    *,
-    dtype: str = "float32",
-    largest_row: int = LARGEST_ROW,
-) -> Iterator[RowPiece]:
-    """Read a shard in pieces of bounded size.
+def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
+    """Read a shard in batches of bounded size.
 
     Parameters
     ----------
     source : Source
-        Is told the bytes read, and the digest of the shard (with that of its file of labels).
-    options : InputOptions
-        Say nothing that matters here.
-    dtype : {"float32", "float64"}
-        Type of the values.
-    largest_row : int
-        Most nonzeros of a row.
+        Gets the digest of the shard (with that of its file of labels).
+    dtype, largest_row
+        As of `read_rows`.
 
     Yields
     ------
-    RowPiece
+    Batch
 
     Raises
     ------
@@ -111,36 +105,28 @@ def read_npz(
     beside = [Path(f"{path.with_suffix('')}.{name}.npy") for name in _LABELS]
     companion = next((p for p in beside if p.is_file()), None)
     files = [path] if companion is None else [path, companion]
-    try:
-        with digested(source, files), contextlib.ExitStack() as stack:
-            columns = _columns(stack, path, companion, beside)
-            rows = columns["y"].left
-            pieces = _pieces(columns, source.name, largest_row)
-            for begin, labels, indptr, ids, values in pieces:
-                # Compressed members have no position of use; what they hold is in proportion.
-                source.read = source.size - source.size * columns["y"].left // rows
-                yield checked_rows(
-                    labels, indptr, ids, values, dtype=dtype,
-                    place=partial(_place, source.name, begin), read=source.read,
-                )  # fmt: skip
-    except DataError:
-        raise
-    except _DAMAGED as error:
-        raise DataError(
-            f"{source.name} cannot be read ({error}); it is damaged, or not what scipy.sparse and "
-            "NumPy write"
-        ) from error
-    source.read = source.size
-
-
-def _place(name: str, begin: int, row: int) -> str:
-    return f"{name}, row {begin + row + 1}"
+    with _explained(source.name), digested(source, files), contextlib.ExitStack() as stack:
+        labels, indptr, ids, values = _columns(stack, path, companion, beside)
+        n_rows = labels.left
+        ends = indptr.take(1).astype(np.int64)
+        if ends[0] != 0 or ids.left != values.left:
+            raise ValueError("indptr, indices and data do not belong together")
+        step = 1 + piece_nnz() * n_rows // (n_rows + ids.left + 1)  # rows of about a piece
+        while indptr.left:
+            n = min(indptr.left, step)
+            ends = np.concatenate([ends[-1:], indptr.take(n).astype(np.int64)])
+            if np.diff(ends).min() < 0:
+                raise ValueError("indptr decreases")
+            # Compressed members have no position of use; what they hold is in proportion.
+            yield Batch(labels.take(n), ends, ids, values, size=source.size * n // n_rows)
+        if ids.left:
+            raise ValueError(f"indptr ends in front of the last {ids.left} nonzeros")
 
 
 def _columns(
     stack: contextlib.ExitStack, path: Path, companion: Path | None, beside: list[Path]
-) -> dict[str, _Column]:
-    """Open the members of a shard, and its labels."""
+) -> tuple[_Column, _Column, _Column, _Column]:
+    """Open labels, ends of rows, ids and values."""
     archive = stack.enter_context(zipfile.ZipFile(path))
     members = {name.removesuffix(".npy") for name in archive.namelist()}
     missing = [name for name in ("data", "indices", "indptr") if name not in members]
@@ -165,43 +151,16 @@ def _columns(
         )
 
     def member(name: str, kinds: str) -> _Column:
-        return _Column(stack.enter_context(archive.open(f"{name}.npy")), name, kinds)
+        return _Column(stack.enter_context(archive.open(f"{name}.npy")), path, name, kinds)
 
     if inside is not None:
         y = member(inside, "biuf")
     else:
         assert companion is not None
-        y = _Column(stack.enter_context(companion.open("rb")), companion.name, "biuf")
-    columns = {
-        "indptr": member("indptr", "iu"), "indices": member("indices", "iu"),
-        "data": member("data", "biuf"), "y": y,
-    }  # fmt: skip
-    n_rows = columns["indptr"].left - 1
-    if y.left != n_rows:
-        raise DataError(f"{path} has {y.left} labels, but {n_rows} rows; give a label for each")
-    return columns
-
-
-def _pieces(columns: dict[str, _Column], name: str, largest_row: int) -> Iterator[_Piece]:
-    """Yield first row, labels, ends of rows, ids and values of pieces."""
-    indptr, indices, data = (columns[key] for key in ("indptr", "indices", "data"))
-    ends = indptr.take(1).astype(np.int64)
-    if ends[0] != 0 or indices.left != data.left:
-        raise ValueError("indptr, indices and data do not belong together")
-    row = 0
-    while indptr.left:
-        more = indptr.take(min(indptr.left, piece_nnz())).astype(np.int64)
-        ends = np.concatenate([ends[-1:], more])
-        lengths = np.diff(ends)
-        if lengths.min() < 0:
-            raise ValueError("indptr decreases")
-        longest = int(lengths.argmax())
-        refuse_long_row(_place(name, row, longest), int(lengths[longest]), largest_row)
-        for begin, end in cut_rows(ends):
-            labels = columns["y"].take(end - begin).astype(np.float64)
-            nnz = int(ends[end] - ends[begin])
-            ids, values = indices.take(nnz).astype(np.int64), data.take(nnz).astype(np.float64)
-            yield row + begin, labels, ends[begin : end + 1] - ends[begin], ids, values
-        row += len(more)
-    if indices.left:
-        raise ValueError(f"indptr ends in front of the last {indices.left} nonzeros")
+        y = _Column(stack.enter_context(companion.open("rb")), path, companion.name, "biuf")
+    indptr = member("indptr", "iu")
+    if y.left != indptr.left - 1:
+        raise DataError(
+            f"{path} has {y.left} labels, but {indptr.left - 1} rows; give a label for each"
+        )
+    return y, indptr, member("indices", "iu"), member("data", "biuf")

@@ -1,7 +1,6 @@
 """Parquet files of sparse rows: a scalar column of labels, two list columns of ids and values."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.matrices import (
-    LARGEST_ROW,
-    RowPiece,
-    checked_rows,
-    cut_rows,
-    digested,
-    piece_nnz,
-    refuse_long_row,
-)
-from sbm.inputs.parsing import InputOptions
+from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.text import Source
 
 if TYPE_CHECKING:
@@ -31,13 +21,7 @@ _READ = 1 << 20  # bytes of a file that are read at a time
 _MOST_ROWS = 1 << 14  # decoded at a time
 
 
-def read_parquet(
-    source: Source,
-    options: InputOptions,
-    *,
-    dtype: str = "float32",
-    largest_row: int = LARGEST_ROW,
-) -> Iterator[RowPiece]:
+def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     """Read a file batch by batch.
 
     Parameters
@@ -45,17 +29,14 @@ def read_parquet(
     source : Source
         A file with the columns ``label`` (numbers), ``indices`` (lists of integers: feature ids)
         and ``values`` (lists of numbers, as long; without this column, all are 1). Other columns
-        are not read. Is told the bytes read, and the digest of the file.
-    options : InputOptions
-        `label` names another column of labels.
-    dtype : {"float32", "float64"}
-        Type of the values.
-    largest_row : int
-        Most nonzeros of a row.
+        are not read. Its option `label` names another column of labels. Gets the digest of the
+        file.
+    dtype, largest_row
+        As of `read_rows`.
 
     Yields
     ------
-    RowPiece
+    Batch
 
     Raises
     ------
@@ -70,39 +51,21 @@ def read_parquet(
             f"{source.name} is a Parquet file, which pyarrow reads; install it with "
             "pip install 'sbm[arrow]'"
         ) from None
-    label = options.label or "label"
+    label = source.options.label or "label"
     try:
         with (
             digested(source, [Path(source.name)]),
             pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file,
         ):
             names = _columns(file.schema_arrow, label, source.name)
-            n_rows, row = max(1, file.metadata.num_rows), 0
+            n_rows = max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_batch_rows(file), columns=names, use_threads=False):
-                pieces = _pieces(batch, label, source.name, row, largest_row)
-                for begin, refused, labels, indptr, ids, values in pieces:
-                    source.read = source.size * (row + begin + len(labels)) // n_rows
-                    yield checked_rows(
-                        labels, indptr, ids, values, dtype=dtype,
-                        place=partial(_place, source.name, row + begin), read=source.read,
-                        refused=refused,
-                    )  # fmt: skip
-                row += batch.num_rows
+                yield _batch(batch, label, source.size * batch.num_rows // n_rows)
     except (pa.ArrowException, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{source.name} cannot be read ({what}); it is damaged or no Parquet file"
         ) from error
-    source.read = source.size
-
-
-_Ints = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float64]
-_Piece = tuple[int, dict[int, str], _Floats, _Ints, _Ints, _Floats]
-
-
-def _place(name: str, begin: int, row: int) -> str:
-    return f"{name}, row {begin + row + 1}"
 
 
 def _columns(schema: "pa.Schema", label: str, name: str) -> list[str]:
@@ -154,29 +117,22 @@ def _batch_rows(file: "pq.ParquetFile") -> int:
     return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
 
 
-def _pieces(
-    batch: "pa.RecordBatch", label: str, name: str, row: int, largest_row: int
-) -> Iterator[_Piece]:
-    """Yield first row, rows that are refused, labels, ends of rows, ids and values."""
-    labels = _numbers(batch.column(label))
+def _batch(batch: "pa.RecordBatch", label: str, size: int) -> Batch:
+    """Return rows without the nonzeros of those that are refused."""
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
     lengths, refused = _lengths(batch.column(label), lists)
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
-    flat = [_flat(column, good) for column in lists]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    ids = flat[0].astype(np.int64)
-    values = flat[1].astype(np.float64) if len(flat) > 1 else np.ones(len(ids))
-    for begin, end in cut_rows(ends):
-        low, high = int(ends[begin]), int(ends[end])
-        if end == begin + 1:
-            refuse_long_row(_place(name, row, begin), high - low, largest_row)
-        mine = {k - begin: why for k, why in refused.items() if begin <= k < end}
-        indptr = ends[begin : end + 1] - low
-        yield begin, mine, labels[begin:end], indptr, ids[low:high], values[low:high]
+    ids, *values = [_flat(column, good) for column in lists]
+    return Batch(
+        _numbers(batch.column(label)), np.concatenate([[0], np.cumsum(lengths)]), ids,
+        values[0] if values else np.ones(len(ids)), refused, size,
+    )  # fmt: skip
 
 
-def _lengths(label: "pa.Array", lists: "list[pa.Array]") -> tuple[_Ints, dict[int, str]]:
+def _lengths(
+    label: "pa.Array", lists: "list[pa.Array]"
+) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
     """Return the nonzeros of each row, 0 of those that are refused, and why these are."""
     import pyarrow.compute as pc
 

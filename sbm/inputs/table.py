@@ -12,16 +12,15 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.matrices import LARGEST_ROW, RowPiece, checked_rows, refuse_long_row
+from sbm.inputs.matrices import Batch, refuse_long_row
 from sbm.inputs.parsing import LARGEST_VALUE, InputOptions
 from sbm.inputs.text import PIECE, Source, unpacked
 from sbm.inputs.vw import hash_names
@@ -40,31 +39,23 @@ _Record = tuple[int, list[str]]  # line that it begins in, and its cells
 
 
 def read_table(
-    source: Source,
-    options: InputOptions,
-    *,
-    delimiter: str = ",",
-    dtype: str = "float32",
-    largest_row: int = LARGEST_ROW,
-) -> Iterator[RowPiece]:
-    """Read a table piece by piece.
+    source: Source, dtype: str, largest_row: int, *, delimiter: str = ","
+) -> Generator[Batch]:
+    """Read a table batch by batch.
 
     Parameters
     ----------
     source : Source
-    options : InputOptions
-        `label`: column of labels, which are numbers; else the one that is called label, y or
-        target. `text`: columns of words. `hash_bits`: of ids.
+        Of its options: `label`, the column of labels, which are numbers; else the one that is
+        called label, y or target. `text`: columns of words. `hash_bits`: of ids.
+    dtype, largest_row
+        As of `read_rows`.
     delimiter : str
         Stands between cells, which may be quoted as in CSV.
-    dtype : {"float32", "float64"}
-        Type of the values.
-    largest_row : int
-        Most cells of a row.
 
     Yields
     ------
-    RowPiece
+    Batch
 
     Raises
     ------
@@ -76,18 +67,10 @@ def read_table(
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         records = _records(reader, source.name)
         names = next(records, (1, []))[1]
-        columns = _Columns.of(names, options, source.name)
+        columns = _Columns.of(names, source.options, source.name)
         refuse_long_row(f"{source.name}:1", len(names), largest_row)
-        while batch := _batch(records, lines, len(names)):
-            lengths, ids, values, labels, refused = columns.rows(batch, LARGEST_VALUE[dtype])
-            yield checked_rows(
-                labels, np.concatenate([[0], np.cumsum(lengths)]), ids, values, dtype=dtype,
-                place=partial(_place, source.name, batch), read=source.read, refused=refused,
-            )  # fmt: skip
-
-
-def _place(name: str, batch: list[_Record], row: int) -> str:
-    return f"{name}:{batch[row][0]}"
+        while some := _take_records(records, lines, len(names)):
+            yield columns.batch(some, LARGEST_VALUE[dtype])
 
 
 class _TextLines:
@@ -131,21 +114,22 @@ def _records(reader: Any, name: str) -> Iterator[_Record]:
             yield line, cells
 
 
-def _batch(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
+def _take_records(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
     """Take as many records as make a piece."""
-    batch: list[_Record] = []
+    some: list[_Record] = []
     begin = lines.n_characters
     for record in records:
-        batch.append(record)
-        if len(batch) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
+        some.append(record)
+        if len(some) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
             break
-    return batch
+    return some
 
 
 @dataclass(frozen=True)
 class _Columns:
     """What the header says."""
 
+    source: str
     names: list[str]
     label: int
     text: frozenset[int]
@@ -179,22 +163,18 @@ class _Columns:
             )
         text = frozenset(names.index(name) for name in options.text or ())
         ids = hash_names([_bytes(name) for name in names], options.hash_bits)
-        return cls(names, names.index(found[0]), text, ids, options.hash_bits)
+        return cls(source, names, names.index(found[0]), text, ids, options.hash_bits)
 
-    def rows(
-        self, batch: list[_Record], limit: float
-    ) -> tuple[
-        npt.NDArray[np.int64], npt.NDArray[np.int64], _Floats, _Floats, dict[int, str]
-    ]:  # fmt: skip
-        """Return lengths, ids, values and labels of rows, and what is wrong with some."""
-        n, width = len(batch), len(self.names)
+    def batch(self, records: list[_Record], limit: float) -> Batch:
+        """Make rows of records."""
+        n, width = len(records), len(self.names)
         refused: dict[int, str] = {}
-        for row, (_, cells) in enumerate(batch):
+        for row, (_, cells) in enumerate(records):
             if len(cells) != width:
                 refused[row] = f"found {len(cells)} cells, but the header has {width}"
         nothing = [""] * width
         cells_of = zip(
-            *(nothing if row in refused else r[1] for row, r in enumerate(batch)), strict=True
+            *(nothing if row in refused else r[1] for row, r in enumerate(records)), strict=True
         )
         rows: list[npt.NDArray[np.int64]] = [_NONE]
         ids: list[npt.NDArray[np.int64]] = [_NONE]
@@ -214,9 +194,12 @@ class _Columns:
             values += [numbers[here], np.ones(len(words))]
         row_of = np.concatenate(rows)
         order = np.argsort(row_of, kind="stable")
-        lengths = np.bincount(row_of, minlength=n)
-        flat = np.concatenate(ids)[order], np.concatenate(values)[order]
-        return lengths, *flat, labels, refused
+        return Batch(
+            labels,
+            np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=n))]),
+            np.concatenate(ids)[order], np.concatenate(values)[order], refused,
+            place=lambda row: f"{self.source}:{records[row][0]}",
+        )  # fmt: skip
 
     def _read(
         self, k: int, column: Sequence[str]

@@ -77,7 +77,7 @@ class Model:
     bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     info: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
-    _unknown: container.Unknown = field(default_factory=container.Unknown, repr=False)
+    _header: dict[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
     def __post_init__(self) -> None:
         if self.bias_weights.size == 0 and self.bias == 0:
@@ -171,8 +171,8 @@ class Model:
             "bias_weights": self.bias_weights,
         }
         meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
-        unknown = self._unknown
-        return container.write(Path(path), "model", arrays, meta, level=None, unknown=unknown)
+        before = self._header
+        return container.write(Path(path), "model", arrays, meta, level=None, before=before)
 
     def _stored_weights(
         self, used: npt.NDArray[np.bool_], n_used: int
@@ -221,7 +221,7 @@ class Model:
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
                 {k: v for k, v in file.meta.items() if k not in ("labels", "bias", "info")},
-                file.unknown,
+                file.header,
             )  # fmt: skip
             model._require_consistency()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -22,15 +22,17 @@ over, as nobody knows what became of what they belong to. All else takes a new v
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import os
+import struct
 import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,12 @@ import numpy.typing as npt
 import zstandard
 
 from sbm.errors import StoreError
-from sbm.store.files import open_own, read_error, write_atomically
+from sbm.store.files import open_own, reading, write_atomically
 from sbm.store.manifest import parse
 
 __all__ = [
-    "HEAD", "VERSION", "Buffers", "Container", "Pieces", "Unknown", "decode", "encode",
-    "header_crc", "is_container", "read", "write",
+    "HEAD", "VERSION", "Buffers", "Container", "Pieces", "decode", "encode", "header_crc",
+    "is_container", "read", "write",
 ]  # fmt: skip
 
 
@@ -85,34 +87,18 @@ class Buffers:
 
 MAGIC = b"\x89SBM\r\n\x1a\n"
 VERSION = 1
-HEAD = len(MAGIC) + 12  # bytes in front of the header
+_FIXED = struct.Struct("<8s3I")  # magic, version, length and CRC-32 of the header
+HEAD = _FIXED.size  # bytes in front of the header
 _DTYPES = frozenset(
     ["|u1", "|i1", "|b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"]
 )  # nothing that could hold objects
 _LARGEST_HEADER = 1 << 24
-_HEADER = frozenset(["kind", "meta", "arrays"])
 _ENTRY = frozenset(["name", "dtype", "shape", "codec", "bytes", "crc32"])
 # What an array may expand to where nobody says: ids 0, 1, 2, ... take a thousandth.
 _SMALL = 1 << 24
 _LARGEST_FACTOR = 1 << 12
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Fields of a header that this program does not know.
-
-    Attributes
-    ----------
-    header : dict
-        Beside kind, meta and arrays.
-    entries : dict of str to dict
-        Of the entries of arrays, by their names.
-    """
-
-    header: dict[str, Any] = field(default_factory=dict)
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,12 +110,13 @@ class Container:
     arrays : dict of str to ndarray
     meta : dict
         The JSON metadata.
-    unknown : Unknown
+    header : dict
+        As it stands in the file, with fields that this program does not know.
     """
 
     arrays: dict[str, Array]
     meta: dict[str, Any]
-    unknown: Unknown = field(default_factory=Unknown)
+    header: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -203,8 +190,7 @@ def encode(
     list of bytes-like
         To be written one after the other.
     """
-    head, payload = _lay_out(kind, arrays, meta or {}, level, raw)
-    return [head, *itertools.chain.from_iterable(payload)]
+    return list(_lay_out(kind, arrays, meta or {}, level, raw, {}))
 
 
 def header_crc(begin: bytes | memoryview) -> int:
@@ -218,10 +204,10 @@ def _lay_out(
     meta: Mapping[str, Any],
     level: int | None,
     raw: Collection[str],
-    unknown: Unknown | None = None,
-) -> tuple[bytes, list[Iterable[bytes | memoryview]]]:
-    """Return all that comes before the payload, and the buffers of each array."""
-    unknown = unknown or Unknown()
+    before: Mapping[str, Any],
+) -> Iterator[bytes | memoryview]:
+    """Return all buffers: one of what comes before the payload, and those of each array."""
+    entries = {entry["name"]: entry for entry in before.get("arrays", ())}
     payload: list[Iterable[bytes | memoryview]] = []
     described = []
     for name, array in arrays.items():
@@ -238,7 +224,7 @@ def _lay_out(
             size, crc = len(data), zlib.crc32(data)
             payload.append([data])
         described.append({
-            **unknown.entries.get(name, {}),
+            **entries.get(name, {}),
             "name": name,
             "dtype": dtype.newbyteorder("<").str,
             "shape": list(array.shape),
@@ -246,53 +232,59 @@ def _lay_out(
             "bytes": size,
             "crc32": crc,
         })  # fmt: skip
-    content = {**unknown.header, "kind": kind, "meta": dict(meta), "arrays": described}
+    content = {**before, "kind": kind, "meta": dict(meta), "arrays": described}
     header = json.dumps(content, separators=(",", ":")).encode()
-    fixed = b"".join(
-        [MAGIC, *(n.to_bytes(4, "little") for n in (VERSION, len(header), zlib.crc32(header)))]
-    )
-    return fixed + header, payload
+    fixed = _FIXED.pack(MAGIC, VERSION, len(header), zlib.crc32(header))
+    return itertools.chain([fixed + header], *payload)
 
 
-def _header(
-    data: memoryview, kind: str, where: str, crc32: int | None
-) -> tuple[dict[str, Any], int]:
+# Reads the bytes of a container from one place to another, fewer at its end.
+_Take = Callable[[int, int], bytes | memoryview]
+
+
+def _header(take: _Take, size: int, kind: str, where: str, crc32: int | None) -> tuple[Any, int]:
     """Check everything in front of the payload; return the header and where the payload begins."""
+    data = take(0, HEAD)
     if len(data) < HEAD or data[: len(MAGIC)] != MAGIC:
         raise StoreError(
             f"{where} is not an sbm file (or its first bytes are damaged); "
             "models are made by sbm train, stores by sbm split"
         )
-    version, length, crc = (
-        int.from_bytes(data[k : k + 4], "little") for k in range(len(MAGIC), HEAD, 4)
-    )
+    _, version, length, crc = _FIXED.unpack(data)
     if version != VERSION:
         raise StoreError(
             f"{where} has format version {version}, this program reads version {VERSION}; "
             "use the program that wrote it, or a newer one"
         )
     end = HEAD + length
-    if length > _LARGEST_HEADER or end > len(data) or zlib.crc32(data[HEAD:end]) != crc:
+    text = bytes(take(HEAD, end)) if length <= _LARGEST_HEADER and end <= size else b""
+    if zlib.crc32(text) != crc:
         raise _damaged(where, "its header")
     if crc32 is not None and crc != crc32:
         raise StoreError(
             f"{where} holds something else than was written there; put the right file in its "
             "place or make it again"
         )
-    try:
-        header = parse(bytes(data[HEAD:end]))
-    except ValueError as error:
-        raise _damaged(where, "its header") from error
-    if not isinstance(header, dict) or not set(header) >= _HEADER:
+    header = None
+    with contextlib.suppress(ValueError):
+        header = parse(text)
+    if not isinstance(header, dict) or not _is_header(header):
         raise _damaged(where, "its header")
     if header["kind"] != kind:
         raise StoreError(f"{where} holds {_named(header['kind'])}, a {kind} is expected")
-    entries = header["arrays"]
-    if not isinstance(header["meta"], dict) or not isinstance(entries, list):
-        raise _damaged(where, "its header")
-    if not all(map(_is_entry, entries)) or len({e["name"] for e in entries}) < len(entries):
-        raise _damaged(where, "its header")
     return header, end
+
+
+def _is_header(header: dict[str, Any]) -> bool:
+    """Whether this can describe a container."""
+    entries = header.get("arrays")
+    return (
+        "kind" in header
+        and isinstance(header.get("meta"), dict)
+        and isinstance(entries, list)
+        and all(map(_is_entry, entries))
+        and len({entry["name"] for entry in entries}) == len(entries)
+    )
 
 
 def _named(kind: Any) -> str:
@@ -305,43 +297,20 @@ def _is_entry(entry: Any) -> bool:
     """Whether this can describe an array."""
     if not isinstance(entry, dict) or not set(entry) >= _ENTRY:
         return False
-    shape, numbers = entry["shape"], [entry["bytes"], entry["crc32"]]
+    shape, words = entry["shape"], [entry[key] for key in ("name", "dtype", "codec")]
     if not isinstance(shape, list) or len(shape) > 32:
         return False
+    numbers = [*shape, entry["bytes"], entry["crc32"]]
     return (
-        all(isinstance(entry[key], str) for key in ("name", "dtype", "codec"))
+        all(isinstance(word, str) for word in words)
         and entry["dtype"] in _DTYPES
         and entry["codec"] in ("raw", "zstd", "shuffle")
-        and all(type(n) is int and 0 <= n < 1 << 62 for n in [*shape, *numbers])
+        and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers)
     )
 
 
 def _damaged(where: str, part: str) -> StoreError:
     return StoreError(f"{where} is damaged ({part}); restore it from a copy or make it again")
-
-
-def _unknown(header: dict[str, Any]) -> Unknown:
-    entries = {
-        entry["name"]: {key: value for key, value in entry.items() if key not in _ENTRY}
-        for entry in header["arrays"]
-        if set(entry) > _ENTRY
-    }
-    return Unknown({k: value for k, value in header.items() if k not in _HEADER}, entries)
-
-
-class _Allowance:
-    """How many bytes arrays may take in memory; files do not get more by saying so."""
-
-    def __init__(self, bytes_: int | None) -> None:
-        self._left = bytes_
-
-    def spend(self, entry: dict[str, Any]) -> bool:
-        """Whether an array is within bounds, before any memory is set aside."""
-        size, stored = _size(entry), int(entry["bytes"])
-        if self._left is None:
-            return size <= max(_SMALL, stored * _LARGEST_FACTOR)
-        self._left -= size
-        return self._left >= 0
 
 
 def _size(entry: dict[str, Any]) -> int:
@@ -350,25 +319,10 @@ def _size(entry: dict[str, Any]) -> int:
     return size
 
 
-def _decode_array(
-    data: memoryview, entry: dict[str, Any], where: str, allowance: _Allowance
-) -> npt.NDArray[Any]:
-    name = f"array {entry['name']!r}"
-    if zlib.crc32(data) != entry["crc32"] or not allowance.spend(entry):
-        raise _damaged(where, name)
-    try:
-        return _plain_array(data, entry)
-    except (ValueError, zstandard.ZstdError) as error:
-        raise _damaged(where, name) from error
-    except MemoryError as error:
-        raise StoreError(
-            f"{where} holds {_size(entry):,} bytes as {name}, which do not fit in memory; read it "
-            "where there is more"
-        ) from error
-
-
-def _plain_array(data: memoryview, entry: dict[str, Any]) -> npt.NDArray[Any]:
-    """Undo the codec of an array."""
+def _decode_array(data: bytes | memoryview, entry: dict[str, Any]) -> Array:
+    """Check the bytes of an array, and undo its codec."""
+    if zlib.crc32(data) != entry["crc32"]:
+        raise ValueError("its checksum is another one")
     shape, dtype, size = entry["shape"], np.dtype(entry["dtype"]), _size(entry)
     if entry["codec"] == "raw":
         if len(data) != size:
@@ -389,6 +343,48 @@ def _plain_array(data: memoryview, entry: dict[str, Any]) -> npt.NDArray[Any]:
         flat = joined.reshape(-1)
     array: Array = flat.view(dtype).reshape(shape)
     return array
+
+
+def _read(
+    take: _Take,
+    size: int,
+    kind: str,
+    where: str,
+    wanted: Callable[[str], bool],
+    crc32: int | None,
+    most_bytes: int | None,
+) -> Container:
+    """Read a container of so many bytes; see `decode`."""
+    header, end = _header(take, size, kind, where, crc32)
+    arrays: dict[str, Array] = {}
+    left = most_bytes
+    for entry in header["arrays"]:
+        name, begin, end = f"array {entry['name']!r}", end, end + entry["bytes"]
+        if end > size:
+            raise _damaged(where, name)
+        if not wanted(entry["name"]):
+            continue
+        # Files get no more memory by saying so.
+        plain = _size(entry)
+        if left is None:
+            is_allowed = plain <= max(_SMALL, entry["bytes"] * _LARGEST_FACTOR)
+        else:
+            left -= plain
+            is_allowed = left >= 0
+        if not is_allowed:
+            raise _damaged(where, name)
+        try:
+            arrays[entry["name"]] = _decode_array(take(begin, end), entry)
+        except (ValueError, zstandard.ZstdError) as error:
+            raise _damaged(where, name) from error
+        except MemoryError as error:
+            raise StoreError(
+                f"{where} holds {plain:,} bytes as {name}, which do not fit in memory; read it "
+                "where there is more"
+            ) from error
+    if end != size:
+        raise _damaged(where, "bytes behind its end")
+    return Container(arrays, header["meta"], header)
 
 
 def decode(
@@ -428,20 +424,9 @@ def decode(
         Not a container, another kind or version, truncated, damaged, or too large in memory.
     """
     view = memoryview(data)
-    header, position = _header(view, kind, where, crc32)
-    arrays: dict[str, Array] = {}
-    allowance = _Allowance(most_bytes)
-    for entry in header["arrays"]:
-        end = position + entry["bytes"]
-        if end > len(view):
-            raise _damaged(where, f"array {entry['name']!r}")
-        if wanted(entry["name"]):
-            array = _decode_array(view[position:end], entry, where, allowance)
-            arrays[entry["name"]] = array
-        position = end
-    if position != len(view):
-        raise _damaged(where, "bytes behind its end")
-    return Container(arrays, header["meta"], _unknown(header))
+    return _read(
+        lambda begin, end: view[begin:end], len(view), kind, where, wanted, crc32, most_bytes
+    )
 
 
 def write(
@@ -451,15 +436,14 @@ def write(
     meta: Mapping[str, Any] | None = None,
     *,
     level: int | None = 1,
-    unknown: Unknown | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a container atomically and return its size in bytes; see `encode`.
 
-    Arrays given as `Pieces` are stored as they are, whatever the level. Fields of a header that was
-    read and is `unknown` are written again.
+    Arrays given as `Pieces` are stored as they are, whatever the level. Unknown fields of the
+    header `before`, of the file that was read, are written again.
     """
-    head, payload = _lay_out(kind, arrays, meta or {}, level, (), unknown)
-    return write_atomically(path, itertools.chain([head], *payload))
+    return write_atomically(path, _lay_out(kind, arrays, meta or {}, level, (), before or {}))
 
 
 def is_container(path: Path) -> bool:
@@ -496,28 +480,11 @@ def read(
     -------
     Container
     """
-    where, arrays = str(path), {}
-    allowance = _Allowance(most_bytes)
-    try:
-        with open_own(path) if is_own else open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = file.read(HEAD)
-            length = int.from_bytes(begin[HEAD - 8 : HEAD - 4], "little")
-            begin += file.read(min(length, _LARGEST_HEADER))
-            header, position = _header(memoryview(begin), kind, where, crc32)
-            for entry in header["arrays"]:
-                position += entry["bytes"]
-                if position > size:
-                    raise _damaged(where, f"array {entry['name']!r}")
-                if not wanted(entry["name"]):
-                    file.seek(position)
-                    continue
-                data = file.read(entry["bytes"])
-                arrays[entry["name"]] = _decode_array(memoryview(data), entry, where, allowance)
-            if size != position:
-                raise _damaged(where, "bytes behind its end")
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise read_error(path, error) from error
-    return Container(arrays, header["meta"], _unknown(header))
+    with reading(path), open_own(path) if is_own else open(path, "rb") as file:
+
+        def take(begin: int, end: int) -> bytes:
+            file.seek(begin)
+            return file.read(end - begin)
+
+        size = os.fstat(file.fileno()).st_size
+        return _read(take, size, kind, str(path), wanted, crc32, most_bytes)
