@@ -10,7 +10,7 @@ mkdir -p data/demo
 cd data/demo
 if [ ! -s prep.svm ] || [ ! -s prep.t.svm ]; then
     echo "== making data/demo/prep.svm: is the missing preposition 'of'? (reads the Python library)"
-    python ../../scripts/make_prep.py -o prep.svm --test-out prep.t.svm
+    PYTHONPATH=../.. python -m scripts.data.prep -o prep.svm --test-out prep.t.svm
 fi
 
 echo "== sbm split prep.svm --blocks 12"

@@ -1,7 +1,7 @@
 """List every module of the package: lines, what it is for, and who imports it.
 
-    python scripts/modules.py                 # a table
-    python scripts/modules.py -o modules.md
+    python -m scripts.modules                 # a table
+    python -m scripts.modules -o modules.md
 
 A module that nobody imports is a way in: the command line, the package itself, or a program that
 another process runs.

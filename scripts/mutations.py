@@ -1,8 +1,8 @@
 """Change the package in one place at a time and see which test fails.
 
-    python scripts/mutations.py                            # the table of important lines below
-    python scripts/mutations.py --random 150 --seed 1      # random changes instead
-    python scripts/mutations.py --random 20 --in sbm/store --tests tests/test_blocks.py
+    python -m scripts.mutations                            # the table of important lines below
+    python -m scripts.mutations --random 150 --seed 1      # random changes instead
+    python -m scripts.mutations --random 20 --in sbm/store --tests tests/test_blocks.py
 
 First the tests run once to record which of them reach which line. Then each mutation is applied to
 a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
@@ -388,11 +388,10 @@ class Reach:
         self.seconds: dict[str, float] = {}
         self.processes: set[str] = set()
         with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
-            path = f"{ROOT / 'scripts'}{os.pathsep}{ROOT}"
             command = [
-                sys.executable, "-m", "pytest", "-n", str(JOBS), "-p", "mutations", *tests,
+                sys.executable, "-m", "pytest", "-n", str(JOBS), "-p", "scripts.mutations", *tests,
             ]  # fmt: skip
-            environment = {**os.environ, RECORD: folder, "PYTHONPATH": path}
+            environment = {**os.environ, RECORD: folder, "PYTHONPATH": str(ROOT)}
             subprocess.run(command, cwd=ROOT, env=environment, check=True)
             for file in Path(folder).glob("*.json"):
                 self._add(json.loads(file.read_text()))

@@ -1,4 +1,4 @@
-"""What a start costs: ``python scripts/startup.py -o scripts/results/startup``.
+"""What a start costs: ``python -m scripts.startup -o scripts/results/startup``.
 
 Two commands with kernels at hand (`sbm --help`, `sbm train` on a handful of rows), and every kernel
 that a first run of a command compiles, with the processor seconds it takes. A kernel is compiled
@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sbm.compiled import COMPILE_HERE, FOLDER
-from scripts.bench_tools import (
+from scripts.bench.tools import (
     Finished,
     machine_facts,
     run_process,

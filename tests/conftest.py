@@ -97,7 +97,7 @@ def text_of(shared: Path, tmp_path_factory: pytest.TempPathFactory):
     def unpack(name: str) -> Path:
         target = folder / f"{name}.svm"
         if not target.exists():
-            load_script("verify_optima").write_text(shared, name, target)
+            load_script("bench.optima").write_text(shared, name, target)
         return target
 
     return unpack

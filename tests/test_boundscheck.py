@@ -1,10 +1,10 @@
-"""Kernels with their bounds checked, by scripts/torture_bounds.py."""
+"""Kernels with their bounds checked, by scripts/torture/bounds.py."""
 
 from pathlib import Path
 
 import pytest
 
-from scripts import torture_bounds
+from scripts.torture import bounds as torture_bounds
 
 SOLVERS = ("hinge", "log_loss", "crammer_singer", "epsilon_insensitive", "one_class")
 

@@ -19,7 +19,7 @@ needs_peers = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.jo
 
 def run_script(tmp_path, name, *arguments):
     """Run a script with a report; return it."""
-    command = [sys.executable, SCRIPTS / f"{name}.py", *arguments, "-o", "out/report"]
+    command = [sys.executable, "-m", f"scripts.{name}", *arguments, "-o", "out/report"]
     done = finished(command, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "out" / "report.md").read_text()
@@ -53,7 +53,7 @@ WITHOUT_DATA = {"start", "parse", "classes", "stream-memory"}  # or of their own
 @pytest.fixture(scope="module")
 def text_of(tmp_path_factory):
     """Make a text of two classes and one of four."""
-    folder, synthetic = tmp_path_factory.mktemp("data"), load_script("make_synthetic")
+    folder, synthetic = tmp_path_factory.mktemp("data"), load_script("data.synthetic")
     for name, rows, *more in (("two", "12000"), ("four", "1000", "--classes", "4")):
         size = ["--rows", rows, "--features", "5000", "--nnz", "10", "--power", "0.8"]
         synthetic.main(["-o", str(folder / f"{name}.svm"), *size, "--noise", "0.02", *more])
@@ -63,7 +63,7 @@ def text_of(tmp_path_factory):
 @needs_peers
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("name", list(load_script("bench").BENCHMARKS))
+@pytest.mark.parametrize("name", list(load_script("bench.__main__").BENCHMARKS))
 def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
     data = ["--data", text_of("four" if name in MULTICLASS else "two")]
     data = [] if name in WITHOUT_DATA else data
@@ -76,7 +76,7 @@ def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
 @needs_mpi
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["bench_memory", "bench_ranks"])
+@pytest.mark.parametrize("name", ["bench.memory", "bench.ranks"])
 def test_rows_of_a_benchmark_are_ok(tmp_path, name):
     assert all(row["ok"] for row in run_script(tmp_path, name, "--quick")["rows"])
 
@@ -89,7 +89,7 @@ def test_rows_of_a_benchmark_are_ok(tmp_path, name):
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["figure2", "figure3", "figure5", "dcd", "ww"])
 def test_paper_experiment_judges_every_claim(tmp_path, name):
-    report = run_script(tmp_path, f"paper_{name}", "--quick")
+    report = run_script(tmp_path, f"papers.{name}", "--quick")
     claims = report["tables"]["claims"]
     known = json.loads((SCRIPTS / "results" / f"paper-{name}.json").read_text())["tables"]["claims"]
     places = {(claim["paper"], claim["where"]) for claim in claims}
@@ -106,7 +106,7 @@ def test_paper_experiment_judges_every_claim(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.process
 def test_table_2_has_every_learner(tmp_path):
-    report = run_script(tmp_path, "paper_table2", "--runs", "1")
+    report = run_script(tmp_path, "papers.table2", "--runs", "1")
     for classes in (2, 4):
         rows = [row for row in report["rows"] if row["classes"] == classes]
         assert {"BMD", "SBM-in-3", "SBM", "Reference"} <= {row["solver"] for row in rows}
@@ -114,7 +114,7 @@ def test_table_2_has_every_learner(tmp_path):
 
 
 def test_page_of_claims_is_that_of_the_results():
-    script, results = load_script("paper_claims"), SCRIPTS / "results"
+    script, results = load_script("papers.claims"), SCRIPTS / "results"
     assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))
 
 
@@ -122,7 +122,7 @@ def test_page_of_claims_is_that_of_the_results():
 
 
 def test_cost_model_results_are_current(tmp_path, capsys):
-    load_script("cost_model").main(["-o", str(tmp_path / "cost-model")])
+    load_script("bench.cost_model").main(["-o", str(tmp_path / "cost-model")])
     for ending in (".md", ".json"):
         kept = SCRIPTS / "results" / f"cost-model{ending}"
         assert (tmp_path / f"cost-model{ending}").read_text() == kept.read_text()
@@ -133,7 +133,7 @@ def test_cost_model_results_are_current(tmp_path, capsys):
     (2, 1.0, False), (4, 0.1, True), (2, 0.25, None), (4, 0.6, None), (4, 0.03, None),
 ])  # fmt: skip
 def test_cost_model_counts_the_bytes_sent(machines, share, sparse):
-    model, n = load_script("cost_model"), 700_000  # two slices
+    model, n = load_script("bench.cost_model"), 700_000  # two slices
     terms = [np.random.default_rng([5, rank]).random(n) < share for rank in range(machines)]
     changed, union = np.mean(terms), np.mean(np.any(terms, axis=0))
     in_all = in_threads(machines, lambda c: c.add_up(terms[c.rank] * 1.0) or c.sent, sparse=sparse)
@@ -148,14 +148,17 @@ def test_cost_model_counts_the_bytes_sent(machines, share, sparse):
 # -------------------------------------------------------------------------------------- usage
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path.relative_to(SCRIPTS) for path in SCRIPTS.rglob("*.py")], ids=str
+)
 def test_script_can_be_imported(path):
-    load_script(path.stem)
+    load_script(".".join(path.with_suffix("").parts))
 
 
 @pytest.mark.parametrize(("name", "words", "code"), [
-    ("bench", ["parse", "--data", "nowhere.svm"], 1), ("bench", ["parse", "--runs", "0"], 2),
-    ("paper_table2", ["--data", "nowhere.svm"], 2), ("paper_claims", ["nowhere.svm"], 1),
+    ("bench.__main__", ["parse", "--data", "nowhere.svm"], 1),
+    ("bench.__main__", ["parse", "--runs", "0"], 2),
+    ("papers.table2", ["--data", "nowhere.svm"], 2), ("papers.claims", ["nowhere.svm"], 1),
 ])  # fmt: skip
 def test_wrong_use_is_refused(capsys, name, words, code):
     try:
@@ -163,4 +166,4 @@ def test_wrong_use_is_refused(capsys, name, words, code):
     except SystemExit as end:
         found = end.code
     assert found == code
-    assert name in capsys.readouterr().err
+    assert f"scripts.{name}".removesuffix(".__main__") in capsys.readouterr().err

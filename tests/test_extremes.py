@@ -12,9 +12,10 @@ import sbm
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES
 from sbm.solver.kernels import classes
-from scripts import bench_drift, torture_numbers
-from scripts.exact import KERNELS, exact_bounds, watch_certificates
-from scripts.torture_numbers import COMMANDS, KINDS, PROBLEMS
+from scripts.bench import drift as bench_drift
+from scripts.torture import numbers as torture_numbers
+from scripts.torture.exact import KERNELS, exact_bounds, watch_certificates
+from scripts.torture.numbers import COMMANDS, KINDS, PROBLEMS
 
 
 @pytest.mark.slow

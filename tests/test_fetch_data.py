@@ -1,4 +1,4 @@
-"""scripts/fetch_data.py against a server of our own: whole, resumed, unpacked and refused files."""
+"""scripts/data/fetch.py against a server of our own: whole, resumed, unpacked and refused files."""
 
 import bz2
 import contextlib
@@ -18,7 +18,7 @@ from helpers import SCRIPTS, load_script
 ROOT = SCRIPTS.parent
 TEXT = b"".join(b"%+d %d:0.5 %d:1.25\n" % ((-1) ** i, i + 1, i + 9) for i in range(9000))
 HALF = len(TEXT) // 2
-script = load_script("fetch_data")
+script = load_script("data.fetch")
 
 
 @dataclass

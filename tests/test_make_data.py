@@ -12,9 +12,9 @@ import pytest
 import zstandard
 from helpers import load_script
 
-prep = load_script("make_prep")
-synthetic = load_script("make_synthetic")
-trigrams = load_script("make_trigrams")
+prep = load_script("data.prep")
+synthetic = load_script("data.synthetic")
+trigrams = load_script("data.trigrams")
 
 
 def parse(data):

@@ -37,7 +37,7 @@ from sbm.programs.splitting import reading as coding
 from sbm.rows import Arena
 from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
-from scripts.bench_tools import run_process
+from scripts.bench.tools import run_process
 
 MEM = 400_000_000
 AMPLE = 10**10

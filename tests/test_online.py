@@ -1,4 +1,4 @@
-"""Online learners of scripts/paper_learners.py against their formulas in dense arithmetic."""
+"""Online learners of scripts/papers/learners.py against their formulas in dense arithmetic."""
 
 import json
 
@@ -8,7 +8,7 @@ from helpers import load_script
 
 import sbm
 
-script = load_script("paper_learners")
+script = load_script("papers.learners")
 
 
 def learn(name, X, labels, cost):

@@ -316,7 +316,7 @@ def test_signal_makes_all_commit_and_end(store, model, signals):
 def test_each_process_keeps_to_its_memory(tmp_path, model, monkeypatch):
     monkeypatch.delenv("SBM_COMPILE_HERE", raising=False)  # what is measured must not compile
     size = ["--features", "2000", "--nnz", "20", "--values", "real", "--rows", "650000"]
-    load_script("make_synthetic").main(["-o", str(tmp_path / "big.svm"), *size])
+    load_script("data.synthetic").main(["-o", str(tmp_path / "big.svm"), *size])
     sbm.split([tmp_path / "big.svm"], tmp_path / "big.sbm", block_size="10MB", dtype="float64")
     mem = 150_000_000
     assert sbm.info(tmp_path / "big.sbm")["memory_bytes"] > mem

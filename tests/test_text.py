@@ -19,7 +19,7 @@ from streams import PACK, small_pieces
 from sbm.errors import DataError
 from sbm.inputs.text import Source, expand_inputs, parse_sources
 
-torture_text = load_script("torture_text")
+torture_text = load_script("torture.text")
 TEXT = "".join(
     f"{(-1) ** k:+d} " + " ".join(f"{(k * j) % 97 + 100 * j}:{j / 8}" for j in range(1, k % 9))
     + "\n# between\n"

@@ -1,4 +1,4 @@
-"""Kills, faults, damaged files and peaks of memory: a small share of `scripts/torture.py`."""
+"""Kills, faults, damaged files and peaks of memory: a small share of `scripts.torture`."""
 
 import errno
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from helpers import load_script
 
-from scripts import torture_memory
-from scripts.faulty_files import Trouble
-from scripts.torture_faults import run as run_faults
-from scripts.torture_flips import run as run_flips
-from scripts.torture_kills import run as run_kills
-from scripts.torture_memory import Data, grid
-from scripts.torture_scenarios import Stage, run_command, write_texts
+from scripts.torture import memory as torture_memory
+from scripts.torture.faults import run as run_faults
+from scripts.torture.faulty_files import Trouble
+from scripts.torture.flips import run as run_flips
+from scripts.torture.kills import run as run_kills
+from scripts.torture.memory import Data, grid
+from scripts.torture.scenarios import Stage, run_command, write_texts
 
-torture = load_script("torture")
+torture = load_script("torture.__main__")
 SPLIT = ("split", "-q", "a.svm", "-o", "s.sbm", "--blocks", "2", "--threads", "1")
 TRAIN = ("train", "-q", "s.sbm", "-o", "m.model", "--max-passes", "2", "--mem", "300MB")
 

@@ -1,0 +1,1 @@
+"""Data, benchmarks, experiments and torture tests; run as ``python -m scripts.NAME``."""

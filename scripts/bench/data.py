@@ -1,0 +1,126 @@
+"""Texts of the benchmarks: made, cut, read."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.bench.tools import BenchError, run_process, script_command
+
+__all__ = [
+    "Floats",
+    "cut",
+    "end_of_line",
+    "first_bytes",
+    "hold_out",
+    "labels_of",
+    "make_text",
+    "parse",
+    "pieces",
+    "positive_label",
+]
+
+PIECE = 4 << 20  # bytes of text parsed at a time, as in sbm split
+FEATURES, QUICK_FEATURES = 700_000, 5_000
+NEWLINE = 10
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def make_text(out: Path, *options: str | float) -> str:
+    """Make synthetic text with two noisy labels; return what was asked for."""
+    command = (*options, "--noise", 0.02)
+    run_process(script_command("data.synthetic", "-o", out, *command))
+    return " ".join(map(str, ("scripts.data.synthetic", *command)))
+
+
+def pieces(path: Path) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+    """Yield whole lines in arrays with the room that the parser asks for, and their sizes."""
+    from sbm.inputs.parsing import SPARE
+
+    rest, room = b"", bytes(SPARE)
+    with path.open("rb") as file:
+        while data := file.read(PIECE):
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            data, rest = data[:end], data[end:]
+            if data:
+                yield np.frombuffer(bytearray(data + room), np.uint8), end
+    if rest:
+        yield np.frombuffer(bytearray(rest + room), np.uint8), len(rest)
+
+
+def parse(path: Path) -> Iterator[tuple[Floats, Ints, Ints, Floats]]:
+    """Yield labels, row ends, ids and values of a text, some rows at a time, in float64."""
+    from sbm.inputs.libsvm import explain_text, parse_text
+
+    for text, size in pieces(path):
+        parsed = parse_text(text, size, dtype="float64")
+        if parsed.errors:
+            raise BenchError(f"{path.name}: {explain_text(parsed.errors[0])}")
+        values = np.ones(len(parsed.ids)) if parsed.values is None else parsed.values
+        yield parsed.labels, parsed.indptr, parsed.ids, values.astype(np.float64, copy=False)
+
+
+def labels_of(path: Path) -> Floats:
+    """The label of each row."""
+    return np.concatenate([labels for labels, *_ in parse(path)])
+
+
+def positive_label(path: Path) -> float:
+    """The larger one of two labels.
+
+    Raises
+    ------
+    BenchError
+        There are not two.
+    """
+    labels = np.unique(labels_of(path))
+    if len(labels) != 2:
+        raise BenchError(f"{path.name} has {len(labels)} different labels, two are needed")
+    return float(labels[1])
+
+
+def first_bytes(path: Path, size: int, out: Path) -> Path:
+    """Copy whole lines from the beginning of a file, about `size` bytes."""
+    with path.open("rb") as source, out.open("wb") as target:
+        target.write(source.read(size))
+        target.write(source.readline())
+    return out
+
+
+def end_of_line(path: Path, share: float) -> tuple[int, int]:
+    """How many lines the first `share` of a file's lines are, and the byte at which they end."""
+    text = np.memmap(path, np.uint8, "r")
+    starts = range(0, len(text), PIECE)
+    counts = [int(np.count_nonzero(text[k : k + PIECE] == NEWLINE)) for k in starts]
+    wanted = int(sum(counts) * share)
+    before = [0, *itertools.accumulate(counts)]
+    piece = next(k for k in range(len(counts)) if before[k + 1] >= wanted)
+    ends = np.flatnonzero(text[starts[piece] : starts[piece] + PIECE] == NEWLINE)
+    inside = wanted - before[piece]
+    return wanted, starts[piece] + (int(ends[inside - 1]) + 1 if inside else 0)
+
+
+def cut(path: Path, begin: int, end: int, out: Path) -> Path:
+    """Copy some bytes of a file."""
+    with path.open("rb") as source, out.open("wb") as target:
+        source.seek(begin)
+        while left := end - source.tell():
+            target.write(source.read(min(left, PIECE)))
+    return out
+
+
+def hold_out(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
+    """Cut a text in two: the last `share` of the lines goes to the second file."""
+    _, middle = end_of_line(path, 1 - share)
+    size = path.stat().st_size
+    if not 0 < middle < size:
+        raise BenchError(f"{path.name} has too few lines to hold some out")
+    return (
+        cut(path, 0, middle, folder / f"train-{path.name}"),
+        cut(path, middle, size, folder / f"test-{path.name}"),
+    )

@@ -1,0 +1,342 @@
+"""Benchmarks of streams: the model of text that is read once, and what memory it takes."""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench.data import labels_of, make_text
+from scripts.bench.learners import (
+    BLOCKWISE,
+    Learner,
+    choose,
+    title_of,
+    warm_up_learners,
+    warm_up_streams,
+)
+from scripts.bench.models import VW_NOTE, Contest, Run, describe, ratio
+from scripts.bench.ours import accuracy_of, log_of, stream_command
+from scripts.bench.tools import (
+    BenchError,
+    Report,
+    Running,
+    alternate,
+    started_process,
+    tell,
+)
+
+__all__ = ["bench_one_pass", "bench_stream_memory"]
+
+# ---------------------------------------------------------------------------------------- one pass
+
+
+def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
+    """Time one pass over text, from text to a model, as whole processes that take turns.
+
+    ``sbm stream``, ``sbm split`` and a single pass of ``sbm train`` (the certificate at its end is
+    a pass of its own, and part of the time), Vowpal Wabbit's single pass, and the online learners
+    of `papers.learners`. Accuracies are compared with that of a training to ``--tol``, which is
+    done once. Compiling, choosing C of the online learners, predicting and converting text are left
+    out.
+    """
+    contest = Contest(args)
+    data, folder = args.data, args.folder
+    mem = args.stream_mem or args.mem
+    ours = {"mem": mem, "C": args.C, "rounds": args.stream_rounds, "cache_frac": args.cache_frac}
+    if not args.quick:
+        warm_up_streams(data, folder, mem, [ours, BLOCKWISE["bmd"]])
+        warm_up_learners(data, folder)
+    tell("training to convergence")
+    converged = contest.run_ours(rounds="auto")
+    best = accuracy_of(contest.model, args.test)
+    labels = sorted(set(labels_of(data).tolist()))
+    learners = choose(
+        data,
+        contest.stream_model,
+        args.learner_C,
+        args.C,
+        labels,
+        converged.processes[0].json()["rows"],
+    )
+
+    def run_online(learner: Learner) -> Run:
+        done = learner.run(data, contest.stream_model, labels)
+        facts = done.json()
+        return Run([done], {name: facts["seconds"][name] for name in ("load", "learn")}, facts)
+
+    bmd = {"mem": mem, "C": args.C, **BLOCKWISE["bmd"]}
+    tasks: dict[str, Callable[[], Run]] = {
+        "sbm stream": partial(contest.run_stream, **ours),
+        "VW": contest.run_vw,
+        "sbm, split and train": partial(contest.run_ours, max_passes=1),
+        **{f"online, {title_of(one)}": partial(run_online, one) for one in learners},
+        "stream, bmd": partial(contest.run_stream, **bmd),
+    }
+    right: dict[str, float] = {}
+
+    def run(name: str) -> Run:
+        done = tasks[name]()
+        if name not in right:  # its model is there now
+            right[name] = _accuracy(contest, args, name)
+        return done
+
+    runs = alternate({name: partial(run, name) for name in tasks}, args.runs)
+    certified = f"sbm, to {args.tol:g}"
+    for name, found in {certified: [converged], **runs}.items():
+        facts, share = found[-1].facts, right.get(name, best)
+        report.rows.append(
+            describe(
+                f"{name}, one pass" if name in ("VW", "sbm, split and train") else name,
+                found,
+                passes=facts.get("passes", 1),
+                certified_relative_gap=facts.get("relative_gap"),
+                progressive_accuracy=facts.get("accuracy"),
+                test_accuracy=share,
+                of_converged_accuracy=share / best,
+            )
+        )
+    online = {name: share for name, share in right.items() if name.startswith("online, ")}
+    without = right["stream, bmd"]
+    first = max(online, key=lambda name: online[name])
+    stream, split, vw = (runs[name] for name in ("sbm stream", "sbm, split and train", "VW"))
+    mine = right["sbm stream"]
+    report.ratios = {
+        "stream_of_vw_single_pass_time": ratio(stream, vw, "seconds"),
+        "stream_of_vw_single_pass_cpu_time": ratio(stream, vw, "cpu_seconds"),
+        "stream_of_split_and_train_time": ratio(stream, split, "seconds"),
+        "sbm_of_vw_single_pass_time": ratio(split, vw, "seconds"),
+        "sbm_of_vw_single_pass_cpu_time": ratio(split, vw, "cpu_seconds"),
+        "accuracy_of_one_pass_of_converged": right["sbm, split and train"] / best,
+        "accuracy_of_vw_of_converged": right["VW"] / best,
+        "accuracy_of_stream_of_converged": mine / best,
+        "points: stream_below_converged": 100 * (best - mine),
+        "points: stream_above_vw": 100 * (mine - right["VW"]),
+        "points: stream_above_best_online_learner": 100 * (mine - online[first]),
+        "points: stream_above_bmd": 100 * (mine - without),
+    }
+    report.notes = [
+        (
+            "sbm stream: one process from text to a model, the progressive validation included; "
+            "split and train: two, the certificate included; converged: measured once"
+        ),
+        (
+            f"online learners: {first} is the best one on the test text; C of passive_aggressive "
+            f"and arow: that of {', '.join(f'{C:g}' for C in args.learner_C)} with the best "
+            "progressive accuracy; lambda of pegasos: 1/(C n)"
+        ),
+        "of these: as each command reports them; of a stream, load is behind learning",
+        VW_NOTE,
+    ]
+
+
+def _accuracy(contest: Contest, args: argparse.Namespace, name: str) -> float:
+    """Share of right labels of the last model of a contestant."""
+    if name == "VW":
+        return contest.vw.accuracy()
+    model = contest.model if name == "sbm, split and train" else contest.stream_model
+    return accuracy_of(model, args.test)
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+MOST_SHOWN = 100  # samples in the report
+DIGITS = 7  # of the ids of new features
+EVERY = 4  # a row of so many has one; known to the feeder, too
+
+# Arguments: text, bytes to write, new features in all, the first one's id. Writes the text again
+# and again, each time from another row on. With new features every fourth row ends with one of
+# them, the ones of this repetition: ids as long as others before them, so only digits change.
+FEEDER = """\
+import os, random, sys
+import numpy as np
+path, total, new, first = sys.argv[1], *map(int, sys.argv[2:])
+text = np.fromfile(path, np.uint8)
+ends = np.flatnonzero(text == 10)
+marks = ends[::4] if new else ends[:0]
+repetitions = -(-total // len(text))
+order, left, done = random.Random(0), total, 0
+for repetition in range(repetitions):
+    upto = new * (repetition + 1) // repetitions
+    ids = first + done + np.arange(len(marks)) % max(1, upto - done)
+    for k in range(7):  # DIGITS
+        text[marks - 3 - k] = ord("0") + ids // 10**k % 10
+    done = upto
+    begin = int(ends[order.randrange(len(ends))]) + 1
+    for part in (memoryview(text)[begin:], memoryview(text)[:begin]):
+        part = part[:left]
+        if 0 < left == len(part) and part[-1] != 10:
+            part = part[:bytes(part).rfind(b"\\n") + 1]
+            left = len(part)
+        left -= len(part)
+        while part:
+            part = part[os.write(1, part[: 1 << 20]):]
+"""
+
+
+def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
+    """Write much text into the pipe of ``sbm stream -`` and look at its memory from outside.
+
+    A process makes the text as fast as it is read: some synthetic rows, again and again. What was
+    read is what that process wrote, 1 MB in the pipe aside. Needs /proc.
+    """
+    from sbm.settings import parse_size
+
+    if not Path("/proc/self/io").exists():
+        raise BenchError(
+            "stream-memory looks at /proc/PID/status and io, which this system does not have"
+        )
+    total, bound = parse_size(args.size), parse_size(args.mem)
+    text = _make_base(args, report)
+    model = args.folder / "stream.model"
+    options = {"mem": args.mem, "C": args.C, "rounds": args.rounds, "cache_frac": args.cache_frac}
+    warm_up_streams(text, args.folder, args.mem, [options])
+    command = stream_command("-", model, **options)
+    feeding = [text, total, args.grow, args.features + 1]
+    tell(f"streaming {total / 1e9:.3g} GB")
+    with _fed(feeding) as feeder, started_process(command, stdin=feeder.stdout) as running:
+        assert feeder.stdout is not None
+        feeder.stdout.close()
+        samples = list(_samples(running, feeder.pid, args.sample_seconds))
+        done = running.wait()
+    facts = done.json()
+    read = facts["text_bytes"]
+    if not 0.9 * total < read <= total + text.stat().st_size:
+        raise BenchError(f"{read} bytes were read, {total} were meant to be written")
+    _fill(report, samples, read)
+    report.tables["log of the run"] = _log(model, facts)
+    report.tables["samples"] = samples[:: -(-len(samples) // MOST_SHOWN)]
+    peak = max([done.peak_bytes, *(int(1e6 * row["peak_MB"]) for row in samples)])
+    slope = _slope(samples)
+    report.ratios = {
+        "MB_of_text_per_second": read / facts["seconds"]["total"] / 1e6,
+        "rows_per_second": facts["rows"] / facts["seconds"]["total"],
+        "peak_MB": peak / 1e6,
+        "peak_of_mem": peak / bound,
+        "slope_of_the_last_half_bytes_a_GB": slope,
+        "slope: growth_of_the_last_half_of_peak": slope * read / 2e9 / peak,
+    }
+    del report.settings["runs"]  # it is one run
+    report.settings["bound_MB"] = bound / 1e6
+    report.data |= {
+        "text": f"{read / 1e9:.4g} GB", "rows": facts["rows"], "features": facts["features"],
+    }  # fmt: skip
+    report.notes = [
+        (
+            f"resident: VmRSS of the process, looked at from outside every {args.sample_seconds:g} "
+            "s; peak: as the system counts it; resident of the log: as the run says it itself"
+        ),
+        (
+            "text: the same rows again and again, each time from another row on"
+            + f", with {args.grow:,} new features over the whole text" * bool(args.grow)
+        ),
+        "MB per second: text over the seconds of the run, beside the process that writes it",
+        (
+            "slope: of a line through the samples of the last half, by least squares; without "
+            "those behind the last byte, when the buffers of the text are gone"
+        ),
+    ]
+
+
+def _make_base(args: argparse.Namespace, report: Report) -> Path:
+    """Make the text that is written again and again."""
+    tell("making data")
+    folder: Path = args.folder
+    plain, text = folder / "plain.svm", folder / "base.svm"
+    shape = ("--bytes", args.base, "--features", args.features, "--nnz", 10, "--power", 0.8)
+    report.data["name"] = make_text(plain, *shape)
+    if not args.grow:
+        return plain.rename(text)
+    if len(str(args.features + args.grow)) > DIGITS:
+        raise BenchError(f"ids of --features and --grow have more than {DIGITS} digits")
+    first = args.features + 1
+    with plain.open("rb") as rows, text.open("wb") as out:
+        for number, line in enumerate(rows):
+            more = b" %07d:1\n" % first if number % EVERY == 0 else b"\n"
+            out.write(line.rstrip(b"\n") + more)
+    plain.unlink()
+    return text
+
+
+@contextmanager
+def _fed(arguments: list[Any]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the process that writes."""
+    command = [sys.executable, "-c", FEEDER, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+    ) as feeder:
+        try:
+            yield feeder
+        finally:
+            feeder.kill()
+
+
+def _samples(running: Running, feeder: int, every: float) -> Iterator[dict[str, float]]:
+    """Yield what is seen of a process until it ends."""
+    begin, written = time.perf_counter(), 0.0
+    while not running.has_ended:
+        status = _facts_of(running.program, "status")
+        written = max(written, _facts_of(feeder, "io").get("wchar", 0.0))
+        if status.get("VmRSS") and written:
+            yield {
+                "GB_read": written / 1e9, "seconds": time.perf_counter() - begin,
+                "resident_MB": status["VmRSS"] * 1024 / 1e6,
+                "peak_MB": status["VmHWM"] * 1024 / 1e6,
+            }  # fmt: skip
+        time.sleep(every)
+
+
+def _facts_of(pid: int | None, name: str) -> dict[str, float]:
+    """Numbers of a file of /proc; none where the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/{name}").read_text("utf-8").splitlines()
+    except OSError:
+        return {}
+    words = [line.replace(":", " ").split() for line in lines]
+    return {some[0]: float(some[1]) for some in words if len(some) > 1 and some[1].isdigit()}
+
+
+def _fill(report: Report, samples: list[dict[str, float]], read: int) -> None:
+    """The table: memory when so much was read."""
+    if len(samples) < 4:
+        raise BenchError(
+            "the stream ended before its memory could be looked at; give a larger --size"
+        )
+    for share in (0.1, 0.25, 0.5, 0.75, 1.0):
+        near = min(samples, key=lambda row: abs(row["GB_read"] - share * read / 1e9))
+        report.rows.append({"read": f"{share:.0%}", **near})
+
+
+def _slope(samples: list[dict[str, float]]) -> float:
+    """Bytes a GB by which the process grew in the last half, while there was text to come."""
+    whole = samples[-1]["GB_read"]
+    last = [row for row in samples if whole / 2 <= row["GB_read"] < whole]
+    read = np.array([row["GB_read"] for row in last])
+    resident = np.array([row["resident_MB"] for row in last]) * 1e6
+    if len(np.unique(read)) < 2:
+        return 0.0
+    return float(np.polyfit(read, resident, 1)[0])
+
+
+def _log(model: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The log of the run, whenever its rows had doubled, and at its end."""
+    blocks = [event for event in log_of(model) if event["event"] == "block"]
+    shown, mark = [], 1
+    for event in blocks:
+        if event["rows"] >= mark or event is blocks[-1]:
+            mark = 2 * event["rows"]
+            shown.append(event)
+    return [
+        {
+            "rows": event["rows"], "elapsed": event["elapsed"], "features": event["features"],
+            "cached_rows": event["cached_rows"], "resident_MB": event["resident_bytes"] / 1e6,
+            "rows_per_second": event["rows"] / event["elapsed"],
+        }
+        for event in shown
+    ]  # fmt: skip

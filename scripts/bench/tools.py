@@ -1,0 +1,377 @@
+"""What the benchmarks share: measured processes, alternating runs, machine facts, reports.
+
+A process is measured by a small launcher between it and us. On Linux a new program inherits the
+peak memory of the process that started it; started by a benchmark that holds a data set it would
+show that data set as its own. The launcher holds 10 MB, the least peak that can be seen.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BenchError",
+    "Finished",
+    "Report",
+    "Running",
+    "alternate",
+    "machine_facts",
+    "median",
+    "median_ratio",
+    "run_process",
+    "sbm_command",
+    "script_command",
+    "sizes",
+    "started_process",
+    "stolen_share",
+    "tell",
+    "timed",
+]
+
+PACKAGES = (
+    "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "liblinear-official", "vowpalwabbit",
+    "sbm",
+)  # fmt: skip
+
+# Arguments: where to report, the program and its arguments. The clock includes the start.
+LAUNCHER = """\
+import json, os, sys, time
+begin = time.perf_counter()
+child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
+status, usage = os.wait4(child, 0)[1:]
+seconds = time.perf_counter() - begin
+unit = 1 if sys.platform == "darwin" else 1024
+facts = {"seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime,
+         "peak_bytes": usage.ru_maxrss * unit, "code": os.waitstatus_to_exitcode(status)}
+with open(sys.argv[1], "w") as file:
+    json.dump(facts, file)
+"""
+
+
+class BenchError(Exception):
+    """A benchmark that cannot be done; the message says why."""
+
+
+def tell(text: str) -> None:
+    """Say on stderr what is going on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that ended.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall time from start to end.
+    cpu_seconds : float
+        Of all its threads, and of the processes it waited for.
+    peak_bytes : int
+        Peak resident memory; the largest of it and the processes it waited for.
+    code : int
+        Exit code, negative for a signal.
+    stdout, stderr : str
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object that it printed."""
+        facts: dict[str, Any] = json.loads(self.stdout)
+        return facts
+
+
+class Running:
+    """A measured process that has been started; see `started_process`."""
+
+    def __init__(
+        self, command: Sequence[str | Path], folder: Path | None, stdin: Any, facts: Path
+    ) -> None:
+        self._facts = facts
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(facts), *map(str, command)],
+            cwd=folder, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over; `wait` tells the rest."""
+        return self._process.poll() is not None
+
+    @property
+    def program(self) -> int | None:
+        """Process id of the program itself, while it runs; Linux only."""
+        launcher = self._process.pid
+        try:
+            children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
+        except OSError:
+            return None
+        return int(children.split()[0]) if children.strip() else None
+
+    def wait(self, codes: Sequence[int] = (0,)) -> Finished:
+        """Wait for its end.
+
+        Raises
+        ------
+        BenchError
+            It ended with a code that is not in `codes`.
+        """
+        stdout, stderr = self._process.communicate()
+        try:
+            facts = json.loads(self._facts.read_text())
+        except (OSError, ValueError):
+            raise BenchError(f"the process could not be started or was lost:\n{stderr}") from None
+        finished = Finished(**facts, stdout=stdout, stderr=stderr)
+        if finished.code not in codes:
+            raise BenchError(f"a process ended with code {finished.code}:\n{stderr[-2000:]}")
+        return finished
+
+
+@contextmanager
+def started_process(
+    command: Sequence[str | Path], *, folder: Path | None = None, stdin: Any = subprocess.DEVNULL
+) -> Iterator[Running]:
+    """Start a measured process, with its output kept for `Running.wait`.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+    folder : Path, optional
+        Working directory.
+    stdin : file, optional
+        Default: nothing to read.
+    """
+    with tempfile.TemporaryDirectory() as private:
+        yield Running(command, folder, stdin, Path(private, "facts.json"))
+
+
+def run_process(
+    command: Sequence[str | Path], *, folder: Path | None = None, codes: Sequence[int] = (0,)
+) -> Finished:
+    """Run a process to its end and measure it from outside.
+
+    Raises
+    ------
+    BenchError
+        It ended with a code that is not in `codes`.
+    """
+    with started_process(command, folder=folder) as running:
+        return running.wait(codes)
+
+
+def sbm_command(*arguments: str | float | Path) -> list[str]:
+    """Command line of sbm: the installed script where there is one."""
+    script = Path(sys.executable).with_name("sbm")
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "sbm"]
+    return [*start, *map(str, arguments)]
+
+
+def script_command(name: str, *arguments: str | float | Path) -> list[str]:
+    """Command line of the module ``scripts.NAME``."""
+    return [sys.executable, "-m", f"scripts.{name}", *map(str, arguments)]
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, list[Any]]:
+    """Do each task once, in turn, `runs` times: what disturbs the machine disturbs all alike.
+
+    Parameters
+    ----------
+    tasks : mapping of str to callable
+    runs : int
+
+    Returns
+    -------
+    dict of str to list
+        What each task returned, in order of the runs.
+    """
+    results: dict[str, list[Any]] = {name: [] for name in tasks}
+    for run in range(runs):
+        for name, task in tasks.items():
+            tell(f"run {run + 1} of {runs}: {name}")
+            results[name].append(task())
+    return results
+
+
+def median(values: Sequence[float]) -> float:
+    """Median of at least one number."""
+    return float(statistics.median(values))
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Median of the ratios of neighbouring runs."""
+    return median([a / b for a, b in zip(above, below, strict=True)])
+
+
+def machine_facts() -> dict[str, Any]:
+    """Date, machine and versions; nothing that names this very machine."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "missing"
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def _processor_times() -> list[int]:
+    """Ticks of all cores: user, nice, system, idle, waiting, two kinds of interrupts, stolen."""
+    try:
+        return list(map(int, Path("/proc/stat").read_text().split()[1:9]))
+    except OSError:
+        return [0] * 8  # not Linux: nothing is known to be stolen
+
+
+_STARTED = _processor_times()
+
+
+def stolen_share() -> float:
+    """Share of the processor time wanted since we were started that a virtual machine did not get.
+
+    Above some hundredths, trust ratios of neighbouring runs and no seconds.
+    """
+    user, nice, system, _, _, *interrupts, stolen = (
+        now - then for now, then in zip(_processor_times(), _STARTED, strict=True)
+    )
+    wanted = user + nice + system + sum(interrupts) + stolen
+    return round(stolen / wanted, 3) if wanted else 0.0
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
+def sizes(size: float) -> str:
+    """Bytes in MB, for tables."""
+    return f"{size / 1e6:,.0f} MB"
+
+
+@dataclass
+class Report:
+    """What a benchmark found.
+
+    Attributes
+    ----------
+    benchmark : str
+        Name of the subcommand.
+    title : str
+        The question it answers.
+    settings, data : dict
+        What was run on what.
+    rows : list of dict
+        The table, a row each; all have the same keys.
+    tables : dict of str to list of dict
+        Further tables by their titles.
+    ratios : dict of str to float
+        The numbers that matter.
+    notes : list of str
+        What was timed, and how.
+    machine : dict
+    """
+
+    benchmark: str
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=machine_facts)
+
+    def _end(self) -> None:
+        """Note what is known at the end alone; later calls change nothing."""
+        self.machine.setdefault("stolen_share", stolen_share())
+
+    def markdown(self) -> str:
+        """The report as a Markdown section."""
+        self._end()
+        lines = [f"## {self.benchmark}: {self.title}", "", *_table(self.rows), ""]
+        for title, rows in self.tables.items():
+            lines += [f"{title}:", "", *_table(rows), ""]
+        lines += [f"- {_words(name)}: **{_number(value)}**" for name, value in self.ratios.items()]
+        lines += [f"- {note}" for note in self.notes]
+        described = [("data", self.data), ("settings", self.settings), ("machine", self.machine)]
+        lines += [f"- {name}: {_list(facts)}" for name, facts in described if facts]
+        return "\n".join(lines) + "\n"
+
+    def write(self, prefix: Path) -> None:
+        """Write PREFIX.json and PREFIX.md."""
+        self._end()
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(self), indent=1) + "\n"
+        prefix.with_name(prefix.name + ".json").write_text(text, "utf-8")
+        prefix.with_name(prefix.name + ".md").write_text(self.markdown(), "utf-8")
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [_line(map(_words, rows[0])), _line("---" for _ in rows[0])]
+    return lines + [_line(map(_number, row.values())) for row in rows]
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _list(facts: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{_words(k)} {sizes(v) if k.endswith('bytes') else _number(v)}" for k, v in facts.items()
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value and math.isfinite(value) and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"

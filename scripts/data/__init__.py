@@ -1,0 +1,1 @@
+"""Make and fetch data sets."""

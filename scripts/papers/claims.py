@@ -1,0 +1,109 @@
+"""The claims of the papers and whether they hold here, as one table, from the results' JSON files.
+
+    python -m scripts.papers.claims scripts/results -o scripts/results/claims.md
+
+Reads every ``paper-*.json`` of the folder. The verdicts were found by the rules of the scripts that
+wrote those files; nothing is judged here.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+__all__ = ["collect", "table"]
+
+NOISY = "Seconds there are noisy; passes, visits and bytes are not."
+VERDICTS = ("yes", "partly", "no")
+COLUMNS = ("claim", "data", "expected", "here", "holds")
+HEADINGS = {
+    "SBM 2011": "Chang & Roth, KDD 2011: selective block minimization",
+    "DCD 2008": "Hsieh et al., ICML 2008: dual coordinate descent",
+    "LIBLINEAR 2008": "Fan et al., JMLR 2008: LIBLINEAR",
+    "WW 2016": "Alber et al., 2016: Weston-Watkins by pairs of classes",
+}
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    """Return the claims in the results of a folder, each with the name of its file.
+
+    Raises
+    ------
+    ValueError
+        There are none.
+    """
+    claims = []
+    for path in sorted(folder.glob("paper-*.json")):
+        report = json.loads(path.read_text("utf-8"))
+        loaded = any("other work" in note for note in report["notes"])
+        found = report["tables"].get("claims", [])
+        claims += [{**claim, "file": path.stem, "loaded": loaded} for claim in found]
+    if not claims:
+        raise ValueError(f"no claims in paper-*.json of {folder}")
+    return claims
+
+
+def table(claims: list[dict[str, Any]]) -> str:
+    """Write the claims as Markdown, a section a paper, counts first."""
+    lines = ["# The papers' claims", "", _summary(claims), ""]
+    if any(claim["loaded"] for claim in claims):
+        files = ", ".join(sorted({claim["file"] for claim in claims if claim["loaded"]}))
+        lines += [f"Measured while the machine had other work: {files}. {NOISY}", ""]
+    lines += ["| paper | claims | " + " | ".join(VERDICTS) + " |", "|---|---|---|---|---|"]
+    for paper in _papers(claims):
+        counts = Counter(claim["holds"] for claim in claims if claim["paper"] == paper)
+        numbers = [str(counts[verdict]) for verdict in VERDICTS]
+        lines.append(f"| {paper} | {counts.total()} | {' | '.join(numbers)} |")
+    for paper in _papers(claims):
+        lines += ["", f"## {HEADINGS.get(paper, paper)}"]
+        mine = [claim for claim in claims if claim["paper"] == paper]
+        for file in dict.fromkeys(claim["file"] for claim in mine):
+            lines += ["", f"From [`{file}`]({file}.md):", ""]
+            lines += ["| where | " + " | ".join(COLUMNS) + " |", "|---" * 6 + "|"]
+            lines += [_line(claim) for claim in mine if claim["file"] == file]
+    return "\n".join(lines) + "\n"
+
+
+def _papers(claims: list[dict[str, Any]]) -> list[str]:
+    known = [paper for paper in HEADINGS if any(claim["paper"] == paper for claim in claims)]
+    return list(dict.fromkeys([*known, *(claim["paper"] for claim in claims)]))
+
+
+def _summary(claims: list[dict[str, Any]]) -> str:
+    counts = Counter(claim["holds"] for claim in claims)
+    numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return (
+        f"{len(claims)} claims, each on one data set: {numbers}. A script's rule decides "
+        "(`expected`), made again by the command in [README.md](README.md); this page by "
+        "`python -m scripts.papers.claims scripts/results -o scripts/results/claims.md`."
+    )
+
+
+def _line(claim: dict[str, Any]) -> str:
+    holds = claim["holds"] if claim["holds"] == "yes" else f"**{claim['holds']}**"
+    cells = [claim["where"], *(claim[name] for name in COLUMNS[:-1]), holds]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; exit code 0 done, 1 error, 2 usage."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("folder", type=Path, metavar="RESULTS")
+    parser.add_argument("-o", dest="out", type=Path, metavar="FILE.md", help="default: stdout")
+    args = parser.parse_args(argv)
+    try:
+        text = table(collect(args.folder))
+        if args.out is not None:
+            args.out.write_text(text, "utf-8")
+    except (OSError, ValueError, KeyError) as error:
+        print(f"scripts.papers.claims: {error}", file=sys.stderr)
+        return 1
+    if args.out is None:
+        print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The three data sets of the SBM paper: text that is given, or one like it that is made.
+
+`prep`      which of ten prepositions stood here: made from any prose (``data.prep``)
+`webspam`   trigrams of characters in rows of unit length, few free support vectors: which of some
+            folders is a passage from (``data.trigrams``); by default the documentation inside
+            installed packages
+`kddcup10`  many rows, few nonzeros, many free support vectors: synthetic (``data.synthetic``)
+"""
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from scripts.bench.data import hold_out, labels_of
+from scripts.bench.tools import BenchError, Report, run_process, script_command, tell
+
+__all__ = ["DATA_SETS", "Problem", "data_options", "make_toy", "problems"]
+
+HELD_OUT = 0.1
+TOY, TOY_BLOCKS = 60, 4  # features and blocks of a toy
+# Which of these is a passage from: the first one, or another?
+PACKAGES = ("scipy", "numpy", "sklearn", "pandas", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A data set and how it is trained on.
+
+    Attributes
+    ----------
+    name : str
+        Of the paper's data set.
+    text, test : Path
+    loss : str
+    C : float
+    blocks : int
+        Of BMD.
+    tol : float
+        Gap of a training to the optimum.
+    made : str
+        What it was made by; nothing if it was given.
+    """
+
+    name: str
+    text: Path
+    test: Path
+    loss: str
+    C: float
+    blocks: int
+    tol: float
+    made: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name for tables."""
+        return f"{self.name}-like" if self.made else self.name
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One of the paper's.
+
+    Attributes
+    ----------
+    make : callable
+        ``make(args, text, test)`` writes a text like it; what was asked of the maker.
+    loss : str
+    cost : float
+        C in the paper.
+    made_cost : float
+        C for the text that is made: as many of its rows have a free alpha then as in the paper.
+    blocks : int
+    tol : float
+        Gap of a training to the optimum that does not take too long.
+    """
+
+    make: Callable[[argparse.Namespace, Path, Path], str]
+    loss: str
+    cost: float
+    made_cost: float
+    blocks: int
+    tol: float
+
+
+def _make(name: str, text: Path, *options: str | float | Path) -> str:
+    """Run a maker; return what was asked for, without places."""
+    run_process(script_command(name, "-o", text, *options))
+    said = [str(word) for word in options if not isinstance(word, Path)]
+    return " ".join([name, *said])
+
+
+def _make_prep(args: argparse.Namespace, text: Path, test: Path) -> str:
+    given = ("--classes", "ten", "--max-rows", args.rows)
+    return _make("data.prep", text, *given, "--test-out", test, *args.prose)
+
+
+def _make_webspam(args: argparse.Namespace, text: Path, test: Path) -> str:
+    folders = args.folders or [_package(name) for name in PACKAGES if _has(name)]
+    given = ("--classes", "first", "--values", "tfidf", "--min-count", 2)
+    names = ", ".join(folder.name for folder in folders)
+    return f"{_make('data.trigrams', text, *given, '--test-out', test, *folders)} of {names}"
+
+
+def _make_kddcup10(args: argparse.Namespace, text: Path, test: Path) -> str:
+    whole = text.with_name("whole.svm")
+    shape = ("--rows", args.rows, "--features", args.rows // 2, "--nnz", 20, "--power", 0.6)
+    asked = _make("data.synthetic", whole, *shape, "--noise", 0.05, "--values", "real")
+    for made, wanted in zip(hold_out(whole, HELD_OUT, text.parent), (text, test), strict=True):
+        made.rename(wanted)
+    whole.unlink()
+    return asked
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+DATA_SETS = {
+    "webspam": DataSet(_make_webspam, "hinge", 64.0, 0.1, 12, 1e-6),
+    "kddcup10": DataSet(_make_kddcup10, "hinge", 0.1, 0.1, 12, 1e-5),
+    "prep": DataSet(_make_prep, "crammer_singer", 0.1, 0.1, 15, 1e-4),
+}
+
+
+def make_toy(path: Path, rows: int, classes: int, real: bool) -> Path:
+    """Write a few rows whose labels a linear model can nearly learn, faster than the makers do."""
+    truth = np.random.default_rng(classes).standard_normal((TOY, classes))
+    rng = np.random.default_rng(rows)
+    lines = []
+    for _ in range(rows):
+        ids = np.sort(rng.choice(TOY, 12, replace=False))
+        values = rng.random(12) if real else np.ones(12)
+        label = int((values @ truth[ids]).argmax()) + 1
+        label = label if rng.random() > 0.05 else int(rng.integers(classes)) + 1
+        name = f"{label}" if classes > 2 else f"{2 * label - 3:+d}"
+        lines.append(" ".join([name, *map("{}:{:.4g}".format, ids + 1, values)]) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+# ----------------------------------------------------------------------------------------- options
+
+
+def _named(kind: Callable[[str], object], text: str) -> tuple[str, object]:
+    name, is_named, value = text.partition("=")
+    if not is_named or name not in DATA_SETS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(DATA_SETS)}, =, value")
+    try:
+        return name, kind(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} in {text!r} is no number") from None
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DATA_SETS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DATA_SETS)}")
+    return names
+
+
+def data_options(*names: str) -> Callable[[argparse.ArgumentParser], None]:
+    """Options that say which data sets; `names` are the default."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--sets", type=_names, default=list(names), metavar="SET,...",
+            help=f"of {', '.join(DATA_SETS)}; default: {','.join(names)}",
+        )  # fmt: skip
+        for option, what in (("--data", "to train on"), ("--test", "to test on")):
+            parser.add_argument(
+                option, type=partial(_named, Path), action="append", default=[],
+                metavar="SET=TEXT", help=f"text {what}, as from data.fetch; default: made, or "
+                "the last tenth of the data held out",
+            )  # fmt: skip
+        parser.add_argument(
+            "-C", dest="costs", type=partial(_named, float), action="append", default=[],
+            metavar="SET=C", help="default: of text that is given that of the paper",
+        )  # fmt: skip
+        parser.add_argument(
+            "--rows", type=int, default=3_000_000, metavar="N",
+            help="most rows of prep and kddcup10 if they are made; default: %(default)s",
+        )  # fmt: skip
+        parser.add_argument(
+            "--prose", type=Path, nargs="*", default=[], metavar="PATH",
+            help="what prep is made of; default: the prose of this Python",
+        )  # fmt: skip
+        parser.add_argument(
+            "--folders", type=Path, nargs="*", default=[], metavar="FOLDER",
+            help="what webspam is made of: a row is of the first folder or of another one; "
+            "default: packages that are installed",
+        )  # fmt: skip
+        parser.add_argument(
+            "--keep", type=Path, metavar="FOLDER",
+            help="keep what is made there, and use what was made before",
+        )  # fmt: skip
+
+    return add
+
+
+def problems(args: argparse.Namespace, report: Report) -> Iterator[Problem]:
+    """Give the data sets one after the other, and say in the report what they are.
+
+    Raises
+    ------
+    BenchError
+        There is no such text, or it has not as many labels as the loss needs.
+    """
+    texts, tests, costs = dict(args.data), dict(args.test), dict(args.costs)
+    for name in args.sets:
+        folder = args.folder / name
+        folder.mkdir()
+        problem = _given(name, texts, tests, folder) or _made(name, args, folder)
+        problem = replace(problem, C=costs.get(name, problem.C))
+        labels = labels_of(problem.text)
+        wants_two = problem.loss == "hinge"
+        if (len(np.unique(labels)) == 2) != wants_two:
+            raise BenchError(f"{problem.text.name} has not {'two' if wants_two else 'many'} labels")
+        report.data[name] = problem.made or problem.text.name
+        report.data[f"{name}_rows"] = len(labels)
+        yield problem
+
+
+def _given(
+    name: str, texts: dict[str, Path], tests: dict[str, Path], folder: Path
+) -> Problem | None:
+    kind, text = DATA_SETS[name], texts.get(name)
+    if text is None:
+        return None
+    for path in (text, tests.get(name, text)):
+        if not path.is_file():
+            raise BenchError(f"{path}: no such file")
+    train, test = (text, tests[name]) if name in tests else hold_out(text, HELD_OUT, folder)
+    return Problem(
+        name, train.resolve(), test.resolve(), kind.loss, kind.cost, kind.blocks, kind.tol
+    )  # fmt: skip
+
+
+def _made(name: str, args: argparse.Namespace, folder: Path) -> Problem:
+    """Make a text like one of the paper's, or find the one that was made and kept."""
+    kind = DATA_SETS[name]
+    if args.keep:
+        folder = args.keep / name
+        folder.mkdir(parents=True, exist_ok=True)
+    text, test, note = (folder / file for file in ("data.svm", "data.t.svm", "made.txt"))
+    if not note.is_file():
+        tell(f"making a text like {name}")
+        note.write_text(_make_toys(args, kind, text, test) or kind.make(args, text, test), "utf-8")
+    asked = note.read_text("utf-8").strip()
+    blocks = TOY_BLOCKS if args.quick else kind.blocks
+    return Problem(name, text, test, kind.loss, kind.made_cost, blocks, kind.tol, asked)
+
+
+def _make_toys(args: argparse.Namespace, kind: DataSet, text: Path, test: Path) -> str:
+    """Make small ones, if they are wanted."""
+    if not args.quick:
+        return ""
+    classes, real = (2, True) if kind.loss == "hinge" else (4, False)
+    for path, rows in ((text, args.rows), (test, args.rows // 4)):
+        make_toy(path, rows, classes, real)
+    return f"a toy of {args.rows} rows"

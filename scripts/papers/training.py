@@ -1,0 +1,258 @@
+"""Trainings of the SBM paper on one data set, and their curves: equations (7) and (8)."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from scripts.bench.data import first_bytes
+from scripts.bench.ours import log_of
+from scripts.bench.tools import tell, timed
+from scripts.bench.trajectory import NEVER, Examiner, Point, watch
+from scripts.papers.data import Problem
+from scripts.papers.tools import Curve, accuracy_difference, first_at, relative_difference
+
+__all__ = ["Curves", "Reference", "Seen", "Trainer", "training_options"]
+
+
+def training_options(parser: ArgumentParser) -> None:
+    """Of all trainings."""
+    parser.add_argument("--max-passes", type=int, default=10, metavar="N", help="default: 10")
+    parser.add_argument("--mem", default="4GB", metavar="SIZE", help="of a training")
+    parser.add_argument("--tol", type=float, help="of the training to the optimum")
+    parser.add_argument("--reference-passes", type=int, default=200, metavar="N", help="of that")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model that is as good as optimal.
+
+    Attributes
+    ----------
+    primal, dual : float
+    accuracy : float
+        Share of right labels of the test text.
+    free_share : float
+        Of the rows, those whose alpha is inside its bounds.
+    """
+
+    primal: float
+    dual: float
+    accuracy: float
+    free_share: float
+
+
+class Trainer:
+    """Trains on the stores of one data set, in this process.
+
+    Parameters
+    ----------
+    args : Namespace
+        With the options of `training_options`.
+    problem : Problem
+    blocks : iterable of int
+        Numbers of blocks to split to.
+    dtype : str
+        Of values.
+    """
+
+    def __init__(
+        self, args: Namespace, problem: Problem, blocks: Iterable[int], dtype: str = "auto"
+    ) -> None:
+        self.problem, self._args, self._dtype = problem, args, dtype
+        self._folder: Path = args.folder / f"{problem.name}-{dtype}"
+        self._folder.mkdir()
+        self._model = self._folder / "one.model"
+        self._options = {
+            "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER,
+            "max_passes": args.max_passes,
+        }  # fmt: skip
+        if not args.quick:
+            self._warm_up()
+        self.split_seconds = {n: self._split(n) for n in dict.fromkeys(blocks)}
+        self.examiner = Examiner(self.store(next(iter(self.split_seconds))), problem.test)
+
+    def store(self, blocks: int) -> Path:
+        """The store of so many blocks."""
+        return self._folder / f"{blocks}.sbm"
+
+    def bytes(self, blocks: int) -> int:
+        """Size of that store."""
+        files = (path for path in self.store(blocks).rglob("*") if path.is_file())
+        return sum(path.stat().st_size for path in files)
+
+    def _warm_up(self) -> None:
+        """Compile split and training, with rows of the data, so that nothing timed has to."""
+        part = first_bytes(self.problem.text, 200_000, self._folder / "warm.svm")
+        store = self._folder / "warm.sbm"
+        split_seconds(part, store, 2, self._dtype)
+        accuracy = Examiner(store, part).accuracy
+        for policy in ("none", "gradient"):
+            some = {**self._options, "max_passes": 1, "policy": policy}
+            watch(store, self._model, some, {"accuracy": accuracy})
+
+    def _split(self, blocks: int) -> float:
+        tell(f"{self.problem.title}: splitting to {blocks} blocks")
+        return split_seconds(self.problem.text, self.store(blocks), blocks, self._dtype)
+
+    def train(
+        self, name: str, blocks: int, *, rate: float | None = None, **options: Any
+    ) -> list[Point]:
+        """Train for ``--max-passes``; what is known after each pass.
+
+        Parameters
+        ----------
+        name : str
+            To be told.
+        blocks : int
+            Of the store.
+        rate : float, optional
+            Bytes a second, as from a slow disk.
+        **options
+            Settings.
+        """
+        tell(f"{self.problem.title}: {name}" + (f", {rate / 1e6:.3g} MB/s" if rate else ""))
+        looks = {"accuracy": self.examiner.accuracy}
+        return watch(self.store(blocks), self._model, self._options | options, looks, rate)
+
+    def last(self) -> dict[str, Any]:
+        """The report of the last training."""
+        return next(event for event in log_of(self._model) if event["event"] == "end")
+
+    def refer(self, blocks: int) -> Reference:
+        """Train until the gap is small."""
+        tol = self._args.tol or self.problem.tol
+        most = self._args.reference_passes
+        points = self.train(f"to {tol:g}", blocks, tol=tol, max_passes=most, rounds="auto")
+        end, rows = self.last(), store_of(self.store(blocks)).n_rows
+        return Reference(end["primal"], end["dual"], points[-1]["accuracy"], end["n_free"] / rows)
+
+
+def split_seconds(text: Path, store: Path, blocks: int, dtype: str) -> float:
+    """Split a text in this process; the seconds it takes."""
+    import sbm
+
+    return timed(lambda: sbm.split([text], store, blocks=blocks, dtype=dtype, force=True))
+
+
+def store_of(path: Path) -> Any:
+    """Open a store."""
+    from sbm.store.blocks import BlockStore
+
+    return BlockStore(path)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of an online learner after some passes.
+
+    Attributes
+    ----------
+    passes : int
+    seconds : float
+        From text.
+    accuracy : float
+    learning : float or None
+        Seconds of it that were not reading, a pass.
+    """
+
+    passes: int
+    seconds: float
+    accuracy: float
+    learning: float | None = None
+
+
+class Curves:
+    """Curves of several methods on one data set.
+
+    Parameters
+    ----------
+    data : str
+        Title of the data set.
+    found : dict of str to list of Point
+        By method.
+    before : dict of str to float
+        Seconds before the first pass: those of the split.
+    reference : Reference
+    others : dict of str to list of Seen, optional
+        Learners that have no dual value.
+
+    Attributes
+    ----------
+    by_name : dict of str to Curve
+    known : float
+        How closely the optimum is known, relatively.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        found: Mapping[str, list[Point]],
+        before: Mapping[str, float],
+        reference: Reference,
+        others: Mapping[str, list[Seen]] | None = None,
+    ) -> None:
+        points = [point for some in found.values() for point in some]
+        more = [seen.accuracy for some in (others or {}).values() for seen in some]
+        self._optimum = max(reference.dual, *(point["dual"] for point in points))
+        self._best = max(reference.accuracy, *more, *(point["accuracy"] for point in points))
+        self._data = data
+        self.known = max(reference.primal / self._optimum - 1, 1e-12)
+        self.by_name = self.also(found, before)
+        self.by_name |= {name: self._seen(name, some) for name, some in (others or {}).items()}
+
+    def _curve(self, name: str, points: list[Point], before: float) -> Curve:
+        return [
+            {
+                "data": self._data, "method": name, "pass": k,
+                "seconds": before + point["seconds"], "dual": point["dual"],
+                "difference": relative_difference(point["dual"], self._optimum),
+                "accuracy": point["accuracy"],
+                "accuracy_difference": accuracy_difference(self._best, point["accuracy"]),
+                "load": point["load"], "solve": point["solve"], "visits": point["visits"],
+                "free_rows": point["free_rows"], "cached_free": point["cached_free"],
+            }
+            for k, point in enumerate(points, 1)
+        ]  # fmt: skip
+
+    def _seen(self, name: str, found: list[Seen]) -> Curve:
+        return [
+            {
+                "data": self._data, "method": name, "pass": one.passes, "seconds": one.seconds,
+                "dual": None, "difference": None, "accuracy": one.accuracy,
+                "accuracy_difference": accuracy_difference(self._best, one.accuracy),
+                "load": None, "solve": one.learning, "visits": None, "free_rows": None,
+                "cached_free": None,
+            }
+            for one in found
+        ]  # fmt: skip
+
+    def also(
+        self, found: Mapping[str, list[Point]], before: Mapping[str, float]
+    ) -> dict[str, Curve]:
+        """Curves of further trainings, measured against the same optimum and accuracy."""
+        return {name: self._curve(name, found[name], before[name]) for name in found}
+
+    def difference(self, name: str, number: int = 0) -> float:
+        """Distance from the optimum after a pass, by default the last one.
+
+        Not below what is known of the optimum.
+        """
+        return max(float(self.by_name[name][number - 1]["difference"]), self.known)
+
+    def ratio(self, name: str, other: str) -> float:
+        """Difference of one method over that of another: geometric mean over the passes."""
+        numbers = range(1, 1 + len(self.by_name[name]))
+        logs = [log(self.difference(name, k) / self.difference(other, k)) for k in numbers]
+        return exp(fmean(logs))
+
+    def passes_to(self, name: str, level: float) -> float:
+        """Passes to a difference, infinite if it takes more than there are."""
+        return first_at(self.by_name[name], "difference", max(level, self.known), "pass")
+
+    def rows(self) -> Curve:
+        """All of them."""
+        return [row for curve in self.by_name.values() for row in curve]

@@ -1,0 +1,1 @@
+"""Kills, faults, damage and hostile input: ``python -m scripts.torture``."""

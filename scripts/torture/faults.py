@@ -1,0 +1,159 @@
+"""Faults of storage: each error at each call; a sentence that says so, the old state intact.
+
+Each case takes a scenario and has one call of one of its commands fail, alone or with all that
+come after. The command may do without that call, and must then do all else; otherwise it ends with
+one sentence, which names a file, the reason and what to do, and leaves the old state or the new
+one. Once the fault is gone the same command ends with the bytes of a run without any.
+"""
+
+import errno
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.torture.faulty_files import Point, Trouble, applies
+from scripts.torture.scenarios import (
+    ALL,
+    Ended,
+    Stage,
+    differences,
+    read_tree,
+    try_all,
+)  # fmt: skip
+from scripts.torture.tally import Tally
+
+__all__ = ["ALL", "FAULTS", "Case", "draw", "run", "run_case"]
+
+
+_CODES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES, errno.EDQUOT)
+# Kinds of trouble: how, error, whether it lasts.
+FAULTS: dict[str, tuple[str, int, bool]] = {
+    "short": ("short", 0, False),
+    "gone": ("gone", 0, False),
+    **{errno.errorcode[code]: ("fail", code, False) for code in _CODES},
+    **{f"{errno.errorcode[code]} from then on": ("fail", code, True) for code in _CODES},
+}
+# Where a command may go on with a file too many: it is removed when it runs the next time.
+_CLEANING = ("unlink", "rmdir", "list", "stat", "open")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault.
+
+    Attributes
+    ----------
+    scenario : str
+    command : int
+        Which of its commands meets it.
+    trouble : Trouble
+    point : Point
+        What was there when nothing failed.
+    """
+
+    scenario: str
+    command: int
+    trouble: Trouble
+    point: Point
+
+    def __str__(self) -> str:
+        where = f"{self.point.kind} of {self.point.name}"
+        return f"{self.scenario!r}, command {self.command}, {self.trouble} ({where})"
+
+
+def draw(number: int, seed: int, stage: Stage) -> Case:
+    """Return a case of a seed; its number alone decides the fault."""
+    choose = random.Random(f"{seed} {number}")
+    how, error, lasting = list(FAULTS.values())[number % len(FAULTS)]
+    command = choose.randrange(len(stage.points))
+    points = stage.points[command]
+    # Kinds first: there are many reads and few renames.
+    kind = choose.choice(sorted({p.kind for p in points if applies(how, error, p.kind)}))
+    at = choose.choice([k for k, point in enumerate(points) if point.kind == kind])
+    return Case(stage.name, command, Trouble(at, how, error, lasting), points[at])
+
+
+def _each_point(stage: Stage) -> Iterator[Case]:
+    for command, points in enumerate(stage.points):
+        for at, point in enumerate(points):
+            for how, error, lasting in FAULTS.values():
+                if applies(how, error, point.kind):
+                    yield Case(stage.name, command, Trouble(at, how, error, lasting), point)
+
+
+def run_case(stage: Stage, case: Case) -> list[str]:
+    """Run a case; return what went wrong."""
+    folder = stage.begin()
+    for number in range(case.command):
+        stage.run(number)
+    ended = stage.run(case.command, case.trouble)
+    if case.trouble.how == "gone":  # what somebody removed may be missing from then on
+        return [] if ended.code == 0 else _unclear(ended, case, stage)
+    if ended.code == 0:
+        found = differences(read_tree(folder), stage.states[case.command + 1])
+        if case.point.kind in _CLEANING:
+            found = [line for line in found if not line.endswith("is left over")]
+        return found
+    wrong = [*_unclear(ended, case, stage), *stage.find_damage()]
+    return wrong or stage.finish(case.command)
+
+
+def _unclear(ended: Ended, case: Case, stage: Stage) -> list[str]:
+    """What is amiss with the end of a command that failed."""
+    if ended.code != 1:
+        return [f"it ended with {ended.code}: {ended.stderr.strip()[-2000:]}"]
+    said = ended.stderr.strip()
+    if not re.fullmatch(r"sbm: .*", said):
+        return [f"it said more than one sentence: {said[-2000:]}"]
+    wrong = []
+    reason = os.strerror(case.trouble.error)
+    if case.trouble.how == "fail" and reason not in said:
+        wrong.append("does not say why")
+    if not any(word in said for word in _names(case, stage)):
+        wrong.append("names no file")
+    if ";" not in said:
+        wrong.append("does not say what to do")
+    return [f"{' and '.join(wrong)}: {said}"] if wrong else []
+
+
+def _names(case: Case, stage: Stage) -> set[str]:
+    """Words that may stand for what could not be read or written."""
+    paths = [case.point.name.removesuffix(".tmp"), *stage.states[0], *stage.states[-1]]
+    return {part for path in paths for part in Path(path).parts or (".", str(stage.folder))}
+
+
+def run(
+    cases: int,
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None],
+    only: int | None = None,
+) -> Tally:
+    """Have calls fail and look at what becomes of it.
+
+    Parameters
+    ----------
+    cases : int
+        How many, spread over all scenarios; `ALL` for each fault at each point.
+    seed : int
+    folder : Path
+        Where there is room for small files.
+    tell : callable
+        Is told how far it is.
+    only : int, optional
+        The number of the one case to run.
+    """
+    return try_all("faults", cases, seed, folder, tell, only, draw, _each_point, run_case, _count)
+
+
+def _count(tally: Tally, case: Case) -> None:
+    tally.count("by call", case.point.kind)
+    tally.count("by fault", _fault_of(case.trouble))
+
+
+def _fault_of(trouble: Trouble) -> str:
+    found = (trouble.how, trouble.error, trouble.lasting)
+    return next(name for name, fault in FAULTS.items() if fault == found)

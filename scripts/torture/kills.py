@@ -1,0 +1,116 @@
+"""Kills: at any point, and at any moment; then the same command again, to the same bytes.
+
+Each case takes a scenario, kills one of its commands, looks at what is on disk (whole, of the old
+state or of the new one, or not there where it was not there before), and runs the same commands
+again, now and then killed again. In the end there must be the bytes of a run that nobody killed,
+and nothing else.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.torture.faulty_files import KILLS, Trouble, applies
+from scripts.torture.scenarios import ALL, Stage, try_all
+from scripts.torture.tally import Tally
+
+__all__ = ["ALL", "Case", "draw", "run", "run_case"]
+
+HOWS = (*KILLS, "clock")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kill, or several.
+
+    Attributes
+    ----------
+    scenario : str
+    command : int
+        Which of its commands is killed.
+    trouble : Trouble or None
+        None: it is killed from outside,
+    moment : float
+        when this share of its usual time has passed.
+    more : tuple of Trouble
+        Kills of the same command when it runs again.
+    """
+
+    scenario: str
+    command: int
+    trouble: Trouble | None
+    moment: float = 0.0
+    more: tuple[Trouble, ...] = ()
+
+    def __str__(self) -> str:
+        how = str(self.trouble) if self.trouble else f"at {self.moment:.3f} of its time"
+        again = "".join(f", again {trouble}" for trouble in self.more)
+        return f"{self.scenario!r}, command {self.command}, killed {how}{again}"
+
+
+def draw(number: int, seed: int, stage: Stage) -> Case:
+    """Return a case of a seed; its number alone decides the kind of kill."""
+    choose = random.Random(f"{seed} {number}")
+    how = HOWS[number % len(HOWS)]
+    command = choose.randrange(len(stage.points))
+
+    def kill(how: str) -> Trouble:
+        points = stage.points[command]
+        fitting = [k for k, point in enumerate(points) if applies(how, 0, point.kind)]
+        return Trouble(choose.choice(fitting), how, seed=choose.randrange(1 << 30))
+
+    first = None if how == "clock" else kill(how)
+    more = tuple(kill(choose.choice(KILLS)) for _ in range(choose.choice([0, 0, 0, 0, 1, 3])))
+    return Case(stage.name, command, first, choose.random(), more)
+
+
+def _each_point(stage: Stage) -> Iterator[Case]:
+    for command, points in enumerate(stage.points):
+        for at, point in enumerate(points):
+            for how in ("before", "mid", "power"):
+                if applies(how, 0, point.kind):
+                    yield Case(stage.name, command, Trouble(at, how, seed=at))
+        yield Case(stage.name, command, Trouble(len(points) - 1, "after"))
+
+
+def run_case(stage: Stage, case: Case) -> list[str]:
+    """Run a case; return what went wrong."""
+    stage.begin()
+    for number in range(case.command):
+        stage.run(number)
+    after = None if case.trouble else case.moment * stage.seconds[case.command]
+    ended = stage.run(case.command, case.trouble, kill_after=after)
+    if not ended.was_killed and ended.code != 0:
+        return [f"it ended with {ended.code}: {ended.stderr.strip()}"]
+    damage = stage.find_damage()
+    return damage or stage.finish(case.command, case.more)
+
+
+def run(
+    cases: int,
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None],
+    only: int | None = None,
+) -> Tally:
+    """Kill commands and compare what they leave behind.
+
+    Parameters
+    ----------
+    cases : int
+        How many, spread over all scenarios; `ALL` for each point of each scenario.
+    seed : int
+    folder : Path
+        Where there is room for small files.
+    tell : callable
+        Is told how far it is.
+    only : int, optional
+        The number of the one case to run.
+    """
+    return try_all("kills", cases, seed, folder, tell, only, draw, _each_point, run_case, _count)
+
+
+def _count(tally: Tally, case: Case) -> None:
+    tally.count("by kind", case.trouble.how if case.trouble else "clock")
+    tally.count("killed again", str(len(case.more)))

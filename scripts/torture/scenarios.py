@@ -1,0 +1,703 @@
+"""Small jobs to be troubled: what they start from, their command lines, what they leave behind.
+
+A `Stage` runs one scenario: it makes the folder to start from and, without trouble, the states that
+the folder goes through. A case starts from a copy of that folder. Commands run in children that are
+forked, not started: the interpreter and all modules are there already. A lock that another thread
+holds is never given back in the child; so a server that has a single thread does it.
+"""
+
+import contextlib
+import errno
+import faulthandler
+import gzip
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import zstandard
+
+import sbm
+import sbm.cli
+import sbm.programs.expire
+import sbm.programs.export
+import sbm.programs.info
+import sbm.programs.predict
+import sbm.programs.report
+import sbm.programs.split
+import sbm.programs.splitting.weights
+import sbm.programs.stream
+import sbm.programs.train
+import sbm.programs.tune
+import sbm.store.files
+from sbm.errors import SbmError
+from sbm.store import container
+from sbm.store.blocks import MANIFEST
+from sbm.store.run import Run
+from scripts.torture.faulty_files import Layer, Point, Trouble
+from scripts.torture.tally import Tally
+
+__all__ = ["ALL", "SCENARIOS", "Ended", "Scenario", "Stage", "run_command", "try_all"]
+
+ALL = -1  # cases: each point of each scenario
+
+Line = tuple[str, ...]
+AnyCase = TypeVar("AnyCase")
+PATIENCE = 120  # seconds until a command hangs
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Commands to be troubled.
+
+    Attributes
+    ----------
+    command : str
+        What it is about, for counts.
+    lines : tuple of tuple of str
+        Arguments of sbm, one command after the other.
+    before : tuple of tuple of str
+        What is run first, without trouble.
+    done : str
+        Beside success: how a command says that there is nothing left to do, a regular expression.
+    slow_swap : bool
+        The system cannot exchange the names of two folders.
+    """
+
+    command: str
+    lines: tuple[Line, ...]
+    before: tuple[Line, ...] = ()
+    done: str = "(?!)"
+    slow_swap: bool = False
+
+
+def _words(*lines: str) -> tuple[Line, ...]:
+    return tuple(tuple(line.split()) for line in lines)
+
+
+_EXISTS = r"exists; (add to it with --append|replace it with --force)"
+_KNOWN = r"is already in .* \(as .*same SHA-256\)"
+_GONE = r"has no source"
+_SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
+_TRAIN = "train -q s.sbm -o m.model --tol 1e-2 --max-passes 300 --threads 2 --mem 400MB"
+_OFTEN = "--checkpoint-every 0.003s --tol 5e-2"  # at most blocks
+_LOOSE = _TRAIN.replace("1e-2", "1e-1")
+_MULTI = "split -q multi.svm -o s.sbm --blocks 4 --threads 2"
+_STREAM = "stream -q a.svm b.svm -o m.model --mem 400MB --threads 2 --checkpoint-every 40rows"
+_NIGHT = (
+    "split -q --append s.sbm b.svm --threads 2",
+    "expire -q s.sbm --source a.svm --if-any",
+    f"{_TRAIN} --warm-start",
+)
+
+
+def _train(options: str, *, split: str = _SPLIT) -> Scenario:
+    return Scenario("train", _words(f"{_TRAIN} {options}"), _words(split))
+
+
+def _stream(line: str, *before: str) -> Scenario:
+    return Scenario("stream", _words(line), _words(*before))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "split": Scenario("split", _words(_SPLIT), done=_EXISTS),
+    "split: rare features": Scenario(
+        "split", _words("split -q a.svm -o s.sbm --blocks 3 --min-count 3"), done=_EXISTS
+    ),
+    "split: packed sources": Scenario(
+        "split", _words("split -q a.svm.gz b.svm.zst c.svm -o s.sbm --blocks 4"), done=_EXISTS
+    ),
+    "split: real labels, in turn": Scenario(
+        "split", _words("split -q real.svm -o s.sbm --no-shuffle --dtype float64"),
+        done=_EXISTS,
+    ),
+    "split: replace": Scenario(
+        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 3 --force"), _words(_SPLIT)
+    ),
+    "split: replace, slowly": Scenario(
+        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 3 --force"), _words(_SPLIT),
+        slow_swap=True,
+    ),
+    "split: shards": Scenario(
+        "split", _words(f"{_SPLIT} --shards 3"), done=_EXISTS
+    ),
+    "split: replace shards": Scenario(
+        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 4 --shards 3 --force"),
+        _words(f"{_SPLIT} --shards 3"),
+    ),
+    "append": Scenario(
+        "append", _words("split -q --append s.sbm b.svm --blocks 3"), _words(_SPLIT), _KNOWN
+    ),
+    "append: twice": Scenario(
+        "append",
+        _words("split -q --append s.sbm b.svm", "split -q --append s.sbm c.svm --blocks 2"),
+        _words(_SPLIT), _KNOWN,
+    ),
+    "expire": Scenario(
+        "expire", _words("expire -q s.sbm --source a.svm"),
+        _words(_SPLIT, "split -q --append s.sbm b.svm --blocks 2"), _GONE,
+    ),
+    "train: hinge": _train("--cache-frac 0.5"),
+    "train: hinge, a checkpoint a block": _train(f"--cache-frac 0.5 {_OFTEN}"),
+    "train: hinge, a new model": Scenario(
+        "train", _words(f"{_TRAIN} -C 0.01 --fresh"), _words(_SPLIT, _TRAIN)
+    ),
+    "train: log_loss": _train("--loss log_loss --cache-frac 0.3 --bias 1"),
+    "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
+    "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
+    "train: calibrated": _train(f"--loss squared_hinge --calibrate {_OFTEN}"),
+    "train: one_class": _train("--loss one_class --nu 0.3"),
+    "train: auto cache": _train(f"--cache-frac auto {_OFTEN}"),
+    "train: weights": _train("--weights weights.txt"),
+    "train: regression": _train(
+        "--loss epsilon_insensitive", split="split -q real.svm -o s.sbm --blocks 5"
+    ),
+    "train: warm": Scenario(
+        "train", _words(f"{_TRAIN} --warm-start"),
+        _words(
+            _SPLIT, "split -q --append s.sbm b.svm --blocks 2", _TRAIN,
+            "split -q --append s.sbm c.svm --blocks 2", "expire -q s.sbm --source a.svm",
+        ),
+    ),
+    "stream": _stream(_STREAM),
+    "stream: multi-class": _stream(
+        "stream -q multi.svm -o m.model --mem 400MB --checkpoint-every 40rows --threads 2"
+    ),
+    "stream: packed": _stream(
+        "stream -q a.svm.gz b.svm.zst -o m.model --mem 400MB --checkpoint-every 64rows"
+    ),
+    "stream: the next day": _stream("stream -q --resume m.model c.svm", _STREAM),
+    "stream: a new model": _stream(f"{_STREAM} -C 0.1", _STREAM),
+    "tune": Scenario(
+        "tune",
+        _words("tune -q s.sbm -C 0.1,1 --folds 2 -o m.model --tol 3e-2 --mem 400MB --threads 2"),
+        _words(_SPLIT),
+    ),
+    "export": Scenario("export", _words("export m.model"), _words(_SPLIT, _LOOSE)),
+    "export: npz": Scenario(
+        "export", _words("export m.model --format npz --prune 1e-3"), _words(_SPLIT, _LOOSE)
+    ),
+    "export: over an older one": Scenario(
+        "export", _words("export n.model -o m.json --format json"),
+        _words(
+            _SPLIT, _LOOSE, "export m.model -o m.json --format json",
+            _LOOSE.replace("m.model", "n.model") + " -C 0.01",
+        ),
+    ),
+    "predict": Scenario(
+        "predict", _words("predict -q m.model b.svm -o out.txt --confusion table.tsv"),
+        _words(_SPLIT, _LOOSE, "predict -q m.model a.svm -o out.txt"),
+    ),
+    "report": Scenario(
+        "report", _words("report -q m.model -o m.html"),
+        _words(_SPLIT, _LOOSE, "report -q m.model -o m.html"),
+    ),
+    "a night": Scenario(
+        "night", _words(*_NIGHT), _words(_SPLIT, f"{_TRAIN}"), f"{_KNOWN}|{_GONE}"
+    ),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------- text to read
+
+
+def write_texts(folder: Path) -> None:
+    """Write the inputs of all scenarios."""
+    choose = random.Random(7)
+    hidden = [choose.gauss(0, 1) for _ in range(80)]
+
+    def rows(n: int, kind: str) -> str:
+        lines = []
+        for _ in range(n):
+            ids = sorted(choose.sample(range(80), choose.randint(2, 9)))
+            values = [round(choose.uniform(0.1, 2), 3) for _ in ids]
+            score = sum(hidden[i] * v for i, v in zip(ids, values, strict=True))
+            score += choose.gauss(0, 1)
+            label = {
+                "binary": f"{1 if score > 0 else -1:+d}",
+                "multi": str(min(3, max(0, int(score + 2)))),
+                "real": f"{score:.4f}",
+            }[kind]
+            cells = " ".join(f"{i + 1}:{v:g}" for i, v in zip(ids, values, strict=True))
+            lines.append(f"{label} {cells}\n")
+        return "".join(lines)
+
+    texts = {name: rows(120, "binary") for name in ("a", "b", "c")}
+    texts |= {"multi": rows(120, "multi"), "real": rows(120, "real")}
+    for name, text in texts.items():
+        (folder / f"{name}.svm").write_text(text, "ascii")
+    (folder / "a.svm.gz").write_bytes(gzip.compress(texts["a"].encode(), mtime=0))
+    (folder / "b.svm.zst").write_bytes(zstandard.compress(texts["b"].encode()))
+    weights = "".join(f"{choose.uniform(0, 2):.3f}\n" for _ in range(120))
+    (folder / "weights.txt").write_text(weights, "ascii")
+
+
+# ------------------------------------------------------------------------------ children at work
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended, or was killed.
+
+    Attributes
+    ----------
+    code : int
+        Exit code; negative: the signal it died of.
+    stderr : str
+    stdout : str
+    seconds : float
+    points : list of Point
+        What it did to files, if it was not killed.
+    """
+
+    code: int
+    stderr: str
+    stdout: str
+    seconds: float
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it died of what killed it on purpose."""
+        return self.code == -signal.SIGKILL
+
+
+def run_command(
+    line: Sequence[str],
+    folder: Path,
+    trouble: Trouble | None = None,
+    *,
+    kill_after: float | None = None,
+    slow_swap: bool = False,
+) -> Ended:
+    """Run a command of sbm in a child and a folder.
+
+    Parameters
+    ----------
+    line : sequence of str
+        Its arguments.
+    folder : Path
+    trouble : Trouble, optional
+    kill_after : float, optional
+        Seconds until it is killed from outside.
+    slow_swap : bool
+        As if the system could not exchange the names of two folders.
+    """
+    beside = folder.with_name(folder.name + ".said")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    for name in ("out", "err"):
+        (beside / name).touch()  # it may be killed before it gets there
+    begin = time.perf_counter()
+    child = _server.Process(target=_be_sbm, args=(line, folder, trouble, beside, slow_swap))
+    child.start()
+    limit = PATIENCE if kill_after is None else kill_after
+    code = _wait(child, limit, signal.SIGABRT if kill_after is None else signal.SIGKILL)
+    seconds = time.perf_counter() - begin
+    said = {name: (beside / name).read_text("utf-8", "replace") for name in ("out", "err")}
+    points = []
+    if (beside / "points").exists():
+        points = [Point(*p) for p in json.loads((beside / "points").read_text())]
+    return Ended(code, said["err"], said["out"], seconds, points)
+
+
+def _wait(child: Any, limit: float, last: int) -> int:
+    """Wait for a child's end, and see to it after some time; return its exit code."""
+    child.join(limit)
+    if child.exitcode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, last)
+        child.join()
+    code = int(child.exitcode)
+    child.close()
+    return code
+
+
+def _forget_swap() -> None:
+    def swap(a: Path, b: Path) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(b))
+
+    files: Any = sbm.store.files
+    files._swap = swap
+
+
+def _be_sbm(
+    line: Sequence[str], folder: Path, trouble: Trouble | None, beside: Path, slow_swap: bool
+) -> None:
+    """Be the command, in the child, to its end."""
+    code = 70
+    try:
+        for number, name in ((1, "out"), (2, "err")):
+            handle = os.open(beside / name, os.O_WRONLY)
+            os.dup2(handle, number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
+        faulthandler.enable(file=2)
+        os.chdir(folder)
+        layer = Layer(folder, trouble)
+        if slow_swap:
+            _forget_swap()
+        layer.install()
+        try:
+            sbm.cli.main(list(line))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        if trouble is None:
+            points = [(point.kind, point.name) for point in layer.points]
+            with open(beside / "points.part", "w", encoding="ascii") as file:
+                json.dump(points, file)
+            os.replace(beside / "points.part", beside / "points")  # it may be killed here, too
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        code = 70
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+# --------------------------------------------------------------------------- folders as they are
+
+Tree = dict[str, bytes]
+_OF_THE_CLOCK = (
+    "seconds", "mark", "elapsed", "log_bytes", "bytes_read", "peak_rss_bytes", "resumed",
+    "crc32",  # of headers that hold those names; the files themselves are compared
+)  # fmt: skip
+_SERIAL = re.compile(r"(alpha-\d+|state)[.-]\d+\.sba")
+
+
+def read_tree(folder: Path) -> Tree:
+    """All files below a folder, without what is of the clock.
+
+    Left out are: when a source was added or expired (and with it the checksum of the manifest), the
+    running numbers in the names of a run's files, which count commits and thus depend on the clock,
+    too, the lines of a log, and of run.json seconds, the memory of the process, what was read
+    ahead (by bytes), the length of the log, and whether the training was resumed.
+    """
+    tree = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            if not any(path.iterdir()):
+                tree[str(path.relative_to(folder)) + "/"] = b""
+            continue
+        name = _SERIAL.sub(r"\1.N.sba", str(path.relative_to(folder)))
+        tree[name + "'" if name in tree else name] = _without_clock(path)
+    return tree
+
+
+def _without_clock(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.name == "log.jsonl":
+        return b""
+    try:
+        if _SERIAL.fullmatch(path.name):
+            return _without_name(path)
+        if path.name == "run.json":
+            record = json.loads(data)["run"]
+            for facts in (record, record.get("report", {})):
+                for name in _OF_THE_CLOCK:
+                    facts.pop(name, None)
+            return _SERIAL.sub(r"\1.N.sba", json.dumps(record)).encode()
+        if path.name == MANIFEST:
+            record = json.loads(data)["manifest"]
+            for generation in record["generations"]:
+                generation["added"] = ""
+                if "expired" in generation:
+                    generation["expired"]["at"] = ""
+            return json.dumps(record).encode()
+    except (SbmError, ValueError, KeyError):
+        pass  # damaged: these bytes are of no state
+    return data
+
+
+def _without_name(path: Path) -> bytes:
+    """Content of a run's file, which knows its name."""
+    kind = path.name.partition("-")[0]
+    file = container.read(path, kind)
+    meta = {key: value for key, value in file.meta.items() if key != "name"}
+    parts = [(name, str(a.dtype), a.shape, a.tobytes()) for name, a in file.arrays.items()]
+    return repr((meta, parts)).encode()
+
+
+def differences(found: Tree, expected: Tree) -> list[str]:
+    """What is otherwise than it should be."""
+    lines = [f"{name} is left over" for name in found if name not in expected]
+    lines += [f"{name} is missing" for name in expected if name not in found]
+    return lines + [
+        f"{name} has other bytes"
+        for name in expected
+        if name in found and found[name] != expected[name]
+    ]
+
+
+class Stage:
+    """A scenario, what it starts from, and the states it goes through without trouble.
+
+    Parameters
+    ----------
+    name : str
+        Of the scenario.
+    folder : Path
+        Where there is room.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the commands run.
+    states : list of dict
+        The folder before the first command and after each.
+    points : list of list of Point
+        Of each command.
+    seconds : list of float
+        Of each command.
+
+    Raises
+    ------
+    RuntimeError
+        A command fails without any trouble.
+    """
+
+    _known: ClassVar[dict[tuple[str, Path], "Stage"]] = {}
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> "Stage":
+        """Return the stage of a scenario, made once in a folder."""
+        if (name, folder) not in cls._known:
+            cls._known[name, folder] = cls(name, folder)
+        return cls._known[name, folder]
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.scenario = name, SCENARIOS[name]
+        self.folder = folder / re.sub(r"\W+", "-", name) / "case"
+        self._start = self._made(folder / "starts", self.scenario.before)
+        self._rehearse()
+        self.begin()
+        self.states = [read_tree(self.folder)]
+        self.points: list[list[Point]] = []
+        self.seconds: list[float] = []
+        for line in self.scenario.lines:
+            ended = self._run_well(line, self.folder)
+            self.points.append(ended.points)
+            self.seconds.append(ended.seconds)
+            self.states.append(read_tree(self.folder))
+
+    def _made(self, folder: Path, lines: tuple[Line, ...]) -> Path:
+        """Return a folder in which some commands were run; scenarios share them."""
+        name = hashlib.sha256(repr(lines).encode()).hexdigest()[:16]
+        if not (folder / name).exists():
+            making = folder / "making"
+            if lines:
+                before = self._made(folder, lines[:-1])
+                shutil.copytree(before, making)
+                self._run_well(lines[-1], making)
+            else:
+                making.mkdir(parents=True)
+                write_texts(making)
+            making.rename(folder / name)
+        return folder / name
+
+    def _rehearse(self) -> None:
+        """Run the commands in this process once, for the modules and kernels that they load.
+
+        Children begin with them; there is no thread left when they are forked.
+        """
+        with (
+            contextlib.chdir(self.begin()),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            for line in self.scenario.lines:
+                sbm.cli.cli.main(list(line), standalone_mode=False)
+
+    def begin(self) -> Path:
+        """Make the folder of a case."""
+        for folder in (self.folder, self.folder.with_name("case.shadow")):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self._start, self.folder)
+        return self.folder
+
+    def _run_well(self, line: Line, folder: Path) -> Ended:
+        ended = run_command(line, folder, slow_swap=self.scenario.slow_swap)
+        if ended.code != 0:
+            words = " ".join(line)
+            raise RuntimeError(f"{self.name}: sbm {words} ended with {ended.code}: {ended.stderr}")
+        return ended
+
+    # -------------------------------------------------------------------------------- judgements
+
+    def find_damage(self) -> list[str]:
+        """What is neither of an old state nor of a new one, in the folder of the case."""
+        return [*self._damaged_stores(), *self._damaged_files(), *self._damaged_runs()]
+
+    def _damaged_stores(self) -> Iterator[str]:
+        now = read_tree(self.folder)
+        if self.scenario.slow_swap and "s.sbm/manifest.json" not in now:  # the next split finds it
+            now = {name.replace("s.sbm.replaced/", "s.sbm/"): data for name, data in now.items()}
+        manifests = {name for state in self.states for name in state if name.endswith(MANIFEST)}
+        for name in sorted(manifests):
+            store = name.removesuffix(f"/{MANIFEST}")
+            if name not in now:
+                if name in self.states[0]:
+                    yield f"{store} is lost"
+                continue
+            same = [state for state in self.states if state.get(name) == now[name]]
+            if not same:
+                yield f"{name} is of no state there ever was"
+                continue
+            manifest = json.loads(now[name])
+            files = [entry["file"] for entry in manifest["blocks"]]
+            files += [g[key] for g in manifest["generations"] for key in ("features", "index")]
+            for file in files:
+                path = f"{store}/{file}"
+                if path not in same[0]:
+                    continue  # in another shard
+                if path not in now:
+                    yield f"{path} is missing"
+                elif now[path] != same[0][path]:
+                    yield f"{path} has other bytes"
+
+    def _damaged_files(self) -> Iterator[str]:
+        """Files of their own: models, exports, predictions, and the inputs."""
+        now = read_tree(self.folder)
+        names = {name for state in self.states for name in state if "/" not in name}
+        for name in sorted(names):
+            if name not in now:
+                if name in self.states[0]:
+                    yield f"{name} is lost"
+            elif all(state.get(name) != now[name] for state in self.states):
+                if self.scenario.command != "stream" or not name.endswith(".model"):
+                    yield f"{name} is of no state there ever was"
+                    continue
+                try:
+                    sbm.Model.load(self.folder / name)
+                except SbmError as error:
+                    yield f"{name}: {error}"
+
+    def _damaged_runs(self) -> Iterator[str]:
+        for folder in sorted(self.folder.glob("*.run*")):
+            if not (folder / "run.json").exists():
+                continue
+            try:
+                record = Run.read(folder)
+                container.read(folder / record["state"], "state")
+                for name in record["alphas"].values():
+                    container.read(folder / name, "alpha")
+            except (SbmError, KeyError) as error:
+                yield f"{folder.name}: {error}"
+
+    def finish(self, command: int = 0, troubles: Sequence[Trouble] = ()) -> list[str]:
+        """Run the same commands again, to their end; return what is wrong then.
+
+        Parameters
+        ----------
+        command : int
+            The command that is killed before, when it runs again,
+        troubles : sequence of Trouble
+            by these, one after the other.
+        """
+        for trouble in troubles:
+            for number in range(command):
+                self.run(number, again=True)
+            self.run(command, trouble, again=True)
+        for number in range(len(self.scenario.lines)):
+            ended = self.run(number, again=True)
+            is_done = ended.code == 1 and re.search(self.scenario.done, ended.stderr)
+            if ended.code != 0 and not is_done:
+                return [f"the same command ends with {ended.code}: {ended.stderr.strip()}"]
+        return differences(read_tree(self.folder), self.states[-1])
+
+    def run(
+        self,
+        number: int,
+        trouble: Trouble | None = None,
+        *,
+        again: bool = False,
+        kill_after: float | None = None,
+    ) -> Ended:
+        """Run a command of the scenario in the folder of the case.
+
+        A stream that has committed goes on with --resume, as it says.
+        """
+        line = list(self.scenario.lines[number])
+        is_new_stream = line[0] == "stream" and "--resume" not in line
+        if again and is_new_stream and self._has_stream(line):
+            sources = [word for word in line if ".svm" in word]
+            line = ["stream", "-q", "--resume", "m.model", *sources]
+        slow = self.scenario.slow_swap
+        return run_command(line, self.folder, trouble, kill_after=kill_after, slow_swap=slow)
+
+    def _has_stream(self, line: Sequence[str]) -> bool:
+        """Whether the stream in the folder is this command's, not one of before."""
+        path = self.folder / "m.model.run" / "run.json"
+        if not path.exists():
+            return False
+        old = self.states[0].get("m.model.run/run.json")
+        return old is None or _without_clock(path) != old
+
+
+def try_all(
+    what: str,
+    cases: int,
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None],
+    only: int | None,
+    draw: Callable[[int, int, Stage], AnyCase],
+    each_point: Callable[[Stage], Iterator[AnyCase]],
+    run_case: Callable[[Stage, AnyCase], list[str]],
+    count: Callable[[Tally, AnyCase], None],
+) -> Tally:
+    """Try cases, spread over all scenarios.
+
+    Parameters
+    ----------
+    what : str
+        Name of the tally.
+    cases, seed, folder, tell, only
+        As of `scripts.torture.kills.run`.
+    draw : callable
+        Makes the case of a number and a seed.
+    each_point : callable
+        Yields all there are.
+    run_case : callable
+        Returns what went wrong.
+    count : callable
+        Notes of what kind a case was.
+    """
+    tally, names = Tally(what), list(SCENARIOS)
+    for k, name in enumerate(names):
+        numbers = [n for n in range(k, cases, len(names)) if only in (None, n)]
+        if cases != ALL and not numbers:
+            continue
+        stage = Stage.of(name, folder)
+        chosen = each_point(stage) if cases == ALL else (draw(n, seed, stage) for n in numbers)
+        for number, case in zip(numbers or iter(int, 1), chosen, strict=False):
+            tally.tried += 1
+            tally.count("by command", stage.scenario.command)
+            tally.count("by scenario", name)
+            count(tally, case)
+            wrong = run_case(stage, case)
+            if wrong:
+                label = f"seed {seed} case {number}: " if cases != ALL else ""
+                tally.failures.append(f"{label}{case}: " + "; ".join(wrong))
+                tell(tally.failures[-1])
+        tell(f"{what}: {name}, {tally.tried} so far, {len(tally.failures)} failures")
+    return tally
