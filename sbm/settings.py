@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -211,7 +211,13 @@ class _Rule:
         if self.kind is None or any(isinstance(value, type(w)) and value == w for w in self.words):
             return value
         if self.texts and isinstance(value, str):
-            value = _text_to_float(name, value, self.texts)
+            try:
+                value = float(value)
+            except ValueError:
+                known = " or ".join(self.texts)
+                raise SettingsError(
+                    f"{name} is {value!r}; a number or {known} is expected"
+                ) from None
         kinds = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
@@ -230,15 +236,6 @@ class _Rule:
 
 
 _KINDS = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
-
-
-def _text_to_float(name: str, text: str, words: Sequence[str]) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SettingsError(
-            f"{name} is {text!r}; a number or {' or '.join(words)} is expected"
-        ) from None
 
 
 def _is_positive(x: float) -> bool:
@@ -417,7 +414,7 @@ class Settings:
         50, _COUNT, "Maximum passes over the store.", metavar="N", commands="train tune plan"
     )
     time_limit: float | str | None = _setting(
-        None, replace(_DURATION, read=lambda t: None if t is None else parse_duration(t)),
+        None, _Rule(read=lambda time: None if time is None else parse_duration(time)),
         "Maximum time, such as 90s, 5m or 2h.", "It is checked after each block.", metavar="T",
         unset="none", commands="train tune", ignored_by="plan",
     )
@@ -442,13 +439,13 @@ class Settings:
     )
     weights: str | Path | None = _setting(  # noqa: RUF009
         None, _Rule(str, (None,), read=_path_to_text),
-        "File with a factor of C for each row, one a line.",
+        "File with a factor of C for each row, one per line.",
         "Rows are in the order of the text of the store.", metavar="FILE", unset="1 each",
         commands="train tune",
     )
     warm_start: str | Path | bool | None = _setting(  # noqa: RUF009
         None,
-        _Rule(str, (None, True), read=lambda w: None if w is False else _path_to_text(w)),
+        _Rule(str, (None, True), read=lambda run: None if run is False else _path_to_text(run)),
         "Start from the alphas of an earlier training on this store. Without a name, use the "
         "previous run of the model to write.",
         "The store may have changed by `split --append` and `expire` since. In Python and TOML, "

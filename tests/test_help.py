@@ -14,6 +14,7 @@ from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import SETTINGS, Settings
 from sbm.solver.cache import POLICIES
+from scripts import docs_tables
 
 EVERY_COMMAND = pytest.mark.parametrize("name", list(cli.commands))
 TRAINING = {option.name: option for option in cli.commands["train"].params}
@@ -82,3 +83,11 @@ def test_choices_are_the_tables():
     for name in ("split", "predict"):
         (option,) = [o for o in cli.commands[name].params if o.name == "format"]
         assert sorted(option.type.choices) == sorted(FORMATS)
+
+
+def test_table_of_settings_in_the_docs_is_current(tmp_path):
+    page = tmp_path / "train.md"
+    page.write_text(docs_tables.PAGE.read_text("utf-8").replace("| 2GB |", "| 1GB |"), "utf-8")
+    assert docs_tables.update(page, check=True) == 1
+    docs_tables.update(page)
+    assert page.read_text("utf-8") == docs_tables.PAGE.read_text("utf-8")
