@@ -3,10 +3,12 @@
 import dataclasses
 import datetime
 import difflib
+import inspect
 import math
 import re
+import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,15 +17,10 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 
 __all__ = [
-    "Settings", "format_number", "format_size", "nearest", "option_name", "parse_duration",
-    "parse_grid", "parse_moment", "parse_size",
+    "SETTINGS", "Setting", "Settings", "format_number", "format_size", "nearest", "option_name",
+    "parse_duration", "parse_grid", "parse_moment", "parse_size",
 ]  # fmt: skip
 
-# The keys of `sbm.solver.cache.POLICIES`: known here, so that a mistyped one is refused at once.
-POLICY_NAMES = ("gradient", "mixed", "random", "none")
-SIGMAS = ("adaptive", "safe")
-MOST_CLASS_BLOCKS = 1024
-TASKS = ("auto", "classification", "regression")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -172,6 +169,194 @@ def option_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class _Rule:
+    """Which values a setting may have.
+
+    Attributes
+    ----------
+    kind : type, optional
+        bool, str, int or float, which takes an int, too. None: `read` checks everything.
+    words : tuple
+        Values that are allowed besides, such as ``"auto"`` or None.
+    holds, expected : callable, str
+        Condition, and the same in words.
+    choices : tuple of str
+        All values, if they can be listed.
+    read : callable, optional
+        Turns a value into the form that is stored, before anything is checked.
+    """
+
+    kind: type | None = None
+    words: tuple[Any, ...] = ()
+    holds: Callable[[Any], bool] = lambda _: True
+    expected: str = ""
+    choices: tuple[str, ...] = ()
+    read: Callable[[Any], Any] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The words that are text."""
+        return [word for word in self.words if isinstance(word, str)]
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, of the right type.
+
+        Raises
+        ------
+        SettingsError
+            It is of another type, or out of range.
+        """
+        if self.read is not None:
+            value = self.read(value)
+        if self.kind is None or any(isinstance(value, type(w)) and value == w for w in self.words):
+            return value
+        if self.texts and isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                known = " or ".join(self.texts)
+                raise SettingsError(
+                    f"{name} is {value!r}; a number or {known} is expected"
+                ) from None
+        kinds = (int, float) if self.kind is float else (self.kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
+        if self.kind is float:
+            value = _to_float(cast(float, value))
+        if self.choices and value not in self.choices:
+            raise SettingsError(
+                f"unknown {name} {value!r}, known are {', '.join(self.choices)}"
+                f"{nearest(value, self.choices)}"
+            )
+        if not self.holds(value):
+            raise SettingsError(f"{name} is {format_number(value)}; it must be {self.expected}")
+        if self.kind is int and value >= 2**63:
+            raise SettingsError(f"{name} is {format_number(value)}; it must be below 2^63")
+        return value
+
+
+_KINDS = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
+
+
+def _is_positive(x: float) -> bool:
+    return x > 0 and math.isfinite(x)
+
+
+def _is_not_negative(x: float) -> bool:
+    return x >= 0 and math.isfinite(x)
+
+
+def _read_rounds(value: Any) -> int | str:
+    """Check a number of rounds, or a list of them in words; a plain number becomes an int."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    parts = [part.strip() for part in str(value).split(",")]
+    known = isinstance(value, int | str) and not isinstance(value, bool)
+    if not known or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
+        raise SettingsError(
+            f"rounds is {value!r}; a whole number, a list such as 2,2,5, or auto is expected"
+        )
+    numbers = [int(part) for part in parts]
+    for number in numbers:
+        if not 1 <= number < 2**63:
+            bound = "at least 1" if number < 1 else "below 2^63"
+            raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
+    return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
+
+
+def _path_to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read_class_weight(value: Any) -> dict[float, float] | str:
+    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0] if value[0] == "balanced" else value
+    if value is None or (isinstance(value, str) and value == "balanced"):
+        return value or {}
+    try:
+        if isinstance(value, Mapping):
+            pairs: Any = value.items()
+        elif isinstance(value, list | tuple):
+            pairs = [str(v).split("=", 1) for v in value]
+        else:
+            raise TypeError
+        numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
+            "or balanced alone"
+        ) from None
+    weights: dict[float, float] = {}
+    for label, weight in numbers:
+        if label in weights:
+            raise SettingsError(
+                f"class_weight names label {format_number(label)} twice; name it once"
+            )
+        if not _is_not_negative(weight):
+            raise SettingsError(
+                f"class_weight of label {format_number(label)} is {format_number(weight)}; "
+                "it must be 0 or a finite positive number"
+            )
+        weights[label] = weight
+    return weights
+
+
+_FLAG = _Rule(bool)
+_POSITIVE = _Rule(float, holds=_is_positive, expected="a finite number above 0")
+_NOT_NEGATIVE = _Rule(float, holds=_is_not_negative, expected="0 or a positive number")
+_COUNT = _Rule(int, holds=lambda n: n >= 1, expected="at least 1")
+_DURATION = _Rule(read=parse_duration)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting beside its name and type: one row of the table `SETTINGS`.
+
+    Attributes
+    ----------
+    default : object
+    rule : _Rule
+    meaning : str
+        For ``--help``, the docs and the docstring of `Settings`.
+    details : str
+        More, for the docs and the docstring.
+    metavar : str, optional
+        Value of the option in ``--help``.
+    unset : str
+        What the default None stands for.
+    commands : str
+        Commands that take the setting.
+    ignored_by : str
+        Commands that ignore it, in files of settings for example. The other ones refuse it.
+    """
+
+    default: bool | float | str | None
+    rule: _Rule
+    meaning: str
+    details: str = ""
+    metavar: str | None = None
+    unset: str = ""
+    commands: str = "train tune plan stream"
+    ignored_by: str = ""
+
+    @property
+    def default_text(self) -> str:
+        """The default as an option takes it, or what None stands for."""
+        if self.default is None:
+            return self.unset
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return self.default if isinstance(self.default, str) else f"{self.default:g}"
+
+
+def _setting(default: Any, rule: _Rule, meaning: str, details: str = "", **more: str) -> Any:
+    """Return the field of a setting."""
+    row = Setting(default, rule, meaning, details, **more)
+    return field(default=default, metadata={"setting": row})
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that decides which model a store gives, and the budgets of the training.
 
@@ -179,67 +364,7 @@ class Settings:
 
     Parameters
     ----------
-    loss : str
-        What a row costs: ``"hinge"``, ``"log_loss"``, ... ; ``sbm train --help`` has the formulas.
-    C : float
-        Cost of a row's loss against ½|w|².
-    task : {"auto", "classification", "regression"}
-        What labels are: ``auto`` is what the loss is for. ``squared_error`` is for either; its
-        ``auto`` is regression.
-    epsilon : float
-        Half the width of the tube of ``epsilon_insensitive`` and ``squared_epsilon_insensitive``.
-    nu : float
-        Of ``one_class``: share of rows that may lie outside, in (0, 1].
-    cache_frac : float or "auto"
-        Share of the working set (cache and block together) that is cache, in [0, 1); ``auto``
-        chooses it pass by pass, from how many alphas are free.
-    mem : int or str
-        Bound of the process's peak resident memory; bytes, or text such as ``"2GB"``.
-    rounds : int or str
-        Most rounds over the working set before the next block is loaded; ``"2,2,5"`` gives a number
-        for each pass, the last one for all that follow; ``"auto"`` chooses it by the number of
-        blocks, and more where they load slowly.
-    tol : float
-        Relative duality gap at which training ends.
-    max_passes : int
-        Most passes over the store.
-    time_limit : float, str or None
-        Most seconds, looked at after each block.
-    policy : str
-        How the cache is chosen: ``"gradient"``, ``"mixed"``, ``"random"``,
-        ``"none"``.
-    screen : bool
-        Leave out rows that were at rest at the weights of one step ago (but every 8th pass).
-    bias : float
-        Value of an extra feature in every row; 0 for none.
-    class_weight : mapping of float to float, or "balanced"
-        Label to factor of C; ``balanced`` is rows / (labels x rows of the label);
-        None is no weight.
-    weights : str or Path, optional
-        File with a factor of C for each row, one a line, in the order of the text of the store.
-    warm_start : str, Path or bool, optional
-        Run, or model whose run lies beside it, to take the alphas from at the start; True is the
-        run beside the model that is about to be written, and nothing where there is none yet.
-    calibrate : bool
-        Also fit probabilities, on decision values of held-out rows.
-    seed : int
-        Of every random choice.
-    sigma : float or {"adaptive", "safe"}
-        Of several processes: how far each goes, σ' of CoCoA+; ``safe`` is their number, and
-        ``adaptive`` what the last sums have shown to do.
-    sync_every : int
-        Blocks that each of several processes visits before their weights are added up.
-    comm_timeout : float or str
-        Most seconds, or text such as ``"10m"``, that a process waits for the others.
-    class_blocks : int, optional
-        Of ``weston_watkins``: blocks of classes that processes divide among themselves; the model
-        depends on it, not on the number of processes. Default: rows are divided, not classes.
-    checkpoint_every : float or str
-        Seconds, or text such as ``"5m"``, between commits inside a pass; 0: at the ends of passes
-        alone.
-    threads : int, optional
-        For reading, decoding and screening beside the solver; no result depends on it. Default: the
-        cores this process may use.
+    {parameters}
 
     Raises
     ------
@@ -247,37 +372,130 @@ class Settings:
         A value outside its range.
     """
 
-    loss: str = "hinge"
-    C: float = 1.0
-    task: str = "auto"
-    epsilon: float = 0.1
-    nu: float = 0.5
-    cache_frac: float | str = 0.5
-    mem: int | str = 2_000_000_000
-    rounds: int | str = "auto"
-    tol: float = 1e-3
-    max_passes: int = 50
-    time_limit: float | str | None = None
-    policy: str = "gradient"
-    screen: bool = True
-    bias: float = 0.0
-    class_weight: Mapping[float, float] | str = field(default_factory=dict)
-    weights: str | Path | None = None
-    warm_start: str | Path | bool | None = None
-    calibrate: bool = False
-    seed: int = 0
-    sigma: float | str = "adaptive"
-    sync_every: int = 1
-    comm_timeout: float | str = 600.0
-    class_blocks: int | None = None
-    checkpoint_every: float | str = 300.0
-    threads: int | None = None
+    # fmt: off
+    loss: str = _setting(
+        "hinge", _Rule(str, choices=tuple(LOSSES)), "Loss of a row.",
+        "`sbm train --help` lists the formulas.", metavar="NAME",
+    )
+    C: float = _setting(
+        1.0, _POSITIVE, "Cost of a row's loss, against ½|w|².",
+        commands="train plan stream", ignored_by="tune",
+    )
+    task: str = _setting(
+        "auto", _Rule(str, choices=("auto", "classification", "regression")),
+        "Meaning of the labels, for squared_error.", "`auto` is regression.",
+    )
+    epsilon: float = _setting(
+        0.1, _NOT_NEGATIVE, "Deviation that costs nothing, for the epsilon_insensitive losses."
+    )
+    nu: float = _setting(
+        0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
+        "Share of rows that may lie outside, for one_class.",
+    )
+    cache_frac: float | str = _setting(
+        0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
+        "Share of the working set that is cache, or auto.",
+        "0 is block minimization without a cache; `auto` follows the number of free alphas, pass "
+        "by pass.", metavar="F",
+    )
+    mem: int | str = _setting(
+        "2GB", _Rule(read=parse_size), "Maximum resident memory of the process.", metavar="SIZE"
+    )
+    rounds: int | str = _setting(
+        "auto", _Rule(read=_read_rounds),
+        "Maximum rounds over a working set; 2,2,5 sets each pass.",
+        "The last number holds for all later passes. `auto` follows the number of blocks, and the "
+        "time to load them if the disk is slow.", metavar="N",
+    )
+    tol: float = _setting(
+        1e-3, _POSITIVE, "Relative duality gap to reach.", commands="train tune plan"
+    )
+    max_passes: int = _setting(
+        50, _COUNT, "Maximum passes over the store.", metavar="N", commands="train tune plan"
+    )
+    time_limit: float | str | None = _setting(
+        None, _Rule(read=lambda time: None if time is None else parse_duration(time)),
+        "Maximum time, such as 90s, 5m or 2h.", "It is checked after each block.", metavar="T",
+        unset="none", commands="train tune", ignored_by="plan",
+    )
+    policy: str = _setting(
+        "gradient", _Rule(str, choices=("gradient", "mixed", "random", "none")),
+        "Rule that chooses the rows of the cache.",
+        "`gradient` ranks rows by projected gradient (`log_loss` and `squared_error`, whose "
+        "variables never rest, use `mixed` instead), `mixed` chooses half of them at random, "
+        "`random` all of them, `none` keeps no cache.",
+    )
+    screen: bool = _setting(
+        True, _FLAG, "Skip rows at rest before their visit.",
+        "Every 8th pass visits all rows.", commands="train tune plan",
+    )
+    bias: float = _setting(
+        0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B"
+    )
+    class_weight: Mapping[float, float] | str = _setting(
+        None, _Rule(read=_read_class_weight),
+        "Factor of C for label L, or balanced; may be repeated.",
+        "`balanced` is rows / (labels x rows of the label).", metavar="L=W", unset="1 each",
+    )
+    weights: str | Path | None = _setting(  # noqa: RUF009
+        None, _Rule(str, (None,), read=_path_to_text),
+        "File with a factor of C for each row, one per line.",
+        "Rows are in the order of the text of the store.", metavar="FILE", unset="1 each",
+        commands="train tune",
+    )
+    warm_start: str | Path | bool | None = _setting(  # noqa: RUF009
+        None,
+        _Rule(str, (None, True), read=lambda run: None if run is False else _path_to_text(run)),
+        "Start from the alphas of an earlier training on this store. Without a name, use the "
+        "previous run of the model to write.",
+        "The store may have changed by `split --append` and `expire` since. In Python and TOML, "
+        "`true` stands for the previous run, and starts cold if there is none.",
+        metavar="[MODEL|RUN]", commands="train", ignored_by="plan",
+    )
+    calibrate: bool = _setting(
+        False, _FLAG, "Also fit probabilities, on held-out rows of a second model.",
+        commands="train",
+    )
+    seed: int = _setting(
+        0, _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
+        "Seed of every random choice.",
+    )
+    sigma: float | str = _setting(
+        "adaptive",
+        _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
+              "at least 1, adaptive or safe"),
+        "Damping of each process, for several processes: adaptive, safe or a number from 1.",
+        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` follows the last "
+        "sums.", metavar="S", commands="train", ignored_by="tune plan stream",
+    )
+    sync_every: int = _setting(
+        1, _COUNT, "Blocks between two exchanges of weights, for several processes.", metavar="N",
+        commands="train", ignored_by="tune plan stream",
+    )
+    comm_timeout: float | str = _setting(
+        "10m", _DURATION, "Maximum time to wait for the other processes.", metavar="T",
+        commands="train", ignored_by="tune plan stream",
+    )
+    class_blocks: int | None = _setting(
+        None, _Rule(int, (None,), lambda n: 1 <= n <= 1024, "from 1 to 1024"),
+        "Divide the classes among processes, in N blocks, for weston_watkins.",
+        "The model depends on N, not on the number of processes.", metavar="N",
+        unset="rows are divided", commands="train",
+    )
+    checkpoint_every: float | str = _setting(
+        "5m", _DURATION, "Time between checkpoints within a pass; 0: only at its end.",
+        metavar="T", commands="train tune", ignored_by="plan stream",
+    )
+    threads: int | None = _setting(
+        None, replace(_COUNT, words=(None,)), "Number of threads.",
+        "They read, decode and screen beside the solver; no result depends on their number.",
+        metavar="N", unset="all cores",
+    )
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name, read in _READERS.items():
-            object.__setattr__(self, name, read(getattr(self, name)))
-        for name, rule in _RULES.items():
-            object.__setattr__(self, name, rule.check(name, getattr(self, name)))
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.rule.check(name, getattr(self, name)))
 
     @property
     def mem_bytes(self) -> int:
@@ -293,13 +511,10 @@ class Settings:
         SettingsError
             An unknown name (the nearest known one is suggested) or a bad value.
         """
-        known = [f.name for f in dataclasses.fields(cls)]
         plain = {key.replace("-", "_"): value for key, value in values.items()}
         for key in plain:
-            if key not in known:
-                raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
-        if "class_weight" in plain:
-            plain["class_weight"] = _parse_class_weight(plain["class_weight"], f"{where}: ")
+            if key not in SETTINGS:
+                raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, SETTINGS)}")
         return cls(**plain)
 
     @classmethod
@@ -344,190 +559,37 @@ class Settings:
             values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
         return values
 
-
-@dataclass(frozen=True)
-class _Rule:
-    """What a setting may be.
-
-    Attributes
-    ----------
-    kind : type
-        bool, str, int or float; an int will do for a float.
-    besides : tuple
-        Values of other types that are allowed.
-    holds, expected : callable, str
-        Condition, and the same in words.
-    names : sequence of str
-        Known ones, if only these are.
-    """
-
-    kind: type
-    besides: tuple[Any, ...] = ()
-    holds: Callable[[Any], bool] = lambda _: True
-    expected: str = ""
-    names: Sequence[str] = ()
-
-    def check(self, name: str, value: Any) -> Any:
-        """Return the value, of the right type.
+    def refuse_foreign(self, command: str) -> None:
+        """Refuse settings that a command does not take, unless they have their default value.
 
         Raises
         ------
         SettingsError
-            It is of another type, or out of range.
+            There is one.
         """
-        if any(isinstance(value, type(b)) and value == b for b in self.besides):
-            return value
-        kinds = (int, float) if self.kind is float else (self.kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
-            raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
-        if self.kind is float:
-            value = _to_float(cast(float, value))
-        if self.names and value not in self.names:
-            raise SettingsError(
-                f"unknown {name} {value!r}, known are {', '.join(self.names)}"
-                f"{nearest(value, self.names)}"
-            )
-        if not self.holds(value):
-            raise SettingsError(f"{name} is {format_number(value)}; it must be {self.expected}")
-        if self.kind is int and value >= 2**63:
-            raise SettingsError(f"{name} is {format_number(value)}; it must be below 2^63")
-        return value
+        usual = Settings()
+        for name, setting in SETTINGS.items():
+            known = f"{setting.commands} {setting.ignored_by}".split()
+            if command not in known and getattr(self, name) != getattr(usual, name):
+                raise SettingsError(f"{name} does not apply to sbm {command}; leave it out")
 
 
-_KINDS = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
+SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclasses.fields(Settings)}
 
 
-def _is_positive(x: float) -> bool:
-    return x > 0 and math.isfinite(x)
+def _describe_parameters() -> str:
+    """Write the parameters of `Settings` as numpydoc has them."""
+    lines = []
+    for f in dataclasses.fields(Settings):
+        row = SETTINGS[f.name]
+        kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
+        lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
+        text = f"{row.meaning} {row.details}".strip().replace("`", "``")
+        if row.unset:
+            text += f" Default: {row.unset}."
+        lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
-def _is_not_negative(x: float) -> bool:
-    return x >= 0 and math.isfinite(x)
-
-
-_NAME = _Rule(str)
-_FLAG = _Rule(bool)
-_POSITIVE = _Rule(float, holds=_is_positive, expected="a finite number above 0")
-_NOT_NEGATIVE = _Rule(float, holds=_is_not_negative, expected="0 or a positive number")
-_COUNT = _Rule(int, holds=lambda n: n >= 1, expected="at least 1")
-_FRACTION = _Rule(
-    float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"
-)  # fmt: skip
-
-_RULES = {
-    "loss": _Rule(str, names=tuple(LOSSES)),
-    "C": _POSITIVE,
-    "task": _Rule(str, names=TASKS),
-    "epsilon": _NOT_NEGATIVE,
-    "nu": _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
-    "cache_frac": _FRACTION,
-    "tol": _POSITIVE,
-    "max_passes": _COUNT,
-    "policy": _Rule(str, names=POLICY_NAMES),
-    "screen": _FLAG,
-    "bias": _NOT_NEGATIVE,
-    "weights": replace(_NAME, besides=(None,)),
-    "warm_start": replace(_NAME, besides=(None, True)),
-    "calibrate": _FLAG,
-    "seed": _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
-    "sigma": _Rule(
-        float, SIGMAS, lambda x: x >= 1 and math.isfinite(x), "at least 1, adaptive or safe"
-    ),
-    "sync_every": _COUNT,
-    "class_blocks": _Rule(int, (None,), lambda n: 1 <= n <= MOST_CLASS_BLOCKS, "from 1 to 1024"),
-    "threads": replace(_COUNT, besides=(None,)),
-}
-
-
-def _read_rounds(value: Any) -> int | str:
-    """Check a number of rounds, or a list of them in words; a plain number becomes an int."""
-    if isinstance(value, str) and value == "auto":
-        return "auto"
-    parts = [part.strip() for part in str(value).split(",")]
-    known = isinstance(value, int | str) and not isinstance(value, bool)
-    if not known or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
-        raise SettingsError(
-            f"rounds is {value!r}; a whole number, a list such as 2,2,5, or auto is expected"
-        )
-    numbers = [int(part) for part in parts]
-    for number in numbers:
-        if not 1 <= number < 2**63:
-            bound = "at least 1" if number < 1 else "below 2^63"
-            raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
-    return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
-
-
-def _number_or(name: str, *words: str) -> Callable[[Any], Any]:
-    """Return what turns the text of a number into the number; some words stay."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or value in words:
-            return value
-        try:
-            return float(value)
-        except ValueError:
-            raise SettingsError(
-                f"{name} is {value!r}; a number or {' or '.join(words)} is expected"
-            ) from None
-
-    return read
-
-
-def _path_to_text(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
-def _parse_class_weight(value: Any, where: str = "") -> dict[float, float] | str:
-    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
-    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
-        value = value[0] if value[0] == "balanced" else value
-    if value is None or (isinstance(value, str) and value == "balanced"):
-        return value or {}
-    try:
-        if isinstance(value, Mapping):
-            pairs: Any = value.items()
-        elif isinstance(value, list | tuple):
-            pairs = [str(v).split("=", 1) for v in value]
-        else:
-            raise TypeError
-        numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
-    except (TypeError, ValueError):
-        raise SettingsError(
-            f"{where}class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
-            "or balanced alone"
-        ) from None
-    weights: dict[float, float] = {}
-    for label, weight in numbers:
-        if label in weights:
-            raise SettingsError(
-                f"{where}class_weight names label {format_number(label)} twice; name it once"
-            )
-        weights[label] = weight
-    return weights
-
-
-def _check_class_weight(weights: dict[float, float] | str) -> dict[float, float] | str:
-    """Refuse factors below 0, and those that are no numbers."""
-    table = {} if isinstance(weights, str) else weights
-    for label, weight in table.items():
-        if not _is_not_negative(weight):
-            raise SettingsError(
-                f"class_weight of label {format_number(label)} is {format_number(weight)}; "
-                "it must be 0 or a finite positive number"
-            )
-    return weights
-
-
-# Turn what may be written in several ways into one, before the rules are looked at.
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "mem": parse_size,
-    "time_limit": lambda value: None if value is None else parse_duration(value),
-    "class_weight": lambda value: _check_class_weight(_parse_class_weight(value)),
-    "checkpoint_every": parse_duration,
-    "weights": _path_to_text,
-    "warm_start": lambda value: None if value is False else _path_to_text(value),
-    "rounds": _read_rounds,
-    "cache_frac": _number_or("cache_frac", "auto"),
-    "sigma": _number_or("sigma", *SIGMAS),
-    "comm_timeout": parse_duration,
-}
+if Settings.__doc__:  # python -OO has none
+    Settings.__doc__ = inspect.cleandoc(Settings.__doc__).format(parameters=_describe_parameters())

@@ -211,8 +211,6 @@ def test_class_weights_are_read(written, kept):
      ["balanced", "1=2"], np.ones(3), {(): 1}, ["1=2", "1.0=3"], {"1": 2, 1.0: 3}],
 )  # fmt: skip
 def test_other_class_weights_are_refused(written):
-    with pytest.raises(SettingsError, match=r"^there: class_weight "):
-        Settings.from_dict({"class_weight": written}, "there")
     with pytest.raises(SettingsError, match=r"^class_weight "):
         Settings(class_weight=written)
 

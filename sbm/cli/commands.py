@@ -13,18 +13,17 @@ import click
 from sbm.cli import show
 from sbm.cli.command import GOES_ON, Command, LiblinearCommand, Terminal, shared
 from sbm.cli.options import (
-    COST,
-    DISTRIBUTED,
     FILE,
     INPUT_FORMAT,
+    LAST,
     LIBLINEAR,
     NEW_FILE,
     ON_ERROR,
-    SETTINGS,
     TEST,
     THREADS,
     given_settings,
     read_settings,
+    settings_of,
     some,
     without,
 )
@@ -41,19 +40,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Settings that are of no use to a stream, or mean something else there.
-_NOT_HERE = (
-    "tol", "max_passes", "time_limit", "screen", "weights", "liblinear_w",
-    "class_blocks", "rounds", "checkpoint_every",
-)  # fmt: skip
-
-
 @click.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
 @click.argument("inputs", nargs=-1, metavar="[INPUT...]")
 @click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
-@COST
-@click.option("--rounds", metavar="N", help="Most rounds over a working set.  [default: 3]")
-@some(without(SETTINGS, *_NOT_HERE))
+@click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
+@settings_of("stream", "rounds")
 @click.option(
     "--classes", metavar="L,L,...", help="All labels there may be.  [default: as they appear]"
 )
@@ -139,7 +130,6 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 
 
 _BUDGET = 3  # exit code
-_LAST = ""  # --warm-start without a name
 _STORE = click.argument("store", required=False, type=FILE)
 _MODEL = click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
@@ -152,19 +142,8 @@ _MODEL = click.option(
 )
 @_STORE
 @_MODEL
-@COST
-@some(SETTINGS.values())
-@some(DISTRIBUTED.values())
+@settings_of("train")
 @some(LIBLINEAR.values())
-@click.option(
-    "--warm-start", is_flag=False, flag_value=_LAST, type=click.Path(), metavar="[MODEL|RUN]",
-    help="Start from the alphas of an earlier training on this store, or on what it was before "
-    "split --append and expire; without a name, from those of the model that is to be written.",
-)  # fmt: skip
-@click.option(
-    "--calibrate/--no-calibrate", default=None,
-    help="Also fit probabilities, on rows held out from a second model.",
-)  # fmt: skip
 @click.option(
     "--resume/--fresh", default=None,
     help="Go on with the training of this model, or begin anew.  [default: go on with a training "
@@ -240,7 +219,7 @@ def _start(store: Path | None, warm_start: str | None) -> tuple[Path | None, str
     """Tell the store from what --warm-start names."""
     if store is None and warm_start and (Path(warm_start) / "manifest.json").is_file():
         return Path(warm_start), True  # --warm-start STORE: nobody meant another thing
-    return store, True if warm_start == _LAST else warm_start
+    return store, True if warm_start == LAST else warm_start
 
 
 def _end(report: dict[str, Any], settings: Settings) -> None:
@@ -272,7 +251,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     help="Draw the metric over C (needs matplotlib).",
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Begin anew, whatever an earlier command left.")
-@some(SETTINGS.values())
+@settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
 @shared
 def tune(
@@ -300,8 +279,7 @@ def tune(
 
 @click.command(cls=LiblinearCommand, example="sbm plan big.sbm -C 0.1 --mem 2GB")
 @_STORE
-@COST
-@some(without(SETTINGS, "checkpoint_every", "weights", "class_blocks", "time_limit"))
+@settings_of("plan")
 @some(LIBLINEAR.values())
 @click.option(
     "--seconds", type=float, default=5.0, metavar="S",

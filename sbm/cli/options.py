@@ -8,12 +8,11 @@ import click
 
 from sbm.cli.liblinear import OPTIONS, read_options
 from sbm.errors import SettingsError
-from sbm.losses import LOSSES
-from sbm.settings import POLICY_NAMES, TASKS, Settings
+from sbm.settings import SETTINGS, Settings, option_name
 
 __all__ = [
-    "COST", "DISTRIBUTED", "FILE", "INPUT_FORMAT", "LIBLINEAR", "NEW_FILE", "ON_ERROR",
-    "SETTINGS", "TEST", "THREADS", "given_settings", "read_settings", "some", "without",
+    "FILE", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "TEST", "THREADS",
+    "given_settings", "read_settings", "settings_of", "some", "without",
 ]  # fmt: skip
 
 Option = Callable[..., Any]
@@ -32,10 +31,6 @@ class _NewFile(click.Path):
 FILE = click.Path(path_type=Path)
 NEW_FILE = _NewFile(path_type=Path)
 
-COST = click.option("-C", "C", type=float, help="Cost of a row's loss.  [default: 1]")
-THREADS = click.option(
-    "--threads", type=int, metavar="N", help="Threads to use.  [default: all cores]"
-)
 TEST = click.option(
     "--test", type=click.Path(), metavar="FILE", help="Also predict this file at the end."
 )
@@ -47,98 +42,45 @@ INPUT_FORMAT = click.option(
     "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),
     help="Format of the input.  [default: by the file's name, else libsvm]",
 )  # fmt: skip
-_CLASS_WEIGHT = click.option(
-    "--class-weight", multiple=True, metavar="L=W",
-    help="Multiply C for label L; may be repeated. Or balanced.",
+_NUMBERS = (int, float)
+LAST = ""  # --warm-start without a name
+
+# What click must know of some options beside the table of settings.
+_MORE: dict[str, dict[str, Any]] = {
+    "class_weight": {"multiple": True},
+    "weights": {"type": click.Path()},
+    "warm_start": {"type": click.Path(), "is_flag": False, "flag_value": LAST},
+}
+
+
+def _make_option(name: str) -> Option:
+    """Make the option of a setting from its row."""
+    setting, typed = SETTINGS[name], option_name(name)
+    rule = setting.rule
+    more: dict[str, Any] = {}
+    if rule.kind is bool:
+        typed += f"/--no-{name}"
+    elif rule.choices:
+        more["type"] = click.Choice(rule.choices)
+    elif rule.kind in _NUMBERS and not rule.texts:
+        more["type"] = rule.kind
+    default = setting.default_text
+    meaning = setting.meaning + (f"  [default: {default}]" if default else "")
+    more |= {"metavar": setting.metavar, "default": None, **_MORE.get(name, {})}
+    return click.option(typed, name, help=meaning, **more)
+
+
+THREADS = _make_option("threads")
+_CONFIG = click.option(
+    "--config", type=FILE, metavar="FILE",
+    help="TOML file of settings, named as these options; options override it.",
 )  # fmt: skip
 
-# What decides a model beside C, and the budgets of its training: the words of `Settings`.
-SETTINGS = {
-    "loss": click.option(
-        "--loss", type=click.Choice(LOSSES), metavar="NAME",
-        help="What a row costs: one of the losses below.  [default: hinge]",
-    ),
-    "task": click.option(
-        "--task", type=click.Choice(TASKS),
-        help="Of squared_error: what labels are.  [default: auto]",
-    ),
-    "epsilon": click.option(
-        "--epsilon", type=float, help="Of regression: deviation that costs nothing.  [default: 0.1]"
-    ),
-    "nu": click.option(
-        "--nu", type=float, help="Of one_class: share of rows that may lie outside.  [default: 0.5]"
-    ),
-    "cache_frac": click.option(
-        "--cache-frac", metavar="F",
-        help="Share of the working set that is cache, or auto.  [default: 0.5]",
-    ),
-    "mem": click.option(
-        "--mem", metavar="SIZE", help="Most memory the process may take.  [default: 2GB]"
-    ),
-    "rounds": click.option(
-        "--rounds", metavar="N",
-        help="Most rounds over a working set, 2,2,5 by pass, or auto.  [default: auto]",
-    ),
-    "tol": click.option(
-        "--tol", type=float, help="Relative duality gap to reach.  [default: 1e-3]"
-    ),
-    "max_passes": click.option(
-        "--max-passes", type=int, metavar="N", help="Most passes over the store.  [default: 50]"
-    ),
-    "time_limit": click.option(
-        "--time-limit", metavar="T", help="Most time, as 90s, 5m or 2h.  [default: none]"
-    ),
-    "checkpoint_every": click.option(
-        "--checkpoint-every", metavar="T",
-        help="Commit so often inside a pass, too; 0: only at its end.  [default: 5m]",
-    ),
-    "policy": click.option(
-        "--policy", type=click.Choice(POLICY_NAMES),
-        help="How the cache is chosen.  [default: gradient]",
-    ),
-    "screen": click.option(
-        "--screen/--no-screen", default=None,
-        help="Leave out rows that are at rest before their visit.  [default: screen]",
-    ),
-    "bias": click.option(
-        "--bias", type=float, metavar="B",
-        help="Value of an extra feature in every row; 0 is none.  [default: 0]",
-    ),
-    "class_weight": _CLASS_WEIGHT,
-    "liblinear_w": click.option(
-        "--liblinear-w", multiple=True, hidden=True, help="A factor of C for a label: -w1 2.5."
-    ),
-    "weights": click.option(
-        "--weights", type=click.Path(), metavar="FILE",
-        help="A factor of C for each row, one a line.",
-    ),
-    "class_blocks": click.option(
-        "--class-blocks", type=int, metavar="N",
-        help="Of weston_watkins: divide N blocks of classes among processes.",
-    ),
-    "seed": click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]"),
-    "threads": THREADS,
-    "config": click.option(
-        "--config", type=FILE, metavar="FILE",
-        help="TOML file of settings: the names of these options; options override it.",
-    ),
-}  # fmt: skip
 
-DISTRIBUTED = {
-    "sigma": click.option(
-        "--sigma", metavar="S",
-        help="Of several processes: how far each goes, adaptive, safe or a number from 1 on.  "
-        "[default: adaptive]",
-    ),
-    "sync_every": click.option(
-        "--sync-every", type=int, metavar="N",
-        help="Of several processes: blocks before weights are added up.  [default: 1]",
-    ),
-    "comm_timeout": click.option(
-        "--comm-timeout", metavar="T",
-        help="Of several processes: most time to wait for the others.  [default: 10m]",
-    ),
-}  # fmt: skip
+def settings_of(command: str, *but: str) -> Option:
+    """Decorate a command with the options of the settings it takes, some left out."""
+    names = [name for name, row in SETTINGS.items() if command in row.commands.split()]
+    return some([*(_make_option(name) for name in names if name not in but), _CONFIG])
 
 
 def _name_of(flag: str) -> str:
@@ -150,6 +92,10 @@ def _name_of(flag: str) -> str:
 LIBLINEAR = {
     o.flag: click.option(o.flag, _name_of(o.flag), type=o.type, hidden=True, help=o.meaning)
     for o in OPTIONS
+} | {
+    "-w": click.option(
+        "--liblinear-w", multiple=True, hidden=True, help="A factor of C for a label: -w1 2.5."
+    )
 }
 
 

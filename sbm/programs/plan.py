@@ -45,8 +45,6 @@ PASSES_RANGE = 1.4
 UNKNOWN_PASSES = 4.0  # at least, where there was not time for two
 UNFINISHED_RANGE = 6.0  # where no trial came to its end
 START_SECONDS = 0.3  # of Python, and of writing the model
-# Not foreseen, and not left out in silence either.
-_UNFORESEEN = ("calibrate", "class_blocks", "weights")
 
 
 @dataclass(frozen=True)
@@ -119,16 +117,12 @@ def plan(
     StoreError
         No store, damaged, or a part of one.
     DataError, SettingsError, MemoryPlanError
-        As for `sbm.train`; also a setting whose time is not foreseen.
+        As for `sbm.train`; also a setting whose time cannot be predicted.
     """
     settings, progress = Settings.of(settings), progress or Progress()
     if not seconds > 0:
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
-    for name in _UNFORESEEN:
-        if getattr(settings, name):
-            raise SettingsError(
-                f"{name} is set, and what it takes is not foreseen; plan without it"
-            )
+    settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
     return_freed_memory()
     blocks = BlockStore(find_store(store))

@@ -147,15 +147,9 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     values = [replace(settings, C=C).C for C in values]
     if not isinstance(folds, int) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be from 2 to 255")
-    for name in ("warm_start", "calibrate"):
-        if getattr(settings, name):
-            raise SettingsError(f"{name} belongs to sbm train; tune first, then train with it")
-    for what, is_given in (
-        ("class_blocks", settings.class_blocks is not None),
-        ("loss one_class, which has no C", settings.loss == "one_class"),
-    ):
-        if is_given:
-            raise SettingsError(f"sbm tune does not take {what}; leave it out")
+    settings.refuse_foreign("tune")
+    if settings.loss == "one_class":
+        raise SettingsError("sbm tune does not take loss one_class, which has no C; leave it out")
     if settings.weights == "-":
         raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
     return values

@@ -228,11 +228,6 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
-# Settings of trainings that have no meaning for a stream.
-_FOREIGN = (
-    "tol", "max_passes", "time_limit", "screen", "weights", "warm_start", "calibrate",
-    "class_blocks",
-)  # fmt: skip
 # A stream that goes on keeps all its settings but these, and these of its options; the last ones
 # are as before unless they are given again.
 FREE = ("mem", "threads")
@@ -259,10 +254,7 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
 
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     """Refuse what means nothing for a stream; fill in what is chosen automatically."""
-    usual = Settings()
-    for name in _FOREIGN:
-        if getattr(settings, name) != getattr(usual, name):
-            raise SettingsError(f"{name} is of no use for a stream, which comes once; leave it out")
+    settings.refuse_foreign("stream")
     if isinstance(settings.class_weight, str):
         raise SettingsError(
             "class_weight balanced needs the number of rows of each class, which a stream does not "
