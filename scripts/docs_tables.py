@@ -1,7 +1,7 @@
 """Write the table of settings in ``docs/train.md`` from the rows of `sbm.settings.SETTINGS`.
 
-python scripts/docs_tables.py           writes it
-python scripts/docs_tables.py --check   exits with 1 if it is stale
+python -m scripts.docs_tables           writes it
+python -m scripts.docs_tables --check   exits with 1 if it is stale
 """
 
 import sys
