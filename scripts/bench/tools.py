@@ -22,25 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BenchError",
-    "Finished",
-    "Report",
-    "Running",
-    "alternate",
-    "machine_facts",
-    "median",
-    "median_ratio",
-    "run_process",
-    "sbm_command",
-    "script_command",
-    "sizes",
-    "started_process",
-    "stolen_share",
-    "tell",
-    "timed",
-]
-
 PACKAGES = (
     "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "liblinear-official", "vowpalwabbit",
     "sbm",
