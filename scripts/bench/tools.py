@@ -318,7 +318,7 @@ class Report:
         """Write PREFIX.json and PREFIX.md."""
         self._end()
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(self), indent=1) + "\n"
+        text = json.dumps(asdict(self), separators=(",", ":")) + "\n"
         prefix.with_name(prefix.name + ".json").write_text(text, "utf-8")
         prefix.with_name(prefix.name + ".md").write_text(self.markdown(), "utf-8")
 
