@@ -27,8 +27,6 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-__all__ = ["MUTATIONS", "Mutation", "draw", "main", "pytest_runtest_protocol", "run"]
-
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ("sbm", "tests", "scripts", "configs", "data", "docs", "pyproject.toml", "README.md")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)

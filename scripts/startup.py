@@ -18,15 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sbm.compiled import COMPILE_HERE, FOLDER
-from scripts.bench.tools import (
-    Finished,
-    machine_facts,
-    run_process,
-    sbm_command,
-    stolen_share,
-)
-
-__all__ = ["COMMANDS", "Compiled", "compiled_by", "main", "report_of", "starts"]
+from scripts.bench.tools import Finished, machine_facts, run_process, sbm_command, stolen_share
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = "SBM_STARTUP_LOG"  # names the file that the spy writes

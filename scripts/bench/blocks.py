@@ -20,8 +20,6 @@ from scripts.bench.tools import (
     tell,
 )  # fmt: skip
 
-__all__ = ["bench_class_blocks", "class_blocks_options"]
-
 LOSS = "weston_watkins"
 
 # What each process runs.

@@ -13,8 +13,6 @@ from scripts.bench.ours import split, splitting_options, train, training_options
 from scripts.bench.tools import Finished, Report, alternate, median, tell
 from scripts.bench.trajectory import METHODS, NEVER, Examiner, watch
 
-__all__ = ["bench_bmd"]
-
 # Table 2 of Chang & Roth (2011), its own and larger prep: accuracy after one pass, in percent.
 PAPER_REFERENCE = 82.90
 PAPER_ACCURACIES = {"BMD": 80.06, "SBM-1/2 in 3": 81.61, "SBM-1/2": 81.80}

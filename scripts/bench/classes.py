@@ -24,8 +24,6 @@ from scripts.bench.ours import (
 )
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell
 
-__all__ = ["PAPER_ERRORS", "bench_classes", "bench_multiclass_error", "halves"]
-
 NEVER = 1e-15  # a tolerance that is not reached
 HELD_OUT = 5  # one row of so many
 

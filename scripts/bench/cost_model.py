@@ -19,11 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "DATA", "Case", "Data", "chosen_bytes", "class_bytes", "dense_bytes", "most_machines",
-    "predict", "rounds_of", "sparse_bytes",
-]  # fmt: skip
-
 MACHINES = (8, 64)
 LINKS = (1, 10)  # Gbit/s
 NUMBER, PAIR = 8, 12  # bytes of a number, and of a place with it

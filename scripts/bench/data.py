@@ -9,19 +9,6 @@ import numpy.typing as npt
 
 from scripts.bench.tools import BenchError, run_process, script_command
 
-__all__ = [
-    "Floats",
-    "cut",
-    "end_of_line",
-    "first_bytes",
-    "hold_out",
-    "labels_of",
-    "make_text",
-    "parse",
-    "pieces",
-    "positive_label",
-]
-
 PIECE = 4 << 20  # bytes of text parsed at a time, as in sbm split
 FEATURES, QUICK_FEATURES = 700_000, 5_000
 NEWLINE = 10

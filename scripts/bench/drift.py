@@ -21,8 +21,6 @@ import numpy.typing as npt
 import sbm
 from scripts.bench.tools import Report, tell
 
-__all__ = ["LOSSES", "SCALES", "Measured", "main", "measure", "report_of"]
-
 # Name, labels (0: targets), settings.
 LOSSES: list[tuple[str, int]] = [
     ("hinge", 2), ("hinge", 4), ("squared_hinge", 2), ("log_loss", 2), ("crammer_singer", 4),

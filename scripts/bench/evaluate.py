@@ -10,15 +10,6 @@ import numpy.typing as npt
 from scripts.bench.data import Floats, parse
 from scripts.bench.tools import BenchError
 
-__all__ = [
-    "LOSSES",
-    "Classifier",
-    "error_rate",
-    "read_liblinear_classifier",
-    "read_our_classifier",
-    "total_objective",
-]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -28,8 +28,6 @@ from scripts.bench.peers import (
 )
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
 
-__all__ = ["LOSSES", "bench_family", "family_objective"]
-
 EPSILON = 0.1  # both programs' own
 READING_E = 1e9  # so that LIBLINEAR ends after one iteration
 READING_SOLVER = 12  # any will do: all read alike, and this one takes any labels

@@ -15,8 +15,6 @@ from scripts.bench.ours import Held, hold
 from scripts.bench.peers import LiblinearLibrary
 from scripts.bench.tools import BenchError, Report, alternate, median, tell, timed
 
-__all__ = ["bench_kernel"]
-
 
 def bench_kernel(args: argparse.Namespace, report: Report) -> None:
     """Time one epoch over rows in memory, against LIBLINEAR's and against the machine.
@@ -126,11 +124,7 @@ class _Comparison:
         return tasks
 
     def _fill_times(
-        self,
-        report: Report,
-        times: dict[str, list[Any]],
-        iteration: float,
-        span: tuple[int, int],
+        self, report: Report, times: dict[str, list[Any]], iteration: float, span: tuple[int, int]
     ) -> None:
         few, many = span
         nnz = self._held.nnz

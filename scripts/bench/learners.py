@@ -10,11 +10,6 @@ from scripts.bench.data import first_bytes, labels_of
 from scripts.bench.ours import remove, stream
 from scripts.bench.tools import Finished, run_process, script_command, tell
 
-__all__ = [
-    "BLOCKWISE", "ONLINE", "Learner", "choose", "learner_options", "title_of", "warm_up_learners",
-    "warm_up_streams",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Learner:

@@ -26,8 +26,6 @@ from scripts.bench.peers import (
 )
 from scripts.bench.tools import Finished, Report, alternate, median, median_ratio, tell
 
-__all__ = ["VW_NOTE", "Contest", "Run", "bench_text_to_gap", "describe", "ratio"]
-
 LIBLINEAR_CURVE = (1e9, 1, 0.3, 0.1)
 VW_CURVE = (1, 2, 5)
 BOUND_PASSES = 100

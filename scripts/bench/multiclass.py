@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 
 from scripts.bench.data import labels_of
-from scripts.bench.evaluate import (
-    read_liblinear_classifier,
-    read_our_classifier,
-    total_objective,
-)
+from scripts.bench.evaluate import read_liblinear_classifier, read_our_classifier, total_objective
 from scripts.bench.ours import (
     BUDGET,
     solving_of,
@@ -25,17 +21,7 @@ from scripts.bench.ours import (
     warm_training,
 )
 from scripts.bench.peers import Liblinear, iteration_in_memory
-from scripts.bench.tools import (
-    BenchError,
-    Finished,
-    Report,
-    alternate,
-    median,
-    median_ratio,
-    tell,
-)
-
-__all__ = ["bench_multiclass", "count_labels"]
+from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
 
 TOLERANCES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7)
 SOLVERS = {"crammer_singer": 4, "weston_watkins": 4, "hinge": 3}  # LIBLINEAR's -s

@@ -9,8 +9,6 @@ from scripts.bench.data import cut, end_of_line
 from scripts.bench.ours import BUDGET, remove, training_options
 from scripts.bench.tools import BenchError, Finished, Report, run_process, sbm_command, tell
 
-__all__ = ["bench_nightly", "cut_lines"]
-
 TARGET = 0.35  # of the updates of a training from scratch, where a tenth is new
 
 

@@ -7,16 +7,16 @@ combination of blocks, cache fraction and rounds. A run passes when
 * the dual value after every pass stays below the optimum (weak duality),
 * the weights equal the sum over their alphas to 1e-9.
 
-    python -m scripts.bench.optima ../shared/data -o scripts/results/optima.json
-    python -m scripts.bench.optima ../shared/data --many -o scripts/results/optima-many.json
-    python -m scripts.bench.optima ../shared/data --family -o scripts/results/optima-family.json
+    python -m scripts.bench.optima ../shared/data -o scripts/results/optima
+    python -m scripts.bench.optima ../shared/data --many -o scripts/results/optima-many
+    python -m scripts.bench.optima ../shared/data --family -o scripts/results/optima-family
 
 ``--many`` takes the sets of many classes and all losses, at every C of the reference file that it
 knows well enough. Where an optimum is only known to lie between two values, the certified primal
 must not be below the lower one, nor 1e-4 above the upper one.
 
 ``--family`` takes logistic loss and both losses of regression, with a cache: without one dense sets
-take minutes a training. Beside the outcomes there is a table of them, in Markdown.
+take minutes a training.
 """
 
 import argparse
@@ -188,15 +188,6 @@ def run_grid(folder: Path, grid: Grid, work: Path) -> Iterator[Outcome]:
         text.unlink()
 
 
-def write_outcomes(path: Path, outcomes: list[Outcome], report: Report) -> None:
-    """Write what is known so far, and a table of it: the whole grid takes hours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(json.dumps(asdict(o) | {"passed": o.passed}) for o in outcomes)
-    path.write_text(f"[\n{lines}\n]\n", "utf-8")
-    report.rows = table_of(outcomes)
-    path.with_suffix(".md").write_text(report.markdown(), "utf-8")
-
-
 def table_of(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """A row for each data set and loss."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
@@ -249,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
         help="0 is block minimization: on dense sets it takes thousands of passes",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=Path, help="JSON file for outcomes, with a table beside it (.md)",
+        "-o", "--output", type=Path, metavar="PREFIX", help="write PREFIX.md and PREFIX.json",
     )  # fmt: skip
     options = parser.parse_args(argv)
     many, family = options.many, options.family
@@ -266,12 +257,13 @@ def main(argv: list[str] | None = None) -> int:
         tol=WITHIN / 2 if many else WITHIN,
     )
     outcomes = []
-    report = new_report(options.output.stem if options.output else "optima", grid)
+    report = new_report(options.output.name if options.output else "optima", grid)
     with tempfile.TemporaryDirectory() as work:
         for outcome in run_grid(options.folder, grid, Path(work)):
             outcomes.append(outcome)
             if options.output:
-                write_outcomes(options.output, outcomes, report)
+                report.rows = table_of(outcomes)  # each time: the whole grid takes hours
+                report.write(options.output)
             print(
                 f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.data} {outcome.loss} "
                 f"C={outcome.C:g} blocks={outcome.blocks} cache={outcome.cache_frac:g} "

@@ -11,35 +11,6 @@ from scripts.bench.evaluate import LOSSES
 from scripts.bench.family import LOSSES as FAMILY
 from scripts.bench.learners import learner_options
 
-__all__ = [
-    "also_option",
-    "bmd_options",
-    "cache_option",
-    "cache_options",
-    "classes_options",
-    "cost_option",
-    "error_options",
-    "family_options",
-    "gap_options",
-    "kernel_options",
-    "liblinear_option",
-    "limit_options",
-    "multiclass_options",
-    "nightly_options",
-    "one_pass_options",
-    "overlap_options",
-    "parse_options",
-    "rounds_option",
-    "rounds_options",
-    "scaling_options",
-    "screening_options",
-    "split_options",
-    "splitting_options",
-    "stream_memory_options",
-    "training_options",
-    "tune_options",
-]
-
 
 def _list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     """Type of an option that takes values separated by commas."""

@@ -15,28 +15,6 @@ import numpy.typing as npt
 from scripts.bench.data import first_bytes
 from scripts.bench.tools import Finished, run_process, sbm_command, tell
 
-__all__ = [
-    "BUDGET",
-    "Held",
-    "accuracy_of",
-    "hold",
-    "log_of",
-    "passes_of",
-    "read_alone",
-    "remove",
-    "solving_of",
-    "split",
-    "splitting_options",
-    "stream",
-    "stream_command",
-    "train",
-    "train_throttled",
-    "training_options",
-    "tune",
-    "warm_training",
-    "warm_up",
-]
-
 BUDGET = (0, 3)  # exit codes of a training that may use up its passes
 
 # Arguments: store, model, settings and rate, both as JSON. Prints the report.

@@ -17,20 +17,6 @@ from scripts.bench.data import Floats, labels_of, parse, positive_label
 from scripts.bench.ours import Held, remove
 from scripts.bench.tools import BenchError, Finished, run_process, tell, timed
 
-__all__ = [
-    "Liblinear",
-    "LiblinearLibrary",
-    "LinearModel",
-    "Trained",
-    "VowpalWabbit",
-    "accuracy",
-    "iteration_in_memory",
-    "objective",
-    "read_liblinear_model",
-    "read_our_model",
-    "run_sklearn_loader",
-]
-
 # Arguments: text, model, C, e, solver. Prints where the time went.
 LIBLINEAR_CHILD = """\
 import json, sys, time

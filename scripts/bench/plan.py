@@ -15,8 +15,6 @@ from scripts.bench.ours import (
 )
 from scripts.bench.tools import Report, median, tell
 
-__all__ = ["bench_plan"]
-
 TARGET = 2.0  # the time foreseen is to be within this factor of the time it takes
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from scripts.bench.tools import tell
 
-__all__ = ["PICTURES", "draw"]
-
 COLOURS = {"sbm": "#0072b2", "LIBLINEAR": "#d55e00", "VW": "#009e73"}
 MARKERS = {"sbm": "o", "LIBLINEAR": "s", "VW": "^"}
 

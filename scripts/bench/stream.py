@@ -23,16 +23,7 @@ from scripts.bench.learners import (
 )
 from scripts.bench.models import VW_NOTE, Contest, Run, describe, ratio
 from scripts.bench.ours import accuracy_of, log_of, stream_command
-from scripts.bench.tools import (
-    BenchError,
-    Report,
-    Running,
-    alternate,
-    started_process,
-    tell,
-)
-
-__all__ = ["bench_one_pass", "bench_stream_memory"]
+from scripts.bench.tools import BenchError, Report, Running, alternate, started_process, tell
 
 # ---------------------------------------------------------------------------------------- one pass
 

@@ -26,8 +26,6 @@ from scripts.bench.tools import (
     timed,
 )
 
-__all__ = ["bench_parse", "bench_split", "bench_start"]
-
 # Arguments: file. Decompresses it to nowhere.
 DECOMPRESS_CHILD = """\
 import gzip, sys

@@ -22,25 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BenchError",
-    "Finished",
-    "Report",
-    "Running",
-    "alternate",
-    "machine_facts",
-    "median",
-    "median_ratio",
-    "run_process",
-    "sbm_command",
-    "script_command",
-    "sizes",
-    "started_process",
-    "stolen_share",
-    "tell",
-    "timed",
-]
-
 PACKAGES = (
     "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "liblinear-official", "vowpalwabbit",
     "sbm",
@@ -337,7 +318,7 @@ class Report:
         """Write PREFIX.json and PREFIX.md."""
         self._end()
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(self), indent=1) + "\n"
+        text = json.dumps(asdict(self), separators=(",", ":")) + "\n"
         prefix.with_name(prefix.name + ".json").write_text(text, "utf-8")
         prefix.with_name(prefix.name + ".md").write_text(self.markdown(), "utf-8")
 

@@ -20,15 +20,6 @@ from scripts.bench.ours import (
 )
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
 
-__all__ = [
-    "bench_cache",
-    "bench_overlap",
-    "bench_rounds",
-    "bench_scaling",
-    "bench_screening",
-    "bench_threads",
-]
-
 SCALING_PASSES = 3
 NEVER = 1e-15  # a tolerance that is not reached
 MANY_CORES = 8

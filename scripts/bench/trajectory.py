@@ -14,8 +14,6 @@ import numpy as np
 from scripts.bench.data import Floats, parse
 from scripts.bench.ours import log_of, remove
 
-__all__ = ["METHODS", "NEVER", "Examiner", "Look", "Method", "Point", "watch"]
-
 NEVER = 1e-15  # a tolerance that is not reached
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

@@ -27,8 +27,6 @@ from scripts.bench.tools import (
     tell,
 )
 
-__all__ = ["bench_tune", "without_a_fold"]
-
 # What tuning may cost, as so many times one training.
 TARGETS = {"seconds": 10, "cpu_seconds": 10, "bytes_read": 2}
 WORDS = {"seconds": "time", "cpu_seconds": "CPU time", "bytes_read": "bytes read"}

@@ -13,8 +13,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["collect", "table"]
-
 NOISY = "Seconds there are noisy; passes, visits and bytes are not."
 VERDICTS = ("yes", "partly", "no")
 COLUMNS = ("claim", "data", "expected", "here", "holds")

@@ -19,8 +19,6 @@ import numpy as np
 from scripts.bench.data import hold_out, labels_of
 from scripts.bench.tools import BenchError, Report, run_process, script_command, tell
 
-__all__ = ["DATA_SETS", "Problem", "data_options", "make_toy", "problems"]
-
 HELD_OUT = 0.1
 TOY, TOY_BLOCKS = 60, 4  # features and blocks of a toy
 # Which of these is a passage from: the first one, or another?

@@ -48,8 +48,6 @@ from sbm.settings import parse_grid
 from sbm.store.container import Buffers
 from scripts.bench.data import labels_of
 
-__all__ = ["LEARNERS", "Learner", "learn_text", "main"]
-
 LEARNERS = ("perceptron", "passive_aggressive", "arow", "pegasos")
 _PERCEPTRON, _PASSIVE_AGGRESSIVE, _AROW, _PEGASOS = range(4)
 # A scale below this is multiplied into the weights.

@@ -17,22 +17,6 @@ from typing import Any
 
 from scripts.bench.tools import BenchError, Report, tell
 
-__all__ = [
-    "ROUNDING",
-    "Axes",
-    "Claim",
-    "Curve",
-    "Experiment",
-    "accuracy_difference",
-    "draw",
-    "first_at",
-    "judge",
-    "number",
-    "relative_difference",
-    "run",
-    "words",
-]
-
 Curve = list[dict[str, Any]]  # a row a pass
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#000000", "#8c6d31")

@@ -15,8 +15,6 @@ from scripts.bench.trajectory import NEVER, Examiner, Point, watch
 from scripts.papers.data import Problem
 from scripts.papers.tools import Curve, accuracy_difference, first_at, relative_difference
 
-__all__ = ["Curves", "Reference", "Seen", "Trainer", "training_options"]
-
 
 def training_options(parser: ArgumentParser) -> None:
     """Of all trainings."""

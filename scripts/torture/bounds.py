@@ -28,8 +28,6 @@ from scripts.torture import text as torture_text
 from scripts.torture.guard import GuardedBytes, checked
 from scripts.torture.tally import Tally
 
-__all__ = ["SOLVERS", "STORE", "run"]
-
 SOLVERS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},
     "squared_hinge of many classes": {"loss": "squared_hinge"},

@@ -25,8 +25,6 @@ from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import Source, convert_sources
 from tests.slow_parser import Row, slow_parse
 
-__all__ = ["WAYS", "Cutter"]
-
 WAYS = ("pieces", "compressed", "silent pipe", "second pipe")
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {

@@ -23,8 +23,6 @@ from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 
-__all__ = ["KERNELS", "Bounds", "Certified", "exact_bounds", "primal_of", "watch_certificates"]
-
 # Those whose losses are known here; None stands for those of all classes together.
 KERNELS = ("svc", "svr", "logistic", "one_class", None)
 

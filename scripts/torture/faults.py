@@ -16,7 +16,6 @@ from pathlib import Path
 
 from scripts.torture.faulty_files import Point, Trouble, applies
 from scripts.torture.scenarios import (
-    ALL,
     Ended,
     Stage,
     differences,
@@ -24,9 +23,6 @@ from scripts.torture.scenarios import (
     try_all,
 )  # fmt: skip
 from scripts.torture.tally import Tally
-
-__all__ = ["ALL", "FAULTS", "Case", "draw", "run", "run_case"]
-
 
 _CODES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES, errno.EDQUOT)
 # Kinds of trouble: how, error, whether it lasts.
@@ -126,11 +122,7 @@ def _names(case: Case, stage: Stage) -> set[str]:
 
 
 def run(
-    cases: int,
-    seed: int,
-    folder: Path,
-    tell: Callable[[str], None],
-    only: int | None = None,
+    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
     """Have calls fail and look at what becomes of it.
 

@@ -34,8 +34,6 @@ from typing import IO, Any, NoReturn, cast
 
 import sbm.store.files
 
-__all__ = ["CHANGES", "KILLS", "Layer", "Point", "Trouble", "applies"]
-
 KILLS = ("before", "after", "mid", "power")
 
 # Kinds of points that change what is on disk, or make it durable.

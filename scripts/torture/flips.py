@@ -32,8 +32,6 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 from scripts.torture.tally import Tally
 
-__all__ = ["DAMAGES", "run"]
-
 MEM = "400MB"
 ACT_EVERY = 40  # cases; what takes long is tried so often
 LONGEST = 60  # seconds of a case
@@ -359,7 +357,7 @@ def _other(subject: Subject, name: str, choose: random.Random, path: Path) -> li
 def _unnamed(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
     """Put something there that nothing names, as a process that was killed leaves it."""
     left = {
-        "store": ["block-000077.sbb", "index-0077.sba", "features-0077.sba", "manifest.json.tmp"],
+        "store": ["block-000077.sbb", "index-0077.sba", "features-0077.sba", "manifest.json.tmp"]
     }.get(subject.kind, ["alpha-00000.077777.sba", "state-077777.sba", "run.json.tmp", "x.sbt"])
     data = choose.choice([b"", b"{}", choose.randbytes(100), *subject.files.values()])
     chosen = choose.choice(left)

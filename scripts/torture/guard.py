@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from sbm.compiled import COMPILE_HERE, FOLDER
 
-__all__ = ["GuardedBytes", "checked"]
-
 Bytes = npt.NDArray[np.uint8]
 
 

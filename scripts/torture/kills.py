@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.torture.faulty_files import KILLS, Trouble, applies
-from scripts.torture.scenarios import ALL, Stage, try_all
+from scripts.torture.scenarios import Stage, try_all
 from scripts.torture.tally import Tally
-
-__all__ = ["ALL", "Case", "draw", "run", "run_case"]
 
 HOWS = (*KILLS, "clock")
 
@@ -88,11 +86,7 @@ def run_case(stage: Stage, case: Case) -> list[str]:
 
 
 def run(
-    cases: int,
-    seed: int,
-    folder: Path,
-    tell: Callable[[str], None],
-    only: int | None = None,
+    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
     """Kill commands and compare what they leave behind.
 

@@ -13,8 +13,6 @@ import struct
 
 from tests.slow_parser import Row
 
-__all__ = ["Lines"]
-
 _KEPT = 4000  # lines to be changed further
 _NUMBERS = 3000  # numbers to draw from; a part of them is new in each batch
 _FRESH = 100

@@ -33,8 +33,6 @@ from sbm.losses import LOSSES
 from scripts.bench.tools import Finished, run_process, sbm_command
 from scripts.torture.tally import Tally
 
-__all__ = ["Case", "cases_of", "grid", "run", "run_case"]
-
 BUDGET = 3  # exit code of a training that used up its passes
 LEAST = re.compile(r"the least that works is --mem (\d+)MB")
 ROOM_FOR_MORE = re.compile(r"--mem (\d+)MB has room for twice as many")

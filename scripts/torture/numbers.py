@@ -34,11 +34,6 @@ from sbm.store.blocks import BlockStore
 from scripts.torture.exact import Bounds, Certified, exact_bounds, watch_certificates
 from scripts.torture.tally import Tally
 
-__all__ = [
-    "COMMANDS", "KINDS", "PROBLEMS", "Case", "draw", "large_lines", "last_of_each", "run",
-    "run_case", "run_large",
-]  # fmt: skip
-
 Array = npt.NDArray[Any]
 Random = np.random.Generator
 

@@ -49,8 +49,6 @@ from sbm.store.run import Run
 from scripts.torture.faulty_files import Layer, Point, Trouble
 from scripts.torture.tally import Tally
 
-__all__ = ["ALL", "SCENARIOS", "Ended", "Scenario", "Stage", "run_command", "try_all"]
-
 ALL = -1  # cases: each point of each scenario
 
 Line = tuple[str, ...]

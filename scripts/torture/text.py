@@ -36,8 +36,6 @@ from scripts.torture.lines import Lines
 from scripts.torture.tally import Tally
 from tests.slow_parser import Row, read_line
 
-__all__ = ["BATCH", "SENTENCES", "Trial", "differs", "replay", "run"]
-
 BATCH = 1000  # lines of a text
 SHARD = 200 * BATCH  # lines that one process draws, some from others
 _CUT_EVERY = 50  # batches of which one has a few lines cut at every byte
@@ -109,12 +107,7 @@ def _add(tally: Tally, found: Mapping[str, Any]) -> None:
 
 
 def _in_child(
-    seed: int,
-    first: int,
-    n: int,
-    folder: Path,
-    code: Path | None = None,
-    only: int | None = None,
+    seed: int, first: int, n: int, folder: Path, code: Path | None = None, only: int | None = None
 ) -> dict[str, Any]:
     """Try lines in a process of its own; return what it found, or how it ended."""
     at = folder / "fuzz.at"
@@ -126,12 +119,7 @@ def _in_child(
     environment = {**os.environ, COMPILE_HERE: "1"} if code is None else checked(code)
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
+            command, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
         if done.returncode == 0:
             found: dict[str, Any] = json.loads(done.stdout)
