@@ -28,7 +28,7 @@ from sbm.inputs.formats import format_of
 from sbm.inputs.parsing import SPARE, InputOptions
 from sbm.inputs.table import read_table
 from sbm.inputs.text import Source
-from sbm.inputs.vw import explain_vw, hash_names, parse_vw
+from sbm.inputs.vw import REASONS, hash_names, parse_vw
 from sbm.models.model import Model
 from sbm.programs.split import default_store, split
 from sbm.store.blocks import read_manifest
@@ -364,7 +364,7 @@ def parsed_vw(text: bytes, bits: int = 18, **options: Any) -> Any:
 
 def vw_rows(text: bytes, bits: int = 18) -> list[Row]:
     p = parsed_vw(text, bits)
-    assert not p.errors, [explain_vw(e) for e in p.errors]
+    assert not p.errors, [e.explain(REASONS) for e in p.errors]
     return as_rows(p.labels, p.indptr[:-1], np.diff(p.indptr), p.ids, p.values)
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 
-from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.parsing import SPARE, ParsedText
 
 ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits cannot tell
@@ -36,7 +36,7 @@ def check(text: bytes, dtype: str = "float32") -> ParsedText:
     """Compare rows, refused lines and reasons with those of the slow parser."""
     expected, refused = slow_parse(text, dtype)
     parsed = parse(text, dtype)
-    assert [(e.line, explain_text(e)) for e in parsed.errors] == refused
+    assert [(e.line, e.explain(REASONS)) for e in parsed.errors] == refused
     assert parsed.n_errors == len(refused)
     assert parsed.n_lines == len(text.split(b"\n")) - (text.endswith(b"\n") or not text)
     assert repr(rows_of(parsed)) == repr(expected)  # tells 0.0 from -0.0
@@ -102,7 +102,7 @@ def test_random_text_is_read_as_the_slow_parser(text: bytes, dtype: str) -> None
     check(text, dtype)
     refused = slow_parse(text, dtype)[1][:1]
     parsed = parse(text, dtype, skip=False)
-    assert [(e.line, explain_text(e)) for e in parsed.errors] == refused
+    assert [(e.line, e.explain(REASONS)) for e in parsed.errors] == refused
     before = b"\n".join(text.split(b"\n")[: refused[0][0] - 1]) if refused else text
     assert repr(rows_of(parsed)) == repr(slow_parse(before, dtype)[0])
 

@@ -377,7 +377,7 @@ def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
         (["a.sbm"], None, {}, "no input to append to a.sbm"),
         (["a.sbm", "b.sbm", "new.svm"], None, {}, "a.sbm, b.sbm are stores"),
         (["none.sbm", "new.svm"], None, {}, "none.sbm does not exist"),
-        (["missing.svm", "a.sbm"], None, {}, "missing.svm"),
+        (["missing.svm"], None, {}, "missing.svm .*LIBSVM text"),
         (["new.svm"], "none.sbm", {}, "none.sbm does not exist"),
         (["b.sbm", "new.svm"], "a.sbm", {}, "b.sbm is a folder"),
         (["new.svm"], "b.sbm", {"dtype": "float32"}, "b.sbm holds float64 values"),

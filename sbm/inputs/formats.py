@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbm.errors import DataError, SettingsError
-from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.parquet import read_parquet
-from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextError, TextParser
+from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
 from sbm.inputs.table import read_table
 from sbm.inputs.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
-from sbm.inputs.vw import explain_vw, vw_parser
+from sbm.inputs.vw import REASONS as VW_REASONS
+from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
 
 __all__ = [
@@ -48,8 +49,8 @@ class Format:
         ``parser(options)`` makes a `TextParser`, for text that is cut at line ends, or
     read : function, optional
         ``read(source, dtype, largest_row)`` yields the rows of a source, a `Batch` at a time.
-    explain : function
-        What a `TextParser` found in a refused line.
+    reasons : tuple of str
+        What a `TextParser` refuses lines for, by code.
     is_hashed : bool
         Whether features have names, and ids are hashes of these.
     is_stream : bool
@@ -62,7 +63,7 @@ class Format:
     endings: tuple[str, ...]
     parser: Callable[[InputOptions], TextParser] | None = None
     read: Reader | None = None
-    explain: Callable[[TextError], str] = explain_text
+    reasons: tuple[str, ...] = REASONS
     is_hashed: bool = False
     is_stream: bool = True
     memory: int = 0
@@ -73,7 +74,7 @@ FORMATS = {
     row.name: row
     for row in (
         Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda _: parse_text),
-        Format("vw", (".vw",), parser=vw_parser, explain=explain_vw, is_hashed=True),
+        Format("vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
         Format("npz", (".npz",), read=read_npz, is_stream=False),
@@ -161,7 +162,7 @@ def convert_inputs(
             texts = list(group)
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
-                skip=skip, largest_line=largest_line, explain=kind.explain,
+                skip=skip, largest_line=largest_line, reasons=kind.reasons,
             )  # fmt: skip
             continue
         for source in group:

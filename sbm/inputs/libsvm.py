@@ -24,12 +24,12 @@ from sbm.inputs.parsing import (
     token_at,
 )
 
-__all__ = ["explain_text", "parse_text"]
+__all__ = ["REASONS", "parse_text"]
 
 kernels = load("sbm.inputs.kernels.text")
 
 # What a line is refused for, in the order of the codes in the kernels.
-_REASONS = (
+REASONS = (
     "",
     "found {token} where a numeric label is expected",
     "found {token}, but only finite numbers are allowed",
@@ -99,11 +99,6 @@ def parse_text(
         return arrays, (rows, nnz, lines, ones, n_errors)
 
     return parse_lines(text, size, dtype, max_errors, read, _describe)
-
-
-def explain_text(error: TextError) -> str:
-    """Say what was found in a refused line, and what is expected."""
-    return _REASONS[error.code].format(token=repr(error.token))
 
 
 def _resolve(

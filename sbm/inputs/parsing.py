@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -118,6 +118,10 @@ class TextError:
     line: int
     code: int
     token: str
+
+    def explain(self, reasons: Sequence[str]) -> str:
+        """Say what was found, and what is expected, in the words of a table of messages."""
+        return reasons[self.code].format(token=repr(self.token))
 
 
 @dataclass(frozen=True)

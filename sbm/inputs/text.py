@@ -21,7 +21,7 @@ import numpy as np
 import zstandard
 
 from sbm.errors import DataError
-from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.live import (
     TAIL,
     Interruptible,
@@ -34,7 +34,7 @@ from sbm.inputs.live import (
     is_replay,
     put_back,
 )  # fmt: skip
-from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextError, TextParser
+from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.store.container import Buffers
 
 __all__ = [
@@ -565,7 +565,7 @@ def convert_sources(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int = 1 << 30,
-    explain: Callable[[TextError], str] = explain_text,
+    reasons: Sequence[str] = REASONS,
     patience: Patience | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Parse sources in threads, convert the pieces there, and yield them in order.
@@ -588,8 +588,8 @@ def convert_sources(
         Leave refused lines out and note them in the source, instead of raising.
     largest_line : int
         Most bytes of a line.
-    explain : function
-        Says what was found in a refused line and what is expected.
+    reasons : sequence of str
+        What lines are refused for, by the codes of `TextError`.
     patience : Patience, optional
         How long to wait for text that is not there yet: then a piece may be empty, which is said
         when there was nothing for a while. Sources are read from their places on, and a file that
@@ -621,9 +621,9 @@ def convert_sources(
                     break
                 flight.append((piece, pool.submit(task, piece)))
                 while len(flight) > (ahead if piece.size else 0):
-                    yield from _take(*flight.popleft(), skip, explain)
+                    yield from _take(*flight.popleft(), skip, reasons)
             while flight:  # a source's counters are complete before the next one begins
-                yield from _take(*flight.popleft(), skip, explain)
+                yield from _take(*flight.popleft(), skip, reasons)
         if broken is not None:
             raise broken
         if source.was_replaced:
@@ -647,12 +647,12 @@ def _take(
     piece: _TextPiece,
     task: "Future[tuple[ParsedText, T]]",
     skip: bool,
-    explain: Callable[[TextError], str],
+    reasons: Sequence[str],
 ) -> Iterator[tuple[Source, T]]:
     """Yield what became of a piece. Rows in front of a refused line come before the refusal."""
     source, (parsed, converted) = piece.source, task.result()
     refused = [
-        f"{source.at(source.lines + error.line)}: {explain(error)}"
+        f"{source.at(source.lines + error.line)}: {error.explain(reasons)}"
         + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]

@@ -31,12 +31,12 @@ from sbm.inputs.parsing import (
     token_at,
 )
 
-__all__ = ["explain_vw", "hash_names", "parse_vw", "vw_parser"]
+__all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
 
 kernels = load("sbm.inputs.kernels.names")
 
 # What a line is refused for, in the order of the codes in the kernels.
-_REASONS = (
+REASONS = (
     "",
     "found {token} where a numeric label is expected, as in 1 |f name:value",
     "found {token}, but only finite numbers are allowed",
@@ -54,11 +54,6 @@ _REASONS = (
     "found {token} without a bar, a line of Vowpal Wabbit's is written as 1 |f name:value",
     "found {token} where a name is expected, as in 1 |f name:value",
 )
-
-
-def explain_vw(error: TextError) -> str:
-    """Say what was found in a refused line, and what is expected."""
-    return _REASONS[error.code].format(token=repr(error.token))
 
 
 def vw_parser(options: InputOptions) -> TextParser:

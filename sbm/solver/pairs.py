@@ -51,25 +51,17 @@ class PairTotals:
     gain : float
         Rise of Σ d_i = Σ β_ic.
     gap : float
-        Σ g_i of the block's rows, every term at the first visit of its β.
+        Σ g_i, every term at the first visit of its β.
     visits : int
-        In rows: a row that met every other class once was visited once.
-    pair_visits : int
         Visits of single β_ic.
     updates : int
         Visits that changed one.
-    rounds : int
-    violation : float
-        Largest projected gradient that the last round met.
     """
 
     gain: float = 0.0
     gap: float = 0.0
     visits: int = 0
-    pair_visits: int = 0
     updates: int = 0
-    rounds: int = 0
-    violation: float = 0.0
 
 
 def count_days(n_classes: int) -> int:
@@ -202,12 +194,6 @@ class PairRounds:
         Most of them.
     state : ndarray, shape (1,), uint64, changed in place
         Random generator; any number will do.
-    inner_tol : float
-        End after a first one whose largest violation is not above.
-    block : int
-        Rows with home == block count towards the gap estimate.
-    sigma : float
-        1 on one machine; scales curvature and step of W when several are added up.
     chunk : int
         Most rows visited together, in storage order.
     ahead : int
@@ -221,21 +207,13 @@ class PairRounds:
 
     rounds: int
     state: npt.NDArray[np.uint64]
-    inner_tol: float = 0.0
-    block: int = 0
-    sigma: float = 1.0
     chunk: int = CHUNK
     ahead: int = AHEAD
     spread: Spread = map
     tasks: int = 1
 
 
-def solve_pairs(
-    problem: PairProblem,
-    home: npt.NDArray[np.int32],
-    score: npt.NDArray[np.float32],
-    how: PairRounds,
-) -> PairTotals:
+def solve_pairs(problem: PairProblem, how: PairRounds) -> PairTotals:
     """Visit all β of a working set, in several rounds at most; change β and W in place.
 
     A round takes the match days in a fresh random order, and ends one before the next begins.
@@ -244,28 +222,21 @@ def solve_pairs(
     Parameters
     ----------
     problem : PairProblem
-    home : ndarray, shape (n,), int32
-    score : ndarray, shape (n,), float32, in place
-        Cache score: the largest of the scores of the row's β, each at its last visit; -inf for
-        rows with cost 0.
     how : PairRounds
 
     Returns
     -------
     PairTotals
     """
-    league = _League(problem, home == how.block, how.sigma, how.chunk, how.ahead)
+    league = _League(problem, how.chunk, how.ahead)
     totals = PairTotals()
     for number in range(how.rounds):
         random = np.random.default_rng(int(how.state[0]))
         seed, how.state[0] = random.integers(2**64, size=2, dtype=np.uint64)
-        league.play_all(random.permutation(league.n_days), seed, how.spread, how.tasks, totals)
-        if totals.violation == 0.0 or (number == 0 and totals.violation <= how.inner_tol):
+        days = random.permutation(league.n_days)
+        worst = league.play_all(days, seed, number == 0, how.spread, how.tasks, totals)
+        if worst == 0.0:
             break
-        league.counted[:] = False  # what is left of the gap is not met for the first time
-    totals.visits = totals.pair_visits // max(1, len(problem.costs) - 1)
-    if totals.rounds > 0:
-        score[league.order] = league.score
     return totals
 
 
@@ -296,8 +267,7 @@ def certify_pairs(
     ndarray, shape (3,), float64
         Σ g_i, Σ φ_i, Σ d_i.
     """
-    league = _League(problem, np.zeros(len(problem.rows), np.bool_))
-    return league.certify(W_alpha, marks, spread, tasks)
+    return _League(problem).certify(W_alpha, marks, spread, tasks)
 
 
 class _League:
@@ -307,14 +277,7 @@ class _League:
     from front to back.
     """
 
-    def __init__(
-        self,
-        problem: PairProblem,
-        counted: npt.NDArray[np.bool_],
-        sigma: float = 1.0,
-        chunk: int = CHUNK,
-        ahead: int = AHEAD,
-    ) -> None:
+    def __init__(self, problem: PairProblem, chunk: int = CHUNK, ahead: int = AHEAD) -> None:
         rows, costs, bias = problem.rows, problem.costs, float(problem.bias)
         n, n_classes = len(rows), len(costs)
         # Of small integers numpy's stable sort is a counting sort.
@@ -322,8 +285,6 @@ class _League:
         self.order = np.argsort(codes, kind="stable").astype(np.int32)
         self.first = np.zeros(n_classes + 1, np.int64)
         np.cumsum(np.bincount(codes, minlength=n_classes), out=self.first[1:])
-        self.counted = counted[self.order]
-        self.score = np.empty(n, np.float32)
         lengths = rows.lengths[self.order]
         norms = np.empty(n)
         starts = rows.starts[self.order]
@@ -334,7 +295,7 @@ class _League:
         self._fixtures, self.n_days = fixtures, fixtures.n_days
         self._nonzeros = rows.indices, rows.values
         self._problem = problem.beta, fixtures.column, problem.W, fixtures.place, costs, bias
-        self._tuning = float(sigma), chunk, LEAST_CHUNKS, ahead
+        self._tuning = chunk, LEAST_CHUNKS, ahead
         self._visited = np.where(costs > 0, np.diff(self.first), 0)
         nonzeros = np.bincount(codes, weights=rows.lengths, minlength=n_classes).astype(np.int64)
         self._loads = np.where(costs > 0, nonzeros + VISIT * self._visited, 0)
@@ -344,24 +305,23 @@ class _League:
         self,
         days: npt.NDArray[np.int64],
         seed: np.uint64,
+        is_first: bool,
         spread: Spread,
         tasks: int,
         totals: PairTotals,
-    ) -> None:
-        """Let every pair of classes meet once; add to the totals."""
-        self.score[:] = -np.inf
+    ) -> float:
+        """Let every pair of classes meet once; add to the totals, return the largest violation."""
         worst = 0.0
         for pairs in self._pairs_with_rows(days):
             stats = np.empty((len(pairs), 5))
-            self._play(pairs, np.uint64(seed), spread, tasks, stats)
+            self._play(pairs, np.uint64(seed), is_first, spread, tasks, stats)
             gain, gap, visits, updates, _ = stats.sum(axis=0)  # in the order of the pairs
-            worst = max(worst, stats[:, 4].max())
+            worst = max(worst, float(stats[:, 4].max()))
             totals.gain += float(gain)
             totals.gap += float(gap)
-            totals.pair_visits += int(visits)
+            totals.visits += int(visits)
             totals.updates += int(updates)
-        totals.rounds += 1
-        totals.violation = float(worst)
+        return worst
 
     def certify(
         self,
@@ -396,15 +356,21 @@ class _League:
                 yield pairs
 
     def _play(
-        self, pairs: Pairs, seed: np.uint64, spread: Spread, tasks: int, stats: Floats
+        self,
+        pairs: Pairs,
+        seed: np.uint64,
+        is_first: bool,
+        spread: Spread,
+        tasks: int,
+        stats: Floats,
     ) -> None:
         """Solve the pairs of a day."""
 
         def play(part: Part) -> None:
             mine, scratch = part
             kernels.solve(
-                pairs, mine, self.first, self.order, *self._rows, self.counted, self.score,
-                *self._nonzeros, *self._problem, *self._tuning, seed, scratch, stats,
+                pairs, mine, self.first, self.order, *self._rows, *self._nonzeros,
+                *self._problem, *self._tuning, is_first, seed, scratch, stats,
             )  # fmt: skip
 
         self._share_out(play, pairs, spread, tasks)

@@ -42,12 +42,12 @@ def pieces(path: Path) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
 
 def parse(path: Path) -> Iterator[tuple[Floats, Ints, Ints, Floats]]:
     """Yield labels, row ends, ids and values of a text, some rows at a time, in float64."""
-    from sbm.inputs.libsvm import explain_text, parse_text
+    from sbm.inputs.libsvm import REASONS, parse_text
 
     for text, size in pieces(path):
         parsed = parse_text(text, size, dtype="float64")
         if parsed.errors:
-            raise BenchError(f"{path.name}: {explain_text(parsed.errors[0])}")
+            raise BenchError(f"{path.name}: {parsed.errors[0].explain(REASONS)}")
         values = np.ones(len(parsed.ids)) if parsed.values is None else parsed.values
         yield parsed.labels, parsed.indptr, parsed.ids, values.astype(np.float64, copy=False)
 

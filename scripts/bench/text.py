@@ -87,7 +87,7 @@ def bench_parse(args: argparse.Namespace, report: Report) -> None:
 
 def _parse_file(path: Path) -> float:
     """Parse a file; return the seconds spent parsing."""
-    from sbm.inputs.libsvm import explain_text, parse_text
+    from sbm.inputs.libsvm import REASONS, parse_text
 
     seconds = 0.0
     for text, size in pieces(path):
@@ -95,7 +95,7 @@ def _parse_file(path: Path) -> float:
         parsed = parse_text(text, size)
         seconds += time.perf_counter() - begin
         if parsed.errors:
-            raise BenchError(f"{path.name}: {explain_text(parsed.errors[0])}")
+            raise BenchError(f"{path.name}: {parsed.errors[0].explain(REASONS)}")
     return seconds
 
 

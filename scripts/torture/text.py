@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sbm.compiled import COMPILE_HERE
-from sbm.inputs.libsvm import explain_text, parse_text
+from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.parsing import SPARE, ParsedText, Room
 from scripts.torture.cuts import Cutter
 from scripts.torture.guard import GuardedBytes, checked
@@ -277,7 +277,7 @@ def differs(parsed: ParsedText, text: bytes, found: Found, dtype: str) -> str:
     }
     got: dict[str, Any] = {
         "lines": parsed.n_lines,
-        "refused lines": [(error.line, explain_text(error)) for error in parsed.errors],
+        "refused lines": [(error.line, error.explain(REASONS)) for error in parsed.errors],
         "how many are refused": parsed.n_errors,
         "labels": parsed.labels,
         "lengths": np.diff(parsed.indptr),

@@ -178,10 +178,9 @@ class Epochs:
         seeds = [self.settings.seed, self.ledger.passes, part.pair, part.cut]
         state = np.random.SeedSequence(seeds).generate_state(1, np.uint64).astype(np.uint64)
         how = PairRounds(self.ledger.rounds[-1], state, spread=self._team.map, tasks=self._threads)
-        home, score = np.zeros(len(rows), np.int32), np.empty(len(rows), np.float32)
-        totals = solve_pairs(self._meeting(here, beta), home, score, how)
+        totals = solve_pairs(self._meeting(here, beta), how)
         self.run_files.store(part.number, here.gather(beta))
-        return totals.gain, totals.gap, totals.pair_visits, totals.updates
+        return totals.gain, totals.gap, totals.visits, totals.updates
 
     def _meeting(self, here: Field, beta: Floats) -> PairProblem:
         """Return the problem of the pairs of classes of a part."""

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SbmError, StoreError
-from sbm.inputs.parsing import TextError
 from sbm.inputs.text import expand_inputs, parse_sources
 from sbm.programs.splitting.deal import Deal
 from sbm.settings import format_number
@@ -154,7 +153,7 @@ class _WeightText:
         with ThreadPoolExecutor(1, "sbm-parse") as pool:
             sources = expand_inputs([self._source])
             for source, parsed in parse_sources(
-                sources, pool, ahead=2, dtype="float64", explain=_explain
+                sources, pool, ahead=2, dtype="float64", reasons=_REASONS
             ):
                 weights: Floats = parsed.labels
                 features = np.diff(parsed.indptr)
@@ -196,11 +195,6 @@ class _WeightText:
                 f"{self._source} has {n_rows + more:,} weights, the store has {n_rows:,} rows; "
                 "give one weight a row"
             )
-
-
-def _explain(error: TextError) -> str:
-    """Say why a line is refused, in words about weights."""
-    return _REASONS[error.code].format(token=repr(error.token))
 
 
 def _replay(

@@ -21,7 +21,7 @@ A bias B > 0 is one more feature of value B, kept in the last entry of every w_c
 
 Given: rows (as in sparse.py) in class order; pairs of classes; `weight` of each row, None when all
 are 1.
-In place: beta, W, score. Returned: nothing; what visits add up to is written to `stats`.
+In place: beta, W. Returned: nothing; what visits add up to is written to `stats`.
 Source: Alber, Zimmert, Dogan & Kloft 2016, algorithms 1 and 2 (their equation 3 has the wrong
 sign).
 """
@@ -151,8 +151,8 @@ def divide(loads, by_load, totals, part):
 
 @njit(nogil=True, error_model="numpy")
 def _solve_pair(
-    a, b, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
-    beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+    a, b, first, rows, starts, lengths, norms, weight, indices, values, beta, column, W,
+    place, costs, bias, chunk, least_chunks, ahead, is_first, seed, order, stats,
 ):  # fmt: skip
     """Visit the rows of class a against b and those of b against a; fill stats[:5]."""
     at_a, at_b = np.uint64(place[a]), np.uint64(place[b])
@@ -206,18 +206,17 @@ def _solve_pair(
             old = beta[i, other]
             z = _dot(indices, values, begin, end, W, at_a, at_b, bias * (bias_a - bias_b))
             G = s * z - 1.0
-            if counted[t]:
+            if is_first:
                 # The product is 0, but no number where |x|² is infinite: that is noticed then.
                 gap += (C - old) * max(-G, 0.0) + old * max(G, 0.0) + 0.0 * norms[t]
-            new, violation, rank = step_in_box(G, old, C, 2.0 * sigma * norms[t])
+            new, violation, _ = step_in_box(G, old, C, 2.0 * norms[t])
             worst = max(worst, violation)
-            score[t] = max(score[t], np.float32(rank))
             change = new - old
             if change != 0.0:
                 updates += 1
                 gain += change
                 beta[i, other] = new
-                step = s * sigma * change
+                step = s * change
                 _add(indices, values, begin, end, W, at_a, at_b, step)
                 bias_a += step * bias
                 bias_b -= step * bias
@@ -233,8 +232,8 @@ def _solve_pair(
 
 @njit(nogil=True, error_model="numpy")
 def solve(
-    pairs, mine, first, rows, starts, lengths, norms, weight, counted, score, indices, values,
-    beta, column, W, place, costs, bias, sigma, chunk, least_chunks, ahead, seed, order, stats,
+    pairs, mine, first, rows, starts, lengths, norms, weight, indices, values, beta, column, W,
+    place, costs, bias, chunk, least_chunks, ahead, is_first, seed, order, stats,
 ):  # fmt: skip
     """Visit some of the class pairs of a match day once.
 
@@ -257,11 +256,7 @@ def solve(
     norms : (n,) float64
         |x|², the bias feature included.
     weight : (n,) float64, or None for ones
-        Multiplies the cost of each row; rows of weight 0 keep their score.
-    counted : (n,) bool
-        Rows that count towards the gap estimate.
-    score : (n,) float32, in place
-        Cache score: the largest of the row's visits since it was -inf.
+        Multiplies the cost of each row.
     indices, values : int32, float32 or float64 or None
     beta : (at least n, n_columns) float64, in place
     column : (n_classes,) int32
@@ -273,24 +268,24 @@ def solve(
     costs : (n_classes,) float64
         C_i of the rows of each class.
     bias : float
-    sigma : float
-        1 on one machine; scales curvature and step of W when several are added up.
     chunk, least_chunks : int
         Rows to a chunk; less where a pair had fewer chunks than that.
     ahead : int
         Rows to prefetch ahead, 0 for none.
+    is_first : bool
+        Whether the gap is estimated: terms count at the first visit of a variable.
     seed : uint64
     order : (at least the rows of these pairs,) int32
         Scratch.
     stats : (n_pairs, 5) float64, filled in place for these pairs
-        Change of Σ β; gap of the counted rows; visits; updates; largest violation.
+        Change of Σ β; gap, 0 unless `is_first`; visits; updates; largest violation.
     """
     for k in range(len(mine)):
         pair = np.uint64(mine[k])
         _solve_pair(
             np.uint64(pairs[pair, 0]), np.uint64(pairs[pair, 1]), first, rows, starts, lengths,
-            norms, weight, counted, score, indices, values, beta, column, W, place, costs, bias,
-            sigma, chunk, least_chunks, ahead, seed, order, stats[pair],
+            norms, weight, indices, values, beta, column, W, place, costs, bias, chunk,
+            least_chunks, ahead, is_first, seed, order, stats[pair],
         )  # fmt: skip
 
 
