@@ -174,14 +174,14 @@ def command(folder: Path, fault: str, *words: str) -> None:
     from sbm.__main__ import main as run
     from sbm.engine.engine import Engine
     from sbm.models.model import Model
-    from sbm.programs.training.ranks import Status
+    from sbm.programs.training.ranks import StatusFile
     from sbm.programs.training.state import Training
     from sbm.store.run import Run
 
     rank, chosen = os.environ["PMI_RANK"], json.loads(fault)
     if chosen is not None and str(chosen[0]) == rank:
         owner, method = chosen[1].split(".")
-        owners = {one.__name__: one for one in (Engine, Model, MpiComm, Run, Status, Training)}
+        owners = {one.__name__: one for one in (Engine, Model, MpiComm, Run, StatusFile, Training)}
 
         def fall() -> None:
             (folder / f"{rank}.there").touch()

@@ -80,7 +80,7 @@ def kept(model: Path) -> dict[str, Any]:
     record = Run.read(folder)
     state = arrays.read(folder / record["state"], "state").arrays
     sources = sources_at(record["sources"])
-    names = ("student", "needs", "seen", "labels", "progressive", "totals", "blocks", "pending")
+    names = ("learner", "needs", "seen", "labels", "progressive", "totals", "blocks", "pending")
     return {
         "model": model.read_bytes() if model.exists() else None, "sources": sources,
         **{name: record[name] for name in names},

@@ -323,7 +323,7 @@ def test_sigma_follows_the_largest_of_five_overlaps():
     again.restore(json.loads(json.dumps(adding.record())))
     assert again == adding
     adding.sigma = 1.0
-    adding.be_safe()
+    adding.reset_sigma()
     assert adding.sigma == 4
     assert [Adding(rule, 4).sigma for rule in ("safe", 2.5, 9)] == [4, 2.5, 4]
     for _ in range(6):

@@ -354,7 +354,7 @@ def test_damaged_run_is_refused_without_fresh(hinge, tmp_path):
 def test_nonsense_record_is_refused(hinge, tmp_path, lie):
     path = tmp_path / "m.model"
     stop(hinge[0], path, options_of())
-    with Run.take_up(Path(f"{path}.run"), [20] * 5) as (run, _):
+    with Run.resume(Path(f"{path}.run"), [20] * 5) as (run, _):
         run.note(**lie)
     with pytest.raises(StoreError, match=r"m\.model\.run .*--fresh"):
         sbm.train(hinge[0], path, options_of())

@@ -397,7 +397,7 @@ def test_uncommitted_files_go_when_a_run_is_opened(folder):
                  "run.json.tmp"):  # fmt: skip
         (folder / name).write_bytes(b"half")
     (folder / "alpha.txt").write_text("mine")
-    with Run.take_up(folder, [3]) as (run, record):
+    with Run.resume(folder, [3]) as (run, record):
         assert names_in(folder) == {*kept, "alpha.txt"}
         assert (folder / "log.jsonl").read_text() == '{"event": "kept"}\n'
         assert record == Run.read(folder)
@@ -417,7 +417,7 @@ def test_second_run_is_refused_while_one_is_open(folder):
         run.store(0, alpha_of(0, 3))
         run.commit({"passes": 1}, state_of(0))
         before = bytes_in(folder)
-        for again in (Run.create, Run.take_up):
+        for again in (Run.create, Run.resume):
             with pytest.raises(StoreError, match=f"{folder} is in use"), again(folder, [3]):
                 pytest.fail("two runs at once")
         with pytest.raises(StoreError, match="in use"):

@@ -303,7 +303,7 @@ def test_batch_is_learned_as_a_stream_block(tmp_path):
     text, settings = tmp_path / "d.svm", sbm.Settings(C=0.1, bias=1.0, seed=5, mem="400MB")
     dump_svmlight_file(X, y, str(text), zero_based=True)
     sbm.stream(text, tmp_path / "d.model", settings)
-    with Run.take_up(tmp_path / "d.model.run", []) as (run, _):
+    with Run.resume(tmp_path / "d.model.run", []) as (run, _):
         expected = run.read_state(["W-0"])["W-0"]  # not polished yet, as it may be resumed
     sparse = scipy.sparse.csr_array(X)
     learner = Incremental(settings, [0.0, 1.0], 6)

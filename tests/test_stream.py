@@ -184,7 +184,7 @@ def test_stop_at_any_moment_changes_no_byte(small):
 def test_death_while_room_is_made_changes_no_byte(small, monkeypatch):
     name, chosen = write(rows_of("one_vs_rest", 300)), settings_of("one_vs_rest")
     learn(name, ONE, **chosen)
-    make = stream_job.Stream.make_student
+    make = stream_job.Stream.make_learner
     for limit in range(1, len(small)):
         calls = iter(range(limit))
 
@@ -194,7 +194,7 @@ def test_death_while_room_is_made_changes_no_byte(small, monkeypatch):
             make(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(stream_job.Stream, "make_student", make_some)
+            patch.setattr(stream_job.Stream, "make_learner", make_some)
             with pytest.raises(MemoryError):
                 learn(name, OTHER, **chosen)
         learn(name, OTHER, resume=True)

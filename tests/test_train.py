@@ -286,7 +286,7 @@ def test_unusual_labels_are_reported():
             self.labels = labels
 
     def told(labels, **settings):
-        return sbm.engine.problems.odd_labels(sbm.Settings(**settings), Labelled(labels))
+        return sbm.engine.problems.label_warning(sbm.Settings(**settings), Labelled(labels))
 
     assert "label 3" in told([3.0])
     assert "0.5" in told([0.5, 1.0, 2.0])

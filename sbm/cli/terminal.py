@@ -52,7 +52,7 @@ def complain(text: str) -> None:
     print(text.translate(_CONTROLS), file=sys.stderr, flush=True)
 
 
-class _Steadfast:
+class _SafeStderr:
     """Standard error that stops no work: what it does not take is not told."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -71,7 +71,7 @@ class _Steadfast:
         return getattr(self._stream, name)
 
 
-def _as_it_can(error: UnicodeError) -> tuple[bytes, int]:
+def _encode_or_escape(error: UnicodeError) -> tuple[bytes, int]:
     """Write the bytes of a file name as they are, and letters that a terminal lacks as escapes."""
     assert isinstance(error, UnicodeEncodeError)
     written = b""
@@ -83,7 +83,7 @@ def _as_it_can(error: UnicodeError) -> tuple[bytes, int]:
     return written, error.end
 
 
-codecs.register_error("sbm", _as_it_can)
+codecs.register_error("sbm", _encode_or_escape)
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def streams() -> Iterator[None]:
     for stream in ours:
         stream.reconfigure(errors="sbm")
     stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
-    sys.stderr = cast(TextIO, _Steadfast(stderr))
+    sys.stderr = cast(TextIO, _SafeStderr(stderr))
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ def is_flushed(stream: TextIO | None) -> bool:
 
 INTERRUPTED = 130  # exit code
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_INSISTS = 1.0  # seconds from a signal to one that means it: before, it is the same one again
+_REPEAT_SECONDS = 1.0  # a signal sooner than this after the first one is the same one again
 
 
 class _Stopped(KeyboardInterrupt):
@@ -144,7 +144,7 @@ def stoppable() -> Iterator[None]:
         if not first:
             first.append(now)
             raise _Stopped
-        if now - first[0] > _INSISTS:
+        if now - first[0] > _REPEAT_SECONDS:
             with contextlib.suppress(OSError):
                 os.write(2, b"sbm: stopped at once; the same command starts again\n")
             os._exit(INTERRUPTED)

@@ -48,7 +48,7 @@ MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
 # Seconds. A process that waits looks again at once, and then after a share of what it has waited:
 # it leaves the core to others, and messages, which move on only when it looks, take little longer.
 SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
-HEARD = 2.0  # seconds at most until a launcher has read what was said last
+FLUSH_SECONDS = 2.0  # seconds at most until a launcher has read what was said last
 
 
 class Comm(Protocol):
@@ -332,7 +332,7 @@ class MpiComm:
 
 def _wait_until_heard() -> None:
     """Wait until the launcher has read all output: what is in a pipe when it ends all is lost."""
-    end = time.monotonic() + HEARD
+    end = time.monotonic() + FLUSH_SECONDS
     for number in (1, 2):
         with contextlib.suppress(OSError):  # it is closed
             is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)

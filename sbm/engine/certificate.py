@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Group, Learner, Visit
+from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.solver.gap import MOST_DRIFT, Certificate, Certifier
 from sbm.solver.problem import squared_norm
 
@@ -19,10 +19,10 @@ __all__ = ["certify", "certify_each", "replace_weights", "visit_all"]
 
 # Of each learner, by number: its certificate, and the weights that belong to its alphas.
 Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
-Change: TypeAlias = Callable[[Visit, Learner], None]
+Change: TypeAlias = Callable[[LoadedBlock, Learner], None]
 
 
-def visit_all(engine: Engine, what: str) -> Iterator[Visit]:
+def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
     """Yield every block with the alphas of the active learners, cached ones included.
 
     Parameters
@@ -97,7 +97,7 @@ def certify_each(
         one.number: Certifier(one.solver.problem, one.solver.W, one.solver.W_seen) for one in active
     }
 
-    def add(visit: Visit, group: Group) -> None:
+    def add(visit: LoadedBlock, group: Group) -> None:
         group.be_judged(visit.rows, visit.folds)
         for learner in group.learners:
             if change is not None:

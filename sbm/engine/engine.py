@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from sbm.alphas import no_alphas
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.learners import Coming, Group, HeldOut, Learner, Own, Pass, Seconds
+from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock, Pass, Seconds
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
-from sbm.engine.prefetch import Loaded, loading_thread
+from sbm.engine.prefetch import Prefetched, loading_thread
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.engine.sync import Combiner
@@ -103,7 +103,7 @@ class Engine:
         The pass at work, also one to go on with.
     last_block : int
         The block that was visited last; -1 before the first one.
-    coming : Coming or None
+    coming : NextBlock or None
         The block that is read ahead.
     marks : dict of int to ndarray, shape (n_rows,), bool
         Rows to visit of the first block to be read, by learner, as a snapshot says.
@@ -170,13 +170,13 @@ class Engine:
             store, plan, self._arena, caches, self._pool, decoders, read_rate, self._y_dtype,
             weights,
         )  # fmt: skip
-        self._blocks: Generator[Loaded[int, Coming, Rows]] | None = None
+        self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
         self.now: Pass | None = None
         self.disk_before = 0.0
         self._keeping: list[Future[dict[int, int]]] = []
-        self.coming: Coming | None = None
+        self.coming: NextBlock | None = None
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
         self.marked: int | None = None
         self.last_pass = settings.max_passes
@@ -439,7 +439,7 @@ class Engine:
     def _screens(self) -> bool:
         return self.settings.screen and self.learners[0].solver.problem.loss.rests
 
-    def _prepare(self, block: int, slot: int) -> Coming:
+    def _prepare(self, block: int, slot: int) -> NextBlock:
         """Note weights and cache as they are now, for the screening of the next block."""
         self.coming = coming = self.prepare_alpha(block, slot)
         if not self._screens:
@@ -447,28 +447,28 @@ class Engine:
         marks, self.marks, self.marked = self.marks, {}, None
         for k, own in coming.own.items():
             if k in marks:
-                coming.own[k] = Own(own.alpha, marks=marks[k])
+                coming.own[k] = BlockAlphas(own.alpha, marks=marks[k])
                 continue
             screen = self.learners[k].solver.look_ahead(block, len(own.alpha))
-            coming.own[k] = Own(own.alpha, screen)
+            coming.own[k] = BlockAlphas(own.alpha, screen)
         return coming
 
-    def prepare_alpha(self, block: int, slot: int) -> Coming:
+    def prepare_alpha(self, block: int, slot: int) -> NextBlock:
         """Return room for the folds and alphas of a block that is about to be read."""
         rows = self.plan.parts[block].rows
         folds = self._fold_room[slot, :rows] if self._folds is not None else None
         own = {
-            learner.number: Own(self._alphas[slot][learner.number].part(0, rows))
+            learner.number: BlockAlphas(self._alphas[slot][learner.number].part(0, rows))
             for learner in self.active
         }
-        return Coming(block, folds, own)
+        return NextBlock(block, folds, own)
 
-    def load_alpha(self, block: int, coming: Coming) -> None:
+    def load_alpha(self, block: int, coming: NextBlock) -> None:
         """Read the alphas of a block from the run."""
         for k, own in coming.own.items():
             self.run.load(self.home(k, block), own.alpha)
 
-    def look(self, coming: Coming, first: int, rows: Rows) -> None:
+    def look(self, coming: NextBlock, first: int, rows: Rows) -> None:
         """Divide and screen a chunk of the next block, as soon as it is decoded."""
         if self._folds is not None and coming.folds is not None:
             theirs = coming.folds[first : first + len(rows)]

@@ -21,8 +21,17 @@ from sbm.solver.problem import decide
 from sbm.solver.step import Screen, Solver, Totals
 
 __all__ = [
-    "Coming", "Folds", "Group", "HeldOut", "Judge", "Learner", "Own", "Pass", "Seconds",
-    "Visit", "set_active",
+    "BlockAlphas",
+    "Folds",
+    "Group",
+    "HeldOut",
+    "Judge",
+    "Learner",
+    "LoadedBlock",
+    "NextBlock",
+    "Pass",
+    "Seconds",
+    "set_active",
 ]  # fmt: skip
 
 
@@ -54,7 +63,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Own:
+class BlockAlphas:
     """What is known of the next block for one learner before the block is loaded.
 
     `marks` are those of the rows to visit, where these were found before a commit.
@@ -78,7 +87,7 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Visit:
+class LoadedBlock:
     """A loaded block.
 
     Attributes
@@ -97,16 +106,18 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Coming:
+class NextBlock:
     """The next block before it is loaded: folds of its rows, and what each learner knows."""
 
     block: int
     folds: npt.NDArray[np.uint8] | None
-    own: dict[int, Own]
+    own: dict[int, BlockAlphas]
 
-    def visit(self, rows: Rows) -> Visit:
+    def visit(self, rows: Rows) -> LoadedBlock:
         """Return the block as it was loaded."""
-        return Visit(self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()})
+        return LoadedBlock(
+            self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()}
+        )
 
 
 @dataclass

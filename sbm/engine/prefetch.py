@@ -6,15 +6,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Loaded", "loading_thread", "prefetched"]
+__all__ = ["Prefetched", "loading_thread", "prefetched"]
 
 Item = TypeVar("Item")
-Coming = TypeVar("Coming")
+NextBlock = TypeVar("NextBlock")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[Item, Coming, Result]):
+class Prefetched(Generic[Item, NextBlock, Result]):
     """Something loaded, and what it cost.
 
     Attributes
@@ -29,7 +29,7 @@ class Loaded(Generic[Item, Coming, Result]):
     """
 
     item: Item
-    coming: Coming
+    coming: NextBlock
     result: Result
     load_seconds: float
     wait_seconds: float
@@ -59,10 +59,10 @@ def loading_thread(threads: int) -> Executor:
 
 def prefetched(
     items: Iterable[Item],
-    prepare: Callable[[Item, int], Coming],
-    load: Callable[[Item, int, Coming], Result],
+    prepare: Callable[[Item, int], NextBlock],
+    load: Callable[[Item, int, NextBlock], Result],
     pool: Executor,
-) -> Generator[Loaded[Item, Coming, Result]]:
+) -> Generator[Prefetched[Item, NextBlock, Result]]:
     """Load items in order, each while the one before it is in use.
 
     Parameters
@@ -88,11 +88,11 @@ def prefetched(
         Whatever `load` raises, when its item's turn comes.
     """
 
-    def timed(item: Item, slot: int, coming: Coming) -> tuple[Result, float]:
+    def timed(item: Item, slot: int, coming: NextBlock) -> tuple[Result, float]:
         begin = time.perf_counter()
         return load(item, slot, coming), time.perf_counter() - begin
 
-    def start() -> tuple[Item, Coming, "Future[tuple[Result, float]]", float] | None:
+    def start() -> tuple[Item, NextBlock, "Future[tuple[Result, float]]", float] | None:
         for k, item in source:
             coming = prepare(item, k % 2)
             begin = time.perf_counter()
@@ -109,7 +109,7 @@ def prefetched(
             result, seconds = future.result()
             waited += time.perf_counter() - begin
             upcoming = start()
-            yield Loaded(item, coming, result, seconds, waited)
+            yield Prefetched(item, coming, result, seconds, waited)
     finally:
         if upcoming is not None:
             wait([upcoming[2]])  # its buffer is about to be used for something else

@@ -14,8 +14,15 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 
 __all__ = [
-    "Labelled", "assemble_model", "by_label", "choose_task", "label_places", "make_model",
-    "make_problems", "model_labels", "odd_labels",
+    "Labelled",
+    "assemble_model",
+    "by_label",
+    "choose_task",
+    "label_places",
+    "label_warning",
+    "make_model",
+    "make_problems",
+    "model_labels",
 ]  # fmt: skip
 
 
@@ -98,7 +105,7 @@ def choose_task(settings: Settings, loss: Loss) -> str:
     return settings.task
 
 
-def odd_labels(settings: Settings, rows: Labelled) -> str | None:
+def label_warning(settings: Settings, rows: Labelled) -> str | None:
     """Say what makes labels look as if they were not meant to be classes; None: nothing does."""
     labels = rows.labels
     task = choose_task(settings, LOSSES[settings.loss])

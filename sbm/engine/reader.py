@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.prefetch import Loaded, prefetched
+from sbm.engine.prefetch import Prefetched, prefetched
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import BlockStore, Chunk
 
 __all__ = ["BlockReader", "RowWeights"]
 
-Coming = TypeVar("Coming")
+NextBlock = TypeVar("NextBlock")
 
 
 class RowWeights(Protocol):
@@ -90,10 +90,10 @@ class BlockReader:
     def read(
         self,
         order: Iterable[int],
-        prepare: Callable[[int, int], Coming],
-        begin: Callable[[int, Coming], None],
-        look: Callable[[Coming, int, Rows], None] | None = None,
-    ) -> Generator[Loaded[int, Coming, Rows]]:
+        prepare: Callable[[int, int], NextBlock],
+        begin: Callable[[int, NextBlock], None],
+        look: Callable[[NextBlock, int, Rows], None] | None = None,
+    ) -> Generator[Prefetched[int, NextBlock, Rows]]:
         """Yield the blocks in the given order, each read while the one before is in use.
 
         Parameters
@@ -112,7 +112,7 @@ class BlockReader:
         with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
             spread = decoders.map if self._decoders > 1 else map
 
-            def load(block: int, slot: int, coming: Coming) -> Rows:
+            def load(block: int, slot: int, coming: NextBlock) -> Rows:
                 def decode(place: tuple[Chunk, int, int]) -> None:
                     chunk, first, offset = place
                     into = self._buffers[slot].part(first, chunk.rows)

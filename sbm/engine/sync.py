@@ -83,7 +83,7 @@ class Adding:
         self.overlaps = [*self.overlaps, size / sum(sizes)][-_REMEMBERED:]
         self.sigma = min(float(self.n), max(1.0, _SPARE * max(self.overlaps)))
 
-    def be_safe(self) -> None:
+    def reset_sigma(self) -> None:
         """Let the next sum be one that needs no share."""
         self.sigma = float(self.n)
 
@@ -219,7 +219,7 @@ class Combiner:
             mixed = self._mix(share)
             if not self._comm.gather([self._fits(mixed)]).all():
                 share, mixed = 0.0, self._mix(0.0)
-                adding.be_safe()
+                adding.reset_sigma()
         W *= share
         W += self._W
         solver.dual_sum = before.dual_sum + share * gain

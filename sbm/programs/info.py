@@ -139,7 +139,7 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "kind": "run",
         "path": str(path),
         "finished": finished,
-        "rows": record["student"]["rows"],
+        "rows": record["learner"]["rows"],
         "rows_not_learned": record["left"],
         "features": record["seen"]["features"],
         "blocks": record["blocks"],

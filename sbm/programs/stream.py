@@ -129,14 +129,14 @@ def stream(
 def _learn_all(one: Stream) -> None:
     """Learn until there are no more rows."""
     needs = one.peek()
-    if one.student is None:
+    if one.learner is None:
         if needs is None and one.is_stopped():
             raise KeyboardInterrupt  # there is nothing to keep
         if needs is None:
             raise one.arrivals.error or DataError(
                 "the input holds no rows; nothing was learned and no model written"
             )
-        one.make_student(one.plan_for(needs))
+        one.make_learner(one.plan_for(needs))
     while not _learn_blocks(one):
         one.go_on_larger()
 

@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.problems import make_model, odd_labels
+from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
 from sbm.programs.training.calibration import calibrate_beside
-from sbm.programs.training.job import Job
+from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     common_name,
@@ -163,7 +163,7 @@ def train(
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
-    if progress is not None and (odd := odd_labels(settings, blocks)):
+    if progress is not None and (odd := label_warning(settings, blocks)):
         progress.stage(odd)
     pass_test = None if test is None else PassTest(test, test_every)
     if pass_test is not None:
@@ -175,7 +175,7 @@ def train(
             blocks, path, settings, comm, resume=resume, is_stopped=is_stopped, progress=progress,
             begin=begin,
         )  # fmt: skip
-    job = Job(
+    job = TrainingPlan(
         blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm,
         pass_test,
     )  # fmt: skip
@@ -190,7 +190,7 @@ def train(
         job.plan_with_less()  # not above: what was raised keeps the arrays of all it went through
 
 
-def _train(job: Job) -> tuple[Model | None, dict[str, Any]]:
+def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
     """Train as planned: pass after pass until the gap is small enough or a budget is used up."""
     job.prepare()
     start = job.find_start()
@@ -228,7 +228,7 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]]:
 
 
 def _finish(
-    job: Job,
+    job: TrainingPlan,
     run: Run,
     weights: list[npt.NDArray[np.float64]],
     calibration: dict[str, Any] | None,

@@ -201,12 +201,12 @@ class OnePass:
     def _learn(solver: Solver, rows: Rows) -> Totals:
         problem = solver.problem
         if isinstance(problem, OneClass):
-            alpha: Alphas = problem.welcome(rows, solver.W)
+            alpha: Alphas = problem.add_rows(rows, solver.W)
         else:
             alpha = no_alphas(len(rows), problem.listed)
         totals = solver.step(_BLOCK, rows, alpha).totals
         if isinstance(problem, OneClass) and len(rows):
-            problem.level_with(rows, solver.W)
+            problem.set_offset_quantile(rows, solver.W)
         _settle(solver.working)
         return totals
 

@@ -315,7 +315,7 @@ class OneClass:
     def _kernels(self) -> Any:
         return load("sbm.solver.kernels.one_class")
 
-    def welcome(self, rows: Rows, W: Weights) -> Dense:
+    def add_rows(self, rows: Rows, W: Weights) -> Dense:
         """Add rows that were unknown; return their variables, all ν, which keeps Σ α = N.
 
         W, changed in place, gets ν Σ x.
@@ -329,7 +329,7 @@ class OneClass:
         W += share
         return alpha
 
-    def level_with(self, rows: Rows, W: Weights) -> None:
+    def set_offset_quantile(self, rows: Rows, W: Weights) -> None:
         """Let ρ be the best one for these rows at W: the ν-quantile of their decision values.
 
         On a stream there are no passes in which ρ would settle.

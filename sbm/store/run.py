@@ -132,7 +132,7 @@ class Run:
 
     @classmethod
     @contextlib.contextmanager
-    def take_up(
+    def resume(
         cls, folder: Path, *arguments: Any, **options: Any
     ) -> Iterator[tuple["Run", dict[str, Any]]]:
         """Go on from the last commit, under a lock; also give its record.

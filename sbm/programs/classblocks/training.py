@@ -45,7 +45,7 @@ from sbm.programs.classblocks.epochs import ClassJob, Epochs
 from sbm.programs.classblocks.plan import UNWRITTEN_BYTES
 from sbm.programs.training.ledger import identity, is_finished, run_to_go_on_with
 from sbm.programs.training.ranks import (
-    Status,
+    StatusFile,
     common_record,
     finished_model,
     forget_others,
@@ -111,7 +111,7 @@ def train_class_blocks(
         "shape": {"class_blocks": settings.class_blocks, "room": division.plan.room},
     }
     job = ClassJob(store, path, settings, comm, is_stopped, progress, begin, itself)
-    status = Status(run_folder(path), comm)
+    status = StatusFile(run_folder(path), comm)
     if resume is not False:
         _refuse_other_processes(run_folder(path), comm)
     record = run_to_go_on_with(job.folder, itself, settings, resume)

@@ -24,7 +24,7 @@ from sbm.models.model import Model
 from sbm.programs.streaming.arrivals import Needs
 from sbm.programs.streaming.options import FREE, StreamOptions, check_settings
 from sbm.programs.streaming.plan import FIRST_BLOCK, plan_stream
-from sbm.programs.streaming.students import Seen, problems_of, shape_of_student
+from sbm.programs.streaming.students import Seen, learner_shape, problems_of
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.onepass import OnePass, Size, caches_nnz
@@ -68,7 +68,7 @@ class _Desk:
         Where its nonzeros go, and how many there may be.
     """
 
-    student: OnePass
+    learner: OnePass
     room: Rows
     begin: int
     nnz: int
@@ -175,10 +175,10 @@ class Incremental:
         first = 0
         while first < len(batch):
             block = desk.lay_out(batch, first)
-            self._totals.add(desk.student.learn(block))
+            self._totals.add(desk.learner.learn(block))
             self._n_blocks += 1
             first += len(block)
-        return self._model(desk.student)
+        return self._model(desk.learner)
 
     def _grow(self, batch: Rows) -> None:
         """Make room for a batch where there is none yet."""
@@ -205,7 +205,7 @@ class Incremental:
     def _size(self, value_type: str) -> Size:
         """Return sizes for blocks of the largest batch so far, or what there is memory for."""
         settings, needs = self.settings, self._needs
-        shape = shape_of_student(self._problems())
+        shape = learner_shape(self._problems())
         dtype = "float64" if value_type == "float64" else "float32"
         most = plan_stream(
             settings.mem_bytes, float(settings.cache_frac), shape, needs, dtype, "partial_fit"
@@ -227,23 +227,23 @@ class Incremental:
         prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
         begin = caches_nnz(size, len(problems))
         arena = Arena.of(begin + size.block_nnz + SPARE, plan.value_type)
-        student = OnePass(
+        learner = OnePass(
             problems, arena, size, self.y_dtype, rounds=int(settings.rounds),
             policy=settings.policy, seed=settings.seed, weighted=plan.weighted,
         )  # fmt: skip
-        student.grow(self.n_features)
+        learner.grow(self.n_features)
         if self._before is not None:
-            student.restore(self._state, self._before)
+            learner.restore(self._state, self._before)
         self._state, self._before = {}, None
         room = arena.room(size.block_rows, self.y_dtype, plan.weighted)
-        return _Desk(student, room, begin, size.block_nnz)
+        return _Desk(learner, room, begin, size.block_nnz)
 
     def _put_away(self) -> None:
         """Let go of what learns, and keep what another one is made of."""
         if self._desk is not None:
-            state = self._desk.student.state()
+            state = self._desk.learner.state()
             self._state = {name: np.copy(array) for name, array in state.items()}
-            self._before = self._desk.student.describe()
+            self._before = self._desk.learner.describe()
             self._desk = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,9 +252,9 @@ class Incremental:
         kept, self._desk = {**self.__dict__, "_desk": None}, desk
         return kept
 
-    def _model(self, student: OnePass) -> Model:
+    def _model(self, learner: OnePass) -> Model:
         """Make the model of the rows so far; its arrays are its own."""
-        problems, settings = student.problems, self.settings
+        problems, settings = learner.problems, self.settings
         facts = {
             "rounds": [settings.rounds],
             "converged": False,
@@ -262,9 +262,9 @@ class Incremental:
             "updates": self._totals.updates,
             "rows": self.n_rows,
             "sources": [],
-            "stream": {"blocks": self._n_blocks, "dual": student.dual},
+            "stream": {"blocks": self._n_blocks, "dual": learner.dual},
         }
         labels = model_labels(problems[0], Seen(self.n_rows, self.labels))
         ids = np.arange(self.n_features, dtype=np.int64)
-        weights = [W.copy() for W in student.weights]
+        weights = [W.copy() for W in learner.weights]
         return assemble_model(ids, labels, settings, problems, weights, facts)

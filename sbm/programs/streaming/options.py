@@ -101,7 +101,7 @@ def open_stream(
     folder = run_folder(path)
     if resume:
         chosen, checked = _as_before(path, settings, options)
-        with Run.take_up(folder, []) as (run, record):
+        with Run.resume(folder, []) as (run, record):
             yield Opened(run, checked, chosen, record, run.read_state())
         return
     chosen = StreamOptions.of(options)

@@ -48,10 +48,10 @@ from sbm.programs.streaming.plan import (
 from sbm.programs.streaming.progressive import Progressive, row_losses
 from sbm.programs.streaming.students import (
     Seen,
-    make_student,
+    learner_kernels,
+    learner_shape,
+    make_learner,
     problems_of,
-    shape_of_student,
-    student_kernels,
 )  # fmt: skip
 from sbm.rows import Rows
 from sbm.settings import format_number, format_size
@@ -122,7 +122,7 @@ class Stream:
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._loader = loading_thread(threads)
         self.arrivals = self._make_arrivals(opened, sources)
-        self.student: OnePass | None = None
+        self.learner: OnePass | None = None
         self._slots: list[Rows] = []
         self.is_cut_short = False
         self._needs, self.seen = Needs(), self.arrivals.needs
@@ -136,7 +136,7 @@ class Stream:
             planned = self.plan_for(Needs(**record["needs"]))
             if self.seen.features > planned[2].size.features:  # it goes on with less memory
                 planned = self.plan_for(self.seen)
-            self.make_student(planned, opened.state, record["student"])
+            self.make_learner(planned, opened.state, record["learner"])
         opened.state = {}  # where nothing was learned yet, the first plan is made anew
 
     def close(self) -> None:
@@ -212,28 +212,28 @@ class Stream:
 
     def learn(self, block: Block) -> None:
         """Predict the rows of a block, and learn them."""
-        assert self.student is not None
-        self.student.grow(block.needs.features)
+        assert self.learner is not None
+        self.learner.grow(block.needs.features)
         begin = time.perf_counter()
         self._predict(block.rows)
         self._predict_seconds += time.perf_counter() - begin
         with self.seconds.measure("solve"):
-            done = self.student.learn(block.rows)
+            done = self.learner.learn(block.rows)
         self.totals.add(done)
         self.n_blocks += 1
         source = sum(source.parsed for source in self.arrivals.sources)
         self.progress.advance(source, rows=block.needs.rows)
         self.run.log({
             "event": "block", "rows": block.needs.rows, "features": block.needs.features,
-            "elapsed": time.perf_counter() - self.begin, "cached_rows": self.student.n_cached,
-            "dual": self.student.dual, "visits": done.visits, "updates": done.updates,
+            "elapsed": time.perf_counter() - self.begin, "cached_rows": self.learner.n_cached,
+            "dual": self.learner.dual, "visits": done.visits, "updates": done.updates,
             **self.quality(), "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
     def _predict(self, rows: Rows) -> None:
         """Predict rows that were not learned yet."""
-        assert self.student is not None
-        weights, bias = self.student.weights, self.settings.bias
+        assert self.learner is not None
+        weights, bias = self.learner.weights, self.settings.bias
         step = max(1, JUDGED // sum(W.shape[1] for W in weights))
         for first in range(0, len(rows), step):
             some = rows.part(first, min(step, len(rows) - first))
@@ -241,17 +241,17 @@ class Stream:
             self.progressive.add(*row_losses(self.loss, self._problems, some.y, table))
 
     def _tell(self, record: dict[str, Any]) -> None:
-        assert self.student is not None
+        assert self.learner is not None
         if self._task == "regression":
             record |= {"accuracy": None, "last_accuracy": None}
         self.progress.doubling({
-            **record, "features": self.seen.features, "cached_rows": self.student.n_cached,
+            **record, "features": self.seen.features, "cached_rows": self.learner.n_cached,
             "elapsed": time.perf_counter() - self.begin, "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
     # ------------------------------------------------------------------------- plan and student
 
-    def make_student(
+    def make_learner(
         self,
         planned: _Planned,
         state: Mapping[str, npt.NDArray[Any]] | None = None,
@@ -261,7 +261,7 @@ class Stream:
         while True:
             with contextlib.suppress(MemoryError):
                 return self._try_student(planned, state, before)
-            self.student, self._slots = None, []
+            self.learner, self._slots = None, []
             self.use_less()
             planned = self.plan_for(planned[0])
 
@@ -277,14 +277,14 @@ class Stream:
             f"blocks of {self._plan.size.block_rows} rows, cache {self._plan.size.cache_rows} "
             f"rows; memory: {self._plan.describe()}"
         )
-        kernels = student_kernels(self.settings, problems)
+        kernels = learner_kernels(self.settings, problems)
         prepare(kernels, self._plan.value_type, self.progress)
-        self.student, self._slots = make_student(
+        self.learner, self._slots = make_learner(
             self.settings, problems, self._plan,
             "float64" if self._task == "regression" else "int32", self._team.map,
         )  # fmt: skip
         if state is not None and before is not None:
-            self.student.restore(state, before)
+            self.learner.restore(state, before)
 
     def _usable_memory(self) -> int:
         """Return the bound: --mem, or what the system gives where that is less."""
@@ -307,13 +307,13 @@ class Stream:
         MemoryPlanError
             It ran out, and there is no smaller plan.
         """
-        shape, frac = shape_of_student(self._problems), self.settings.cache_frac
+        shape, frac = learner_shape(self._problems), self.settings.cache_frac
         least = least_for_stream(float(frac), shape, self._needs, self.options.dtype)
         before = self._plan.total
         try:
             self._mem = less(before, least, f"learning {self.path}")
         except MemoryPlanError:
-            if self.student is None:
+            if self.learner is None:
                 raise
             self.is_least = True
             self.progress.note(f"no plan keeps to {format_size(self._bound)}; going on as it is")
@@ -337,7 +337,7 @@ class Stream:
     def plan_for(self, needs: Needs) -> _Planned:
         """Return the problems of what is known now, and a plan that has room for more."""
         problems = problems_of(self.settings, self._labels(needs))
-        shape, frac = shape_of_student(problems), float(self.settings.cache_frac)
+        shape, frac = learner_shape(problems), float(self.settings.cache_frac)
         mem, dtype = self._mem, self.options.dtype
         plan = plan_stream(mem, frac, shape, needs, dtype, self.path.name)
         return needs, problems, plan
@@ -349,7 +349,7 @@ class Stream:
 
     def go_on_larger(self) -> None:
         """Make another plan, for the row that did not fit or less memory; go on from a commit."""
-        assert self.student is not None
+        assert self.learner is not None
         needs = max(self.arrivals.wanted, self.arrivals.needs, key=lambda some: some.rows)
         try:
             self._refuse_weighted(needs)
@@ -363,9 +363,9 @@ class Stream:
             advice += ", go on with --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
-        before = self.student.describe()
-        self.student, self._slots = None, []
-        self.make_student(
+        before = self.learner.describe()
+        self.learner, self._slots = None, []
+        self.make_learner(
             planned,
             self.run.read_state(list(filter(_is_of_student, self.run.state_names()))),
             before,
@@ -396,8 +396,8 @@ class Stream:
 
     def commit(self) -> None:
         """Commit all there is to go on from."""
-        assert self.student is not None
-        state = self.student.state() | {"ids": self.arrivals.ids.keys}
+        assert self.learner is not None
+        state = self.learner.state() | {"ids": self.arrivals.ids.keys}
         for k, rows in enumerate(self.pending):
             state |= {f"pending-{k}-{name}": array for name, array in rows.items()}
         labels = self.arrivals.labels
@@ -406,7 +406,7 @@ class Stream:
             "settings": self.settings.to_dict(),
             "options": self.options.kept(),
             "inputs": self._inputs,
-            "student": self.student.describe(),
+            "learner": self.learner.describe(),
             "needs": asdict(self._needs),
             "seen": asdict(self.seen),
             "sources": self.position,
@@ -428,22 +428,22 @@ class Stream:
 
     def make_model(self) -> Model:
         """Make the model of the rows that are learned."""
-        assert self.student is not None
+        assert self.learner is not None
         facts = {
             "rounds": [self.settings.rounds],
             "converged": False,
             "passes": 1,
             "updates": self.totals.updates,
-            "rows": self.student.n_rows,
+            "rows": self.learner.n_rows,
             "sources": sources_at(self.position),
             "stream": {
-                "blocks": self.n_blocks, "dual": self.student.dual, **self.quality(),
+                "blocks": self.n_blocks, "dual": self.learner.dual, **self.quality(),
             },
         }  # fmt: skip
         return assemble_model(
             self.arrivals.ids.keys[: self.seen.features],
             model_labels(self._problems[0], Seen(self.seen.rows, self._labels(self._needs))),
-            self.settings, self._problems, self.student.weights, facts,
+            self.settings, self._problems, self.learner.weights, facts,
         )  # fmt: skip
 
     def quality(self) -> dict[str, float | None]:
@@ -453,21 +453,21 @@ class Stream:
 
     def polish(self) -> None:
         """Solve once more for the rows that are kept."""
-        assert self.student is not None
+        assert self.learner is not None
         with self.seconds.measure("solve"):
-            self.totals.add(self.student.polish(POLISH_ROUNDS))
+            self.totals.add(self.learner.polish(POLISH_ROUNDS))
 
     def report(self, model: Model) -> dict[str, Any]:
         """Return the figures of the stream so far; see `sbm.stream`."""
-        assert self.student is not None
+        assert self.learner is not None
         sources = self.arrivals.sources
         return {
-            "rows": self.student.n_rows,
+            "rows": self.learner.n_rows,
             "blocks": self.n_blocks,
             "features": self.seen.features,
             "labels": model.labels,
             **self.quality(),
-            "dual": self.student.dual,
+            "dual": self.learner.dual,
             "visits": self.totals.visits,
             "updates": self.totals.updates,
             "visits_cut_short": self.totals.starved,

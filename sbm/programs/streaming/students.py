@@ -18,7 +18,7 @@ from sbm.settings import Settings
 from sbm.solver.onepass import OnePass, caches_nnz
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass
 
-__all__ = ["Seen", "make_student", "problems_of", "shape_of_student", "student_kernels"]
+__all__ = ["Seen", "learner_kernels", "learner_shape", "make_learner", "problems_of"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def problems_of(settings: Settings, labels: list[float] | None) -> list[AnyProbl
     return make_problems(settings, Seen(1, labels))
 
 
-def shape_of_student(problems: list[AnyProblem]) -> Shape:
+def learner_shape(problems: list[AnyProblem]) -> Shape:
     """Return what decides the memory beside the rows."""
     copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # columns are sorted for the model
     if isinstance(problems[0], OneClass):
@@ -54,12 +54,12 @@ def shape_of_student(problems: list[AnyProblem]) -> Shape:
     return Shape(0, [p.n_outputs for p in problems], listed, copies=copies, row_bytes=row_bytes)
 
 
-def student_kernels(settings: Settings, problems: list[AnyProblem]) -> str:
+def learner_kernels(settings: Settings, problems: list[AnyProblem]) -> str:
     """Name the kernels, for `sbm.engine.kernels.prepare`."""
     return f"stream-{kernels_of(settings, problems)}"
 
 
-def make_student(
+def make_learner(
     settings: Settings,
     problems: list[AnyProblem],
     plan: StreamPlan,
@@ -80,8 +80,8 @@ def make_student(
     size = plan.size
     arena = Arena.of(caches_nnz(size, len(problems)) + 2 * size.block_nnz + SPARE, plan.value_type)
     slots = [arena.room(size.block_rows, y_dtype) for _ in range(2)]
-    student = OnePass(
+    learner = OnePass(
         problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
         seed=settings.seed, spread=spread,
     )  # fmt: skip
-    return student, slots
+    return learner, slots

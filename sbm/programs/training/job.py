@@ -24,8 +24,8 @@ from sbm.programs.training.ledger import (
 )  # fmt: skip
 from sbm.programs.training.passtest import PassTest, refuse_without_room
 from sbm.programs.training.ranks import (
-    Share,
-    Status,
+    StatusFile,
+    WorkShare,
     any_of,
     common_record,
     deal_parts,
@@ -44,7 +44,7 @@ from sbm.programs.training.setup import (
     shape_of,
     smaller_plan,
 )  # fmt: skip
-from sbm.programs.training.warmstart import Earlier, find_run, last_run, shape_record
+from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
 from sbm.settings import Settings, format_size
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
@@ -53,25 +53,25 @@ from sbm.store.run import Run
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
-__all__ = ["Job", "Start"]
+__all__ = ["StartPoint", "TrainingPlan"]
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """What a training begins from; all of it None or empty: from nothing.
 
     Attributes
     ----------
     record : dict or None
         The last commit of its own run, which may be one of the end.
-    earlier : Earlier or None
+    earlier : PreviousRun or None
         Another run, whose alphas come first.
     others : sequence of Path
         Folders of the same training by another number of processes.
     """
 
     record: dict[str, Any] | None = None
-    earlier: Earlier | None = None
+    earlier: PreviousRun | None = None
     others: Sequence[Path] = ()
 
     @property
@@ -81,7 +81,7 @@ class Start:
 
 
 @dataclass
-class Job:
+class TrainingPlan:
     """A training as it is asked for, and, once prepared, as it will be done.
 
     Attributes
@@ -96,7 +96,7 @@ class Job:
         When it was asked for, by `time.perf_counter`.
     comm : Comm
     test : PassTest or None
-    share : Share
+    share : WorkShare
         What this process solves.
     spare : list of Problem or MultiProblem
         What is solved beside it to calibrate, and is no part of the model.
@@ -125,7 +125,7 @@ class Job:
     comm: Comm
     test: PassTest | None = None
     bound: int | None = None
-    share: Share = field(init=False)
+    share: WorkShare = field(init=False)
     spare: list[AnyProblem] = field(init=False)
     shape: Shape = field(init=False)
     plan: MemoryPlan = field(init=False)
@@ -135,7 +135,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.folder = folder_of(run_folder(self.path), self.comm)
-        self.status = Status(run_folder(self.path), self.comm)
+        self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # of what calls this
         self._plans = 0
@@ -178,7 +178,7 @@ class Job:
 
     def _divide(self, counts: Sequence[float] | None = None) -> None:
         """Make the problems of this process; `counts` are what balanced classes are balanced by."""
-        self.share = Share.of(self.comm, self.settings, self.store, counts)
+        self.share = WorkShare.of(self.comm, self.settings, self.store, counts)
         self.spare = held_out_problems(self.settings, self.store, counts)
 
     def balance_classes(self) -> None:
@@ -261,16 +261,18 @@ class Job:
 
     # ------------------------------------------------------------------- what it begins from
 
-    def find_start(self) -> Start:
+    def find_start(self) -> StartPoint:
         """Look for a commit to go on from, and for runs of other numbers of processes."""
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut otherwise now
             problems = self.share.problems
-            return Start(earlier=Earlier([self.folder], self.store, self.settings, problems))
+            return StartPoint(
+                earlier=PreviousRun([self.folder], self.store, self.settings, problems)
+            )
         record = run_to_go_on_with(self.folder, self.itself, self.settings, self.resume)
         record = common_record(self.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
-            return Start(others=self._runs_of_others())
-        return Start(record)
+            return StartPoint(others=self._runs_of_others())
+        return StartPoint(record)
 
     def _runs_of_others(self) -> list[Path]:
         """Return the run of this training by another number of processes, if that is there.
@@ -294,7 +296,7 @@ class Job:
             return []
         return folders
 
-    def with_earlier(self, start: Start) -> Start:
+    def with_earlier(self, start: StartPoint) -> StartPoint:
         """Return a start that has the alphas of an earlier run, where there is one to go on from.
 
         That is the run that a warm start names, or the one of other processes.
@@ -314,7 +316,9 @@ class Job:
             )
         if not folders:
             return start
-        return Start(earlier=Earlier(folders, self.store, self.settings, self.share.problems))
+        return StartPoint(
+            earlier=PreviousRun(folders, self.store, self.settings, self.share.problems)
+        )
 
     # ------------------------------------------------------------------------- the beginning
 
@@ -331,7 +335,7 @@ class Job:
         if any_of(self.comm, self.is_stopped())[0]:
             raise KeyboardInterrupt
 
-    def open_run(self, start: Start) -> AbstractContextManager[Run]:
+    def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this process, new or as its last commit left it."""
         problems = [*self.share.problems, *self.spare]
         return open_run(self.folder, problems, self.plan, start.record, self.comm.size > 1)

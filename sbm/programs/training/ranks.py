@@ -32,8 +32,19 @@ from sbm.store.files import file_checksum, make_folder, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
-    "Share", "Status", "any_of", "common_name", "common_record", "deal_parts", "finished_model",
-    "folder_of", "forget_others", "one_first", "own_name", "refuse_others", "runs_of_others",
+    "StatusFile",
+    "WorkShare",
+    "any_of",
+    "common_name",
+    "common_record",
+    "deal_parts",
+    "finished_model",
+    "folder_of",
+    "forget_others",
+    "one_first",
+    "own_name",
+    "refuse_others",
+    "runs_of_others",
     "share_cores",
 ]  # fmt: skip
 
@@ -52,7 +63,7 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
 
 
 @dataclass
-class Share:
+class WorkShare:
     """What a process does of a training: some blocks, or some classes of one-vs-rest.
 
     Attributes
@@ -76,7 +87,7 @@ class Share:
         settings: Settings,
         store: BlockStore,
         counts: Sequence[float] | None = None,
-    ) -> Share:
+    ) -> WorkShare:
         """Divide by classes where they share nothing, are enough, and everybody sees all rows."""
         every = make_problems(settings, store, counts)
         if comm.size == 1:
@@ -305,7 +316,7 @@ def one_first(comm: Comm, work: Callable[[], None]) -> None:
         work()
 
 
-class Status:
+class StatusFile:
     """What came of a training of several processes: ``MODEL.run/status.json``, by process 0.
 
     Launchers end with 0 although a process was killed, or with another number although all is

@@ -266,7 +266,7 @@ def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Itera
         with Run.create(folder, *shape) as run:
             yield run
         return
-    with Run.take_up(folder, *shape) as (run, found):
+    with Run.resume(folder, *shape) as (run, found):
         if found["state"] != record["state"]:
             raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
         yield run

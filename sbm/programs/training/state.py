@@ -17,11 +17,11 @@ from sbm.engine.pace import choose_blocks, choose_rounds, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
-from sbm.programs.training.job import Job, Start
+from sbm.programs.training.job import StartPoint, TrainingPlan
 from sbm.programs.training.ledger import Ledger
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, run_folder, time_left
-from sbm.programs.training.warmstart import Earlier
+from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import OneClass
 from sbm.solver.step import Totals
@@ -127,7 +127,7 @@ class Training:
 
     Attributes
     ----------
-    job : Job
+    job : TrainingPlan
     run : Run
         What commits go to.
     ledger : Ledger
@@ -138,7 +138,7 @@ class Training:
         When this process began, its rests apart, by `time.perf_counter`.
     """
 
-    job: Job
+    job: TrainingPlan
     run: Run
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -169,7 +169,7 @@ class Training:
 
     # ------------------------------------------------------------------------ the beginning
 
-    def start(self, start: Start) -> None:
+    def start(self, start: StartPoint) -> None:
         """Take over what there is to begin from."""
         if start.record is not None:
             self._go_on(start.record)
@@ -206,7 +206,7 @@ class Training:
             f"going on with {self.run.folder}, after {ledger.passes} passes; --fresh starts over"
         )
 
-    def _start_from(self, earlier: Earlier) -> None:
+    def _start_from(self, earlier: PreviousRun) -> None:
         """Take over W and alphas; all of it is looked at once, so it has a certificate."""
         ledger = self.ledger
         ledger.is_warm = not earlier.is_rescaled
@@ -219,7 +219,7 @@ class Training:
         ledger.only = self._new_blocks(earlier)
         self.commit()
 
-    def _new_blocks(self, earlier: Earlier) -> list[int] | None:
+    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
         """Return the blocks with rows that the earlier training had not, where others had them.
 
         They come first: before they have moved W there is nothing to do for the others.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Learner, Visit
+from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.setup import run_folder
@@ -30,7 +30,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.run import RECORD, Run, runs_here
 
-__all__ = ["Earlier", "find_run", "last_run", "shape_record"]
+__all__ = ["PreviousRun", "find_run", "last_run", "shape_record"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -212,7 +212,7 @@ def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
     return [commits[max(common)] for commits in every]
 
 
-class Earlier:
+class PreviousRun:
     """The run of an earlier training.
 
     Parameters
@@ -362,7 +362,7 @@ class Earlier:
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
 
-        def change(visit: Visit, learner: Learner) -> None:
+        def change(visit: LoadedBlock, learner: Learner) -> None:
             alpha = visit.alpha[learner.number]
             learner.solver.problem.make_feasible(visit.rows, alpha)
             learner.solver.working.alpha.admit(visit.block, alpha)
