@@ -80,7 +80,7 @@ def prefetched(
 
     Yields
     ------
-    Loaded[Item, Coming, Result]
+    Prefetched[Item, NextBlock, Result]
 
     Raises
     ------
