@@ -181,8 +181,8 @@ MUTATIONS = (
     ),
     Mutation(
         "two buffers in the memory plan", "sbm/engine/memory.py",
-        "buffers = 2 * (nnz",
-        "buffers = 1 * (nnz",
+        "2 * max(p.nnz for p in parts)",
+        "max(p.nnz for p in parts)",
     ),
     Mutation(
         "the larger label is the positive one", "sbm/engine/problems.py",

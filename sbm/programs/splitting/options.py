@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass, replace
 
-from sbm.engine.machine import less, usable_threads
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import smaller, usable_threads
+from sbm.engine.memory import INTERPRETER, Budget
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
 from sbm.settings import format_size, parse_size
 
 __all__ = [
     "SplitOptions", "batch_bytes", "check_ids", "check_shards", "checked_options",
-    "least_to_split", "limit_threads", "with_less",
+    "limit_threads", "with_less",
 ]  # fmt: skip
 
 LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
-PIECE_FACTOR = 5  # bytes held for each byte of text being parsed
+PIECE_BYTES = 5 * PIECE  # of a piece of text that is being parsed
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,6 @@ def batch_bytes(mem: int) -> int:
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
 
 
-def least_to_split() -> int:
-    """Bytes that a split needs at least."""
-    return INTERPRETER + 6 * PIECE * PIECE_FACTOR
-
-
 def limit_threads(mem: int, threads: int, reserved: int = 0) -> int:
     """Return the threads, at most `threads`, whose pieces of text fit beside the batches.
 
@@ -73,16 +68,11 @@ def limit_threads(mem: int, threads: int, reserved: int = 0) -> int:
     MemoryPlanError
         Not even one does; says what would.
     """
-    piece = PIECE * PIECE_FACTOR
-    room = mem - reserved
-    most = (room - INTERPRETER - 3 * batch_bytes(room)) // piece - 2
-    if most < 1:
-        least = least_to_split() + reserved
-        raise MemoryPlanError(
-            f"--mem {format_size(mem)} is too little to split; "
-            f"the least that works is --mem {-(-least // 1_000_000)}MB",
-            least,
-        )
+    items = {"interpreter": INTERPRETER} | ({"library": reserved} if reserved else {})
+    fixed = Budget(mem, "to split", items)
+    needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
+    replace(fixed, items=items | needed).check()
+    most = (fixed.left - 3 * batch_bytes(mem - reserved)) // PIECE_BYTES - 2
     return min(threads, most)
 
 
@@ -97,19 +87,16 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
     MemoryPlanError
         Says what there is room for.
     """
-    pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
-    room = options.mem - INTERPRETER - pieces - 2 * batch_bytes(options.mem)
-    needed = ids.nbytes + count_bytes
-    if needed > room:
-        what = "ids and counts" if count_bytes else "ids"
-        twice = pieces + 2 * needed
-        enough = INTERPRETER + min(twice * 3 // 2, twice + 2 * LARGEST_BATCH)  # with the batches
-        raise MemoryPlanError(
-            f"{len(ids)} distinct features need {format_size(needed)} for their {what} alone, "
-            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem, "
-            f"as --mem {-(-enough // 1_000_000)}MB has room for twice as many",
-            enough,
-        )
+    text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
+    if INTERPRETER + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
+        return
+    what, twice = "ids and counts" if count_bytes else "ids", 2 * needed  # more may come
+    items = {
+        "interpreter": INTERPRETER, "text": text,
+        "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
+        f"{what} of twice the {len(ids):,} features so far": twice,
+    }  # fmt: skip
+    Budget(options.mem, "to split", items).check()
 
 
 def check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
@@ -201,9 +188,13 @@ def checked_options(
 
 def with_less(options: SplitOptions, progress: Progress) -> SplitOptions:
     """Return the options of another try, after memory ran out."""
-    mem = less(options.total, least_to_split(), "splitting")
+
+    def plan(mem: int) -> SplitOptions:
+        return replace(options, mem=mem, threads=limit_threads(mem, options.threads))
+
+    less = smaller(plan, options.total, "splitting")
     progress.note(
         f"memory ran out, with --mem {format_size(options.mem)}; beginning anew as with "
-        f"{format_size(mem)}"
+        f"{format_size(less.mem)}"
     )
-    return replace(options, mem=mem, threads=limit_threads(mem, options.threads))
+    return less
