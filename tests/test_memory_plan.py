@@ -34,8 +34,8 @@ from sbm.programs.splitting import deal
 from sbm.programs.splitting import reading as coding
 from sbm.programs.splitting.options import SplitOptions, with_less
 from sbm.rows import Arena
-from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
+from sbm.units import parse_size
 from scripts.bench.tools import run_process
 
 MEM = 400_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sbm.errors import MemoryPlanError
-from sbm.settings import format_size
+from sbm.units import format_size
 
 __all__ = [
     "Limit", "peak_bytes", "resident_bytes", "return_freed_memory", "smaller", "system_limit",

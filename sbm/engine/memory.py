@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sbm.errors import MemoryPlanError
-from sbm.settings import format_size
 from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk, kept_generations
+from sbm.units import format_size, in_megabytes
 
 __all__ = [
     "AUTO_BLOCKS", "BASE_FRAC", "BUFFER_ROW", "INTERPRETER", "MOST_FRAC", "OVERHEAD", "Budget",
     "MemoryPlan", "Part", "Piece", "RowSizes", "Shape", "dealing_bytes",
-    "in_megabytes", "plan_training", "row_bytes",
+    "plan_training", "row_bytes",
 ]  # fmt: skip
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
@@ -102,11 +102,6 @@ class Budget:
                 f"{advice}",
                 self.total,
             )
-
-
-def in_megabytes(size: int) -> str:
-    """Write bytes as whole megabytes, rounded up, to be typed behind ``--mem``."""
-    return f"{-(-size // 1_000_000)}MB"
 
 
 @dataclass(frozen=True)

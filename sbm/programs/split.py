@@ -43,9 +43,9 @@ from sbm.programs.splitting.reading import (
     require_second_reading,
 )
 from sbm.programs.splitting.sources import find_sources, refuse_known_sources
-from sbm.settings import parse_size
 from sbm.store import blocks as store_files
 from sbm.store.shards import shard_path
+from sbm.units import parse_size
 
 __all__ = ["default_store", "split"]
 

@@ -8,7 +8,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
-from sbm.settings import format_size, parse_size
+from sbm.units import format_size, parse_size
 
 __all__ = [
     "SplitOptions", "batch_bytes", "check_ids", "check_shards", "checked_options",

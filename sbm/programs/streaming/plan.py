@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sbm.engine.memory import INTERPRETER, OVERHEAD, Budget, RowSizes, Shape, in_megabytes
+from sbm.engine.memory import INTERPRETER, OVERHEAD, Budget, RowSizes, Shape
 from sbm.inputs.idtable import DIRECT_LIMIT
 from sbm.programs.splitting.options import PIECE_BYTES
 from sbm.programs.streaming.arrivals import Needs
 from sbm.solver.onepass import Size
+from sbm.units import in_megabytes
 
 __all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
 

@@ -44,10 +44,11 @@ from sbm.programs.training.setup import (
     shape_of,
 )  # fmt: skip
 from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
+from sbm.units import format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
