@@ -32,7 +32,7 @@ from sbm.errors import MemoryPlanError
 from sbm.inputs import text
 from sbm.programs.splitting import deal
 from sbm.programs.splitting import reading as coding
-from sbm.programs.splitting.options import SplitOptions, with_less
+from sbm.programs.splitting.options import SplitOptions
 from sbm.rows import Arena
 from sbm.store.blocks import CHUNK_NNZ, Chunk
 from sbm.units import parse_size
@@ -420,20 +420,21 @@ def test_split_begins_anew_with_less_memory(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(text, "PIECE", 10_000)
     bounds: list[int] = []
+    within = SplitOptions.within
 
-    def noted(*arguments: Any) -> SplitOptions:
-        made = with_less(*arguments)
+    def noted(self: SplitOptions, mem: int, reserved: int = 0) -> SplitOptions:
+        made = within(self, mem, reserved)
         bounds.append(made.mem)
         return made
 
-    monkeypatch.setattr("sbm.programs.split.with_less", noted)
+    monkeypatch.setattr(SplitOptions, "within", noted)
     owner, name = PLACES[place]
     options: dict[str, Any] = {"blocks": 3, "threads": 2, "min_count": min_count}
     progress = Notes()
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(calls, getattr(owner, name)))
         sbm.split(source, tmp_path / "one.sbm", mem=MEM, progress=progress, **options)
-    assert len(progress.about("ran out, with --mem")) == len(bounds) > 0
+    assert len(progress.about("ran out, with --mem")) == len(bounds) - 1 > 0
     sbm.split(source, tmp_path / "other.sbm", mem=bounds[-1], **options)
     one, other = files_of(tmp_path / "one.sbm"), files_of(tmp_path / "other.sbm")
     assert {n: b for n, b in one.items() if n.endswith("sbb")} == {
