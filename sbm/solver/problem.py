@@ -175,8 +175,8 @@ class Problem(_Separable):
         return load(f"sbm.solver.kernels.{self.loss.kernel}")
 
     def _extra(self, W: Weights) -> tuple[Weights, float, float]:
-        """Weight of the extra feature, of shape (0 or 1,), its value, and its scale."""
-        return W[len(W) - (self.bias > 0) :, 0], self.bias, 1.0
+        """Weight of the extra feature, of shape (1,), its value, and its scale."""
+        return W[-1:, 0] if self.bias > 0 else np.zeros(1), self.bias, 1.0
 
     def arguments(self, rows: Rows, alpha: npt.NDArray[np.float64], W: Weights) -> tuple[Any, ...]:
         """What all kernels of the loss are given, in front of what is their own."""

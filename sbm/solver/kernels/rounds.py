@@ -70,8 +70,8 @@ def make_solve(read, row_gap, visit, late=False):
         indices, values : int32, float32 or float64 or None
         alpha : (n,) float64, in place
         w : (at least n_features,) float64, in place
-        extra : (0 or 1,) float64, in place
-            Weight of the extra feature, if there is one; may be the last entry of w.
+        extra : (1,) float64, in place
+            Weight of the extra feature; may be the last entry of w.
         bias, scale : float
             Value of the extra feature, 0 for none; square of the unit of its weight, 1 but for
             one class.
@@ -107,7 +107,7 @@ def make_solve(read, row_gap, visit, late=False):
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
         m = len(starts)
-        w_extra = extra[0] if len(extra) > 0 else 0.0  # at hand: a branch a visit costs a quarter
+        w_extra = extra[0]
         gain = stats[0]
         gap = 0.0
         updates = 0
@@ -160,8 +160,7 @@ def make_solve(read, row_gap, visit, late=False):
                 break
             limit = worst
             m = rows_left(active, m, r, dropped)
-        if len(extra) > 0:
-            extra[0] = w_extra
+        extra[0] = w_extra
         stats[0] = gain
         stats[1] += gap
         stats[2] += visits
@@ -193,13 +192,13 @@ def make_screen(read, at_rest):
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
         n = np.uint64(len(starts))
-        share = bias * extra[0] if len(extra) > 0 else 0.0
+        share = bias * extra[0]
         for i in range(n):
             prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
-            row = read(i, y, weight, numbers)
             begin = np.uint64(starts[i])
             end = begin + np.uint64(lengths[i])
             z, _ = dot(indices, values, begin, end, w, share, 0.0)
+            row = read(i, y, weight, numbers)
             moving[i] |= (not at_rest(z, alpha[i], row, numbers)) & (row[0] > 0.0)
 
     return screen
@@ -231,7 +230,7 @@ def make_certify(read, terms, late=False):
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
         n = np.uint64(len(starts))
-        share = bias * extra[0] if len(extra) > 0 else 0.0
+        share = bias * extra[0]
         w_alpha_extra = 0.0
         gap = 0.0
         loss = 0.0
