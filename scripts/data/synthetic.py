@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbm.errors import SettingsError
-from sbm.settings import parse_size
+from sbm.units import parse_size
 from scripts.data.lines import format_rows, run, write_whole
 
 BATCH = 1 << 20  # ids drawn at a time, about
