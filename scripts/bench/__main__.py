@@ -437,7 +437,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.prefix is not None:
             _write(report, args.prefix)
     except ModuleNotFoundError as error:
-        print(f"scripts.bench: {error.name} is missing; install sbm[bench]", file=sys.stderr)
+        print(f"scripts.bench: {error.name} is missing; pip install '.[bench]'", file=sys.stderr)
         return 1
     except (BenchError, OSError) as error:
         print(f"scripts.bench: {error}", file=sys.stderr)

@@ -367,7 +367,8 @@ def main(argv: list[str] | None = None) -> int:
             report.write(args.prefix)
     except ModuleNotFoundError as error:
         print(
-            f"scripts.papers.table2: {error.name} is missing; install sbm[bench]", file=sys.stderr
+            f"scripts.papers.table2: {error.name} is missing; pip install '.[bench]'",
+            file=sys.stderr,
         )
         return 1
     except (BenchError, OSError) as error:
