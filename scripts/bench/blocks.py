@@ -86,7 +86,7 @@ def _train(n: int, store: Path, model: Path, settings: dict[str, Any]) -> dict[s
     remove(model, model.with_name(model.name + ".run"))
     launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     if launcher is None:
-        raise BenchError("there is no mpiexec beside this Python; install sbm[mpich]")
+        raise BenchError("there is no mpiexec beside this Python; pip install mpi4py mpich")
     command = [launcher, "-n", str(n), sys.executable, "-m", "mpi4py", "-c", WORK, str(store),
                str(model), json.dumps(settings)]  # fmt: skip
     return run_process(command).json() | {"model_bytes": model.read_bytes()}

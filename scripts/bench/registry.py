@@ -318,7 +318,7 @@ def main(registry: Registry, prog: str, argv: Sequence[str] | None = None) -> in
             report.write(args.prefix)
             draw(asdict(report), one.axes, args.prefix.with_name(args.prefix.name + ".png"))
     except ModuleNotFoundError as error:
-        print(f"{prog}: {error.name} is missing; install sbm[bench]", file=sys.stderr)
+        print(f"{prog}: {error.name} is missing; pip install '.[bench]'", file=sys.stderr)
         return 1
     except (BenchError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
