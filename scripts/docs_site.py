@@ -29,15 +29,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Make links out of ``docs/`` links to those files."""
     if page.file.generated_by is None:
         return _LINK.sub(r"](\1", markdown)
-    return re.sub(r"\[([^\]]*)\]\((?!https:)[^)]*\)", r"\1", markdown)  # its neighbours are not here
+    # Not all files are here that such a page links to.
+    return re.sub(r"\[([^\]]*)\]\((?!https:)[^)]*\)", r"\1", markdown)
 
 
 class FormattedDocstrings(griffe.Extension):
-    """Shows docstrings that are completed when a module is imported, as that of `Settings`."""
+    """Shows what `sbm.settings` makes when it is imported: the docstring and the defaults."""
 
-    def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Take the docstring of the imported class."""
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Take them from the imported class."""
         if cls.path == "sbm.settings.Settings" and cls.docstring:
-            from sbm.settings import Settings
+            from sbm.settings import SETTINGS, Settings
 
             cls.docstring.value = Settings.__doc__ or ""
+            for name, row in SETTINGS.items():
+                cls.members[name].value = repr(row.default)

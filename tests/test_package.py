@@ -73,7 +73,7 @@ def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
     unpacked = tmp_path / f"sbm-{sbm.__version__}"
     assert {p.name for p in unpacked.iterdir()} == {
         "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", "README.md", "CHANGELOG.md",
-        "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "PKG-INFO",
+        "CONTRIBUTING.md", "LICENSE", "mkdocs.yml", "pyproject.toml", "PKG-INFO",
     }  # fmt: skip
     assert not list(unpacked.rglob("__pycache__"))
     assert (unpacked / "scripts/demo.sh").stat().st_mode & 0o111
