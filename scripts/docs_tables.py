@@ -8,7 +8,7 @@ python -m scripts.docs_tables --check   exits with 1 if one is stale
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -21,11 +21,11 @@ from sbm.settings import SETTINGS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _SHARED = ("quiet", "verbose", "as_json")
+_OPTION = ("option", "meaning", "default")
 
 
-def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    titles = list(titles)
-    lines = [titles, ["---"] * len(titles)]
+def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(titles), ["---"] * len(titles)]
     lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -55,7 +55,14 @@ def _options(name: str) -> str:
     shown = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
     rows = [_row_of(o, in_detail=name == "train") for o in shown if o.name not in _SHARED]
     text = f"## sbm {name}\n\n{first}\n\n```text\nsbm {name} {usage}\n```\n\n"
-    return text + (_table(["option", "meaning", "default"], rows) + "\n" if rows else "")
+    return text + (_table(_OPTION, rows) + "\n" if rows else "")
+
+
+def _ranks() -> str:
+    """Return the options of several processes."""
+    names = ("launch", "sigma", "sync_every", "comm_timeout")
+    options = {o.name: o for o in cli.commands["train"].params if isinstance(o, click.Option)}
+    return _table(_OPTION, [_row_of(options[name], in_detail=True) for name in names])
 
 
 def _losses() -> str:
@@ -83,6 +90,7 @@ def _formats() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "options": lambda: "".join(_options(name) for name in cli.commands).rstrip("\n") + "\n",
+    "ranks": _ranks,
     "losses": _losses,
     "liblinear": _liblinear,
     "formats": _formats,
