@@ -556,7 +556,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from a batch of rows; as `SBMClassifier.partial_fit`; no weights."""
+        """Learn from a batch of rows; as `SBMClassifier.partial_fit`, but unweighted."""
         first = self._is_first_batch()
         X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=first)
         self._keep(self._partial_fit(X, np.zeros(X.shape[0]), None, None, loss="one_class"))
