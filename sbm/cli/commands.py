@@ -60,9 +60,7 @@ __all__ = [
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
-@click.option(
-    "--idle-timeout", metavar="T", help="End after T without new data."
-)
+@click.option("--idle-timeout", metavar="T", help="End after T without new data.")
 @click.option(
     "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
 )
