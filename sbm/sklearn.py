@@ -36,8 +36,9 @@ from sbm.programs.split import split
 from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.train import train
 from sbm.rows import Rows
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.units import format_size
 
 try:
     from joblib import effective_n_jobs

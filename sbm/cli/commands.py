@@ -32,7 +32,8 @@ from sbm.cli.processes import meet
 from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.settings import Settings, parse_grid
+from sbm.settings import Settings
+from sbm.units import parse_grid
 
 __all__ = [
     "check", "expire", "export", "info", "plan", "precompile", "predict", "report", "split",

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.settings import parse_moment
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
+from sbm.units import parse_moment
 
 __all__ = ["expire"]
 

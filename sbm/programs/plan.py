@@ -32,7 +32,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
-from sbm.store.blocks import BlockStore, Chunk, require_whole
+from sbm.store.blocks import BlockStore, require_whole
 
 __all__ = ["plan"]
 
@@ -196,17 +196,13 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
         parts=parts,
         cache_rows=math.ceil(kept * memory.cache_rows),
         cache_nnz=math.ceil(kept * memory.cache_nnz),
-        part_rows=max(part.rows for part in parts),
-        part_nnz=max(part.nnz for part in parts),
     )
 
 
 def _thinned_part(part: Part, share: float) -> Part:
     """Return a part of a part: so many of its chunks, from all over it, and at least one."""
     step = min(len(part.chunks), round(1 / share))
-    chunks: list[Chunk] = part.chunks[::step]
-    rows, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-    return Part(part.pieces, chunks, rows, nnz)
+    return Part(part.pieces, part.chunks[::step])
 
 
 def _try(

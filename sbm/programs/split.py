@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.kernels import prepare
-from sbm.engine.machine import return_freed_memory, system_limit, within_limit
+from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
@@ -32,7 +32,7 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store
-from sbm.programs.splitting.options import SplitOptions, check_shards, checked_options, with_less
+from sbm.programs.splitting.options import SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -43,9 +43,9 @@ from sbm.programs.splitting.reading import (
     require_second_reading,
 )
 from sbm.programs.splitting.sources import find_sources, refuse_known_sources
-from sbm.settings import parse_size
 from sbm.store import blocks as store_files
 from sbm.store.shards import shard_path
+from sbm.units import parse_size
 
 __all__ = ["default_store", "split"]
 
@@ -157,17 +157,19 @@ def split(
     how_to_read = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
     sources, store = find_sources(inputs, store, append, how_to_read, name)
     target = Path(store) if store is not None else default_store(sources[0].name)
-    if append and dtype == "auto":
-        dtype = store_files.read_manifest(target)["dtype"]
-    check_shards(shards, blocks, append)
+    if append and shards is not None:
+        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
+    if dtype == "auto":
+        dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
     progress = progress or Progress()
+    asked = SplitOptions(
+        blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
+        usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+    )  # fmt: skip
+    reserved = reader_memory(sources)
     options = within_limit(
-        lambda bound: checked_options(
-            bound, blocks=blocks, block_size=block_size, dtype=dtype, seed=seed, shuffle=shuffle,
-            level=level, threads=threads, on_error=on_error, min_count=min_count, shards=shards,
-            reserved=reader_memory(sources),
-        ),
-        parse_size(mem), system_limit(), progress.note,
+        lambda bound: asked.within(bound, reserved), parse_size(mem), system_limit(),
+        progress.note,
     )  # fmt: skip
     if min_count > 1:
         refuse_once_only(sources)
@@ -185,7 +187,7 @@ def split(
             if isinstance(error, MemoryPlanError):
                 raise
             require_second_reading(sources, options)
-            options = with_less(options, progress)
+            options = options.with_less(progress)
             sources = [source.again() for source in sources]
 
 

@@ -46,9 +46,10 @@ from sbm.programs.training.setup import (
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.candidates import Grid, choose_metric
 from sbm.programs.tuning.state import Tuning
-from sbm.settings import Settings, parse_grid
+from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run
+from sbm.units import parse_grid
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,21 +209,18 @@ class _Epochs:
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
         from sbm.compiled import load
-        from sbm.solver.problem import rows_ahead
         from sbm.solver.step import INNER_TOL, _chunk
 
-        rows, problem, n = self.held.rows, self.held.problem, len(self.held.rows)
+        rows, n = replace(self.held.rows, values=self.values), len(self.held.rows)
         alpha, score = np.zeros(n), np.zeros(n, np.float32)
         W = np.zeros((self.held.n_features, 1))
         state = np.array([1], np.uint64)
+        arguments = self.held.problem.arguments(rows, alpha, W)
 
         def epoch() -> None:
             load("sbm.solver.kernels.svc").solve(
-                rows.starts, rows.lengths, rows.y, None, self.home, rows.indices, self.values,
-                alpha, score, W[:, 0], problem.positive, problem.cost_positive,
-                problem.cost_negative, problem.bias, problem.loss.squared, 1.0, 1,
-                chunk or _chunk(n), rows_ahead(W), INNER_TOL, 0, state, self.active, self.order,
-                np.zeros(5),
+                *arguments, self.home, score, 1.0, 1, chunk or _chunk(n), INNER_TOL, 0, state,
+                self.active, self.order, np.zeros(5),
             )  # fmt: skip
 
         return epoch, W, alpha

@@ -157,7 +157,7 @@ def _row(
     command: str, mem: str, rows: int, blocks: int, cache_frac: float | None, done: Finished
 ) -> dict[str, Any]:
     """One row of the table; `ok` is whether the command worked within its bound."""
-    from sbm.settings import parse_size
+    from sbm.units import parse_size
 
     bound = parse_size(mem)
     worked = done.code == 0 or (command != "split" and done.code == BUDGET)
@@ -175,7 +175,7 @@ def _row(
 def _rows_for(args: argparse.Namespace, mem: str) -> int:
     """Rows of the store for a bound."""
     from sbm.engine.memory import INTERPRETER, OVERHEAD
-    from sbm.settings import parse_size
+    from sbm.units import parse_size
 
     if args.rows:
         return int(args.rows)

@@ -177,7 +177,7 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
     A process makes the text as fast as it is read: some synthetic rows, again and again. What was
     read is what that process wrote, 1 MB in the pipe aside. Needs /proc.
     """
-    from sbm.settings import parse_size
+    from sbm.units import parse_size
 
     if not Path("/proc/self/io").exists():
         raise BenchError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import kernels_of, prepare
-from sbm.engine.machine import resident_bytes
+from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
@@ -42,13 +42,13 @@ from sbm.programs.training.setup import (
     read_weights,
     run_folder,
     shape_of,
-    smaller_plan,
 )  # fmt: skip
 from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
+from sbm.units import format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
@@ -149,7 +149,7 @@ class TrainingPlan:
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # it is refused before anything is read
         if self.test is not None:
-            refuse_without_room(self.store, self.settings.mem_bytes, self._planned_bytes)
+            refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.settings, self.store, self.weights)
@@ -197,8 +197,11 @@ class TrainingPlan:
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
         return replace(shape, advice="no --calibrate") if self.spare else shape
 
-    def _planned_bytes(self, mem: int) -> int:
-        return plan_of(self.settings, self.store, self.shape, mem).total
+    def _plan_within(self, mem: int) -> MemoryPlan:
+        return plan_of(self.settings, self.store, self.shape, mem)
+
+    def _smaller_plan(self) -> MemoryPlan:
+        return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
 
     # ------------------------------------------------------------------------------ memory
 
@@ -222,7 +225,7 @@ class TrainingPlan:
         least = int(self.share.adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least
-            plan = plan_of(self.settings, self.store, self.shape, least)
+            plan = self._plan_within(least)
         return plan
 
     def is_too_large(self) -> bool:
@@ -231,7 +234,7 @@ class TrainingPlan:
         if resident_bytes() <= most:
             return False
         try:
-            smaller_plan(self.settings, self.store, self.plan, self.shape)
+            self._smaller_plan()
         except MemoryPlanError:
             self._spare_memory = 1 << 62  # it is the least there is: going on as it is
             return False
@@ -253,7 +256,7 @@ class TrainingPlan:
             )
         gc.collect()
         before = self.plan.total
-        self.bound = smaller_plan(self.settings, self.store, self.plan, self.shape).total
+        self.bound = self._smaller_plan().total
         self.progress.stage(
             f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
             f"planned for {format_size(self.bound)}"

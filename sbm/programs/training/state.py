@@ -13,7 +13,7 @@ from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import choose_blocks, choose_rounds, passes_left
+from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
@@ -306,10 +306,10 @@ class Training:
     def rounds(self) -> int:
         """Rounds of the next pass."""
         spent, ledger = self.spent(), self.ledger
+        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         return choose_rounds(
-            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, ledger.is_warm,
-            self.job.share.adding.size,
+            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, last,
+            self.problems[0].listed, ledger.is_warm, self.job.share.adding.size,
         )  # fmt: skip
 
     def spent(self) -> dict[str, float]:
