@@ -92,68 +92,65 @@ def train(
 ) -> tuple[Model | None, dict[str, Any]]:
     """Train a model on a store.
 
-    What an earlier call with the same store and settings began is gone on with; where that one came
-    to its end, its model and report are returned.
+    Resumes an unfinished run with the same store and settings. If that run already finished,
+    returns its model and report.
 
-    Several processes train one model together if each of them calls this with the same arguments
-    (`sbm.programs.training.ranks`). Where one of them fails the others wait for it, until their
-    deadline: end them all then (``comm.abort``).
+    Several processes train one model together if each of them calls this with the same arguments.
+    If one of them fails, the others wait until their timeout; end them with ``comm.abort``.
 
     Parameters
     ----------
     store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder. Of several processes ``{rank}`` in it is
-        the number of each.
+        Default: the only ``*.sbm`` in the current folder. With several processes, ``{rank}`` in it
+        is replaced by the number of each.
     model : str or Path, optional
-        Where the model goes. Default: the store's name with ``.model``, in the current folder. The
-        state of the training is kept beside it in ``MODEL.run/``.
+        Model to write. Default: the store's name with ``.model``, in the current folder. The state
+        of the training is kept in ``MODEL.run/`` next to it.
     settings : sbm.Settings or dict, optional
-        Loss, cost, memory and the rest; ``help(sbm.Settings)`` lists the names.
+        Loss, cost, memory and so on; ``help(sbm.Settings)`` lists the names.
     resume : bool, optional
-        True: there must be something to go on with. False: begin anew, whatever there is. Default:
-        go on with a training of the same store and settings if there is one.
+        True: fail if there is nothing to resume. False: start over. Default: resume an unfinished
+        training with the same store and settings if there is one.
     is_stopped : callable
-        Is asked after each block whether to commit and end.
+        Called after each block; if true, the training writes a checkpoint and ends.
     progress : Progress, optional
-        Is told each block and each pass.
+        Receives each block and each pass.
     read_rate : float, optional
-        Read no more bytes a second than this, as from a slow disk; for benchmarks.
+        Maximum bytes read per second, to imitate a slow disk in benchmarks.
     test : str or Path, optional
-        Text or store to predict after every `test_every`-th pass and after the last one; what comes
-        of it is in the log and told to `progress`, as ``test`` of a pass. The model is the same,
-        and no seconds count that this takes.
+        Text or store to predict after every `test_every`-th pass and after the last one. The result
+        is the key ``test`` of the pass in the log and in `progress`. It does not change the model,
+        and its time is not counted.
     test_every : int
-        Passes.
+        Number of passes.
     comm : Comm, optional
-        Of several processes, as ``sbm.distributed.comm.world()`` returns it. Default: alone.
+        Several processes, as ``sbm.distributed.comm.world()`` returns them. Default: one.
 
     Returns
     -------
     model : Model
-        The certified one, as written; of several processes, in number 0 alone, None in the others.
+        The certified model, as written. With several processes, None in all but the first.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
-        ``rounds`` (of each pass),
-        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
-        load, wait, solve, certify, combine, write),
-        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
-        (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
-        processes that took part, one after the other; of several at a time, those of this one.
-        These also report ``processes`` and ``bytes_sent`` by this one.
+        ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
+        ``seconds`` (total, disk, load, wait, solve, certify, combine, write), ``bytes_read``,
+        ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``, ``resumed`` and ``was_finished``.
+        Seconds and bytes include those before a resume. With several processes they are those of
+        this one, and ``processes`` and ``bytes_sent`` are added.
 
     Raises
     ------
     StoreError
-        No store, damaged, or in use; or there is an unfinished training of other data.
+        The store is missing, damaged or in use; or there is an unfinished training of other data.
     DataError
-        The labels do not fit the loss; or there is no test text, or it is none.
+        The labels do not fit the loss; or the test is missing or invalid.
     SettingsError
-        A setting that does not exist, is out of range, or means nothing for the loss; or there is
-        an unfinished training with other settings.
+        An unknown setting, a value out of range, or a setting that does not apply to the loss; or
+        there is an unfinished training with other settings.
     MemoryPlanError
-        ``settings.mem`` is too small; says what would do.
+        ``settings.mem`` is too small; the message has the smallest that would do.
     KeyboardInterrupt
-        It was told to stop; all is kept.
+        It was stopped; a checkpoint is kept.
     """
     begin = time.perf_counter()
     return_freed_memory()
