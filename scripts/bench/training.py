@@ -159,7 +159,7 @@ def bench_rounds(args: argparse.Namespace, report: Report) -> None:
     """Train to the tolerance with each number of rounds, at each speed of reading.
 
     Each training is a process of its own; its time is what it reports (without the start of Python
-    and the imports). Reading is throttled inside the program, ``sbm.train(read_rate=...)``.
+    and the imports). Reading is throttled inside the program, ``TrainOptions(read_rate=...)``.
     """
     warm_up(args)
     store, model = _store(args), args.folder / "rounds.model"
