@@ -167,14 +167,7 @@ def train(
         progress.stage(odd)
     pass_test = None if test is None else PassTest(test, test_every)
     if pass_test is not None:
-        pass_test.refuse_in_many(settings, comm.size)
-    if settings.class_blocks is not None:
-        from sbm.programs.classblocks.training import train_class_blocks  # a program of its own
-
-        return train_class_blocks(
-            blocks, path, settings, comm, resume=resume, is_stopped=is_stopped, progress=progress,
-            begin=begin,
-        )  # fmt: skip
+        pass_test.refuse_in_many(comm.size)
     job = TrainingPlan(
         blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm,
         pass_test,
