@@ -29,7 +29,7 @@ Of several classes:
 `multiclass`        how long to LIBLINEAR's objective, of Crammer and Singer and of one-vs-rest?
 `bmd`               what does a chosen cache give against a random one and against none (BMD)?
 `classes`           what do time and memory do when classes become more?
-`class-blocks`      what do processes give that divide the classes, and what do they send?
+`class-blocks`      what do threads give that divide the classes, beside solving for all together?
 `multiclass-error`  how good are the losses on unseen rows?
 
 Every number is a median over ``--runs`` runs, in which the contestants take turns; ratios are
@@ -293,7 +293,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "class-blocks": Benchmark(
         bench_class_blocks,
-        "Weston-Watkins by blocks of classes in several processes",
+        "Weston-Watkins by blocks of classes on several threads",
         (training_options, rounds_option, class_blocks_options),
         {"mem": "1GB"},
         {**QUICK_CLASSES, "max_passes": 3},
