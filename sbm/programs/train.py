@@ -162,14 +162,7 @@ def train_ranks(
     if odd := label_warning(settings, blocks):
         options.progress.stage(odd)
     if options.test is not None:
-        options.test.refuse_in_many(settings, comm.size)
-    if settings.class_blocks is not None:
-        from sbm.programs.classblocks.training import train_class_blocks  # a program of its own
-
-        return train_class_blocks(
-            blocks, path, settings, comm, resume=options.resume, is_stopped=options.is_stopped,
-            progress=options.progress, begin=begin,
-        )  # fmt: skip
+        options.test.refuse_in_many(comm.size)
     job = TrainingPlan(blocks, path, settings, options, begin, comm)
     while True:
         try:
