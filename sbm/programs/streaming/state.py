@@ -61,7 +61,7 @@ from sbm.solver.step import Totals
 __all__ = ["Stream", "rows_in_front"]
 
 POLISH_ROUNDS = 10  # over the cache alone, at the end: there is no text to keep up with
-_LEAST_NONZERO = 4  # bytes of text
+_FIRST_NNZ = 256 * FIRST_BLOCK  # most nonzeros of the first block
 
 
 @dataclass
@@ -116,8 +116,7 @@ class Stream:
         threads = usable_threads(opened.settings.threads)
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._loader = loading_thread(threads)
-        longest = max(PIECE, (mem - INTERPRETER) // 12)  # line, in bytes
-        self.arrivals = self._make_arrivals(sources, longest, threads, is_stopped)
+        self.arrivals = self._make_arrivals(sources, threads, is_stopped)
         self.reached = self.arrivals.reached
         self._committed = time.monotonic(), self.reached.needs.rows
         self.is_cut_short = False
@@ -131,7 +130,7 @@ class Stream:
                 needs = self.reached.needs
             self._make_room(needs, self._plan(needs), opened.state, record["learner"])
         else:
-            self._make_inbox(FIRST_BLOCK, longest // _LEAST_NONZERO + 1, opened.options.dtype)
+            self._make_inbox(FIRST_BLOCK, _FIRST_NNZ, opened.options.dtype)
         opened.state = {}
 
     def close(self) -> None:
@@ -142,13 +141,14 @@ class Stream:
         self._team.shutdown()
 
     def _make_arrivals(
-        self, sources: list[Source], longest: int, threads: int, is_stopped: Callable[[], bool]
+        self, sources: list[Source], threads: int, is_stopped: Callable[[], bool]
     ) -> Arrivals:
         record, state, options = self.opened.record, self.opened.state, self.opened.options
         known: Sequence[float] = options.classes or (record["labels"] if record else ())
         task = self._task
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         parsers = parsers_of(self._mem, max(1, threads - 1))
+        longest = max(PIECE, (self._mem - INTERPRETER) // 12)
         text = TextOptions(options.dtype, options.on_error == "skip", parsers, longest)
         idle = options.idle_timeout
         patience = Patience(options.follow, None if idle is None else float(idle), is_stopped)
@@ -187,12 +187,14 @@ class Stream:
                 self.is_cut_short = True
                 self._keep_unlearned(block.rows)
                 return
-            wanted = block.wanted or (block.reached.needs if self._is_above_bound() else None)
-            left = len(block.rows)
+            wanted = block.wanted if block.wanted != self._needs else None
+            if wanted is None and self._is_above_bound():
+                wanted = block.reached.needs
+            ahead, left = None, len(block.rows)
             for rows in self.work.parts(block.rows):
                 left -= len(rows)
                 if not (left or block.is_last or wanted):
-                    coming = self._gather()  # while these are learned
+                    ahead = self._gather()  # while these are learned
                 self._learn(rows, block)
             self.reached = block.reached
             if block.is_last:
@@ -201,7 +203,7 @@ class Stream:
                 self.save()
             if wanted is not None:
                 self._make_larger(wanted)
-                coming = self._gather()
+            coming = ahead or self._gather()
 
     def _gather(self) -> Future[Block]:
         """Let the next block gather."""
@@ -220,13 +222,14 @@ class Stream:
 
     def _begin_with(self, block: Block) -> None:
         """Plan for the rows of the first block."""
-        if not len(block.rows) and block.is_cut:
+        needs = block.wanted or block.reached.needs
+        if not needs.rows and block.is_cut:
             raise KeyboardInterrupt  # there is nothing to keep
-        if not len(block.rows):
+        if not needs.rows:
             raise self.arrivals.error or DataError(
                 "the input holds no rows; nothing was learned and no model written"
             )
-        self._make_room(block.reached.needs, self._plan(block.reached.needs))
+        self._make_room(needs, self._plan(needs))
 
     def _keep_unlearned(self, *rows: Rows) -> None:
         """Note the rows that were read and are not learned: these, and those behind them."""
