@@ -17,7 +17,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.programs.tuning.state import Tuning
 from sbm.rows import Rows
-from sbm.settings import parse_grid
+from sbm.units import parse_grid
 
 N_FOLDS = 3
 

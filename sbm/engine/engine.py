@@ -166,10 +166,12 @@ class Engine:
         }
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
+        buffers = [
+            self._arena.room(plan.part_rows, self._y_dtype, self._weighted) for _ in range(2)
+        ]  # fmt: skip
         self.reader = BlockReader(
-            store, plan, self._arena, caches, self._pool, decoders, read_rate, self._y_dtype,
-            weights,
-        )  # fmt: skip
+            store, plan, buffers, caches, self._pool, decoders, read_rate, weights
+        )
         self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
-from sbm.settings import Settings, format_number
+from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
+from sbm.units import format_number
 
 __all__ = [
     "Labelled",

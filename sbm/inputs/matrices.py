@@ -27,7 +27,7 @@ from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.parsing import LARGEST_VALUE, ParsedText
 from sbm.inputs.text import PIECE, Source
-from sbm.settings import format_number
+from sbm.units import format_number
 
 __all__ = [
     "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",

@@ -46,27 +46,28 @@ def precompile(
 ) -> dict[str, Any]:
     """Compile the kernels of all commands ahead of their first use.
 
-    Without it each command compiles what it needs the first time it runs.
+    Otherwise each command compiles what it needs the first time it runs.
 
     Parameters
     ----------
     losses : iterable of str, optional
-        Losses to train with; default: all.
+        Losses to train with. Default: all.
     dtype : {"float32", "float64"}, optional
         Type of the values of stores. Values that are all 1 are included.
     threads : int, optional
-        Number of processes that compile at a time; default: one for each core.
+        Number of processes that compile at the same time. Default: one per core.
     progress : Progress, optional
+        Receives the kernels compiled.
 
     Returns
     -------
     dict
-        ``folder``, where the machine code is, ``kernels``, how many are there, and ``seconds``.
+        ``folder`` of the machine code, the number of ``kernels`` there, and ``seconds``.
 
     Raises
     ------
     SettingsError
-        A loss or dtype is unknown.
+        An unknown loss or dtype.
     SbmError
         A kernel cannot be compiled.
     """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import JUDGED, Seconds
-from sbm.engine.machine import less, peak_bytes, resident_bytes, system_limit, usable_threads
+from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model, choose_task, model_labels
@@ -48,7 +49,6 @@ from sbm.programs.streaming.options import Opened
 from sbm.programs.streaming.plan import (
     FIRST_BLOCK,
     StreamPlan,
-    least_for_stream,
     parsers_of,
     plan_stream,
 )
@@ -316,19 +316,17 @@ class Stream:
                 return
             except MemoryError:
                 self.__dict__.pop("work", None)
-            self._use_less(plan.total)
-            plan = self._plan(needs)
+            plan = self._use_less(plan.total)
 
     def _problems(self, needs: Needs) -> list[AnyProblem]:
         """Return the problems of the classes that are known."""
         return problems_of(self.opened.settings, self._labels(needs))
 
-    def _plan(self, needs: Needs) -> StreamPlan:
+    def _plan(self, needs: Needs, mem: int | None = None) -> StreamPlan:
         """Return a plan that has room for more than the rows that have these needs."""
-        return plan_stream(
-            self._mem, float(self.opened.settings.cache_frac), learner_shape(self._problems(needs)),
-            needs, self.opened.options.dtype, self.path.name,
-        )  # fmt: skip
+        frac, shape = float(self.opened.settings.cache_frac), learner_shape(self._problems(needs))
+        dtype, name = self.opened.options.dtype, self.path.name
+        return plan_stream(mem or self._mem, frac, shape, needs, dtype, name)
 
     def _labels(self, needs: Needs) -> list[float] | None:
         """Labels by class code, those of the rows that have these needs."""
@@ -387,22 +385,21 @@ class Stream:
             return False
         return True
 
-    def _use_less(self, before: int) -> None:
-        """Plan for less from now on.
+    def _use_less(self, before: int) -> StreamPlan:
+        """Return a plan for less, and keep to that bound from now on.
 
         Raises
         ------
         MemoryPlanError
             There is no smaller plan.
         """
-        shape, frac = learner_shape(self._problems(self._needs)), self.opened.settings.cache_frac
-        dtype = self.opened.options.dtype
-        least = least_for_stream(float(frac), shape, self._needs, dtype)
-        self._mem = less(before, least, f"learning {self.path}")
+        plan = smaller(partial(self._plan, self._needs), before, f"learning {self.path}")
+        self._mem = plan.mem
         self.progress.note(
             f"a plan for {format_size(before)} was not enough; the next one is for "
             f"{format_size(self._mem)}"
         )
+        return plan
 
     def out_of_memory(self) -> MemoryPlanError:
         """Say what is kept."""

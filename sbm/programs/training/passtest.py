@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.engine.memory import Budget, MemoryPlan
 from sbm.engine.problems import by_label, model_labels
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore, names_of
 
@@ -159,7 +160,7 @@ def _needed_bytes(store: BlockStore) -> int:
     return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
 
 
-def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], int]) -> None:
+def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> None:
     """Notice that a training leaves no room to predict a text beside it.
 
     It is not planned for: blocks would be cut otherwise, and the model would be another one.
@@ -169,8 +170,8 @@ def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], in
     store : BlockStore
     mem : int
         Bytes of the whole process.
-    planned : callable
-        Bytes that the training takes, of so many.
+    plan : callable
+        Plans the training for a bound.
 
     Raises
     ------
@@ -178,14 +179,8 @@ def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], in
         Says what would do.
     """
     needed, least = _needed_bytes(store), mem
-    if planned(mem) + needed <= mem:
-        return
-    while (total := planned(least) + needed) > least:  # with more memory it may take more, too
+    while (total := plan(least).total + needed) > least:  # with more memory it may take more, too
         least = total
-    raise MemoryPlanError(
-        f"--mem {format_size(mem)} is too little to train on {store.folder}, which takes "
-        f"{format_size(planned(mem))}, and to predict with --test-every beside it, which takes "
-        f"{format_size(needed)}; the least that works is --mem {-(-least // 1_000_000)}MB, or "
-        "leave out --test-every",
-        least,
-    )
+    items = {"training": least - needed, "predicting": needed}
+    task = f"to train on {store.folder} and to predict with --test-every beside it"
+    Budget(mem, task, items).check(", or leave out --test-every")

@@ -20,7 +20,6 @@ from sbm.engine.memory import (
     Shape,
     dealing_bytes,
     plan_training,
-    plan_with_less,
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
     "open_run", "place_of", "plan_of", "read_weights", "run_at", "run_folder", "shape_of",
-    "smaller_plan", "time_left",
+    "time_left",
 ]  # fmt: skip
 
 FOLDS = Folds(5, seed=0)
@@ -127,30 +126,15 @@ def plan_of(
     MemoryPlanError
         The bound is too small; says what would do.
     """
+    # Without a policy there is no cache.
+    cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
+
+    def plan(mem: int) -> MemoryPlan:
+        return plan_training(store, mem, cache_frac, shape)
+
     if bound is not None:
-        return plan_training(store, bound, _cache_frac(settings), shape)
-    return within_limit(
-        lambda mem: plan_training(store, mem, _cache_frac(settings), shape),
-        settings.mem_bytes, system_limit(), (progress or Progress()).note,
-    )  # fmt: skip
-
-
-def smaller_plan(
-    settings: Settings, store: BlockStore, before: MemoryPlan, shape: Shape
-) -> MemoryPlan:
-    """Plan the memory of a training again, after it ran out with a plan.
-
-    Raises
-    ------
-    MemoryPlanError
-        There is no smaller plan.
-    """
-    return plan_with_less(store, before, _cache_frac(settings), shape)
-
-
-def _cache_frac(settings: Settings) -> float | str:
-    """Share of the working set that is cache; without a policy there is none."""
-    return 0.0 if settings.policy == "none" else settings.cache_frac
+        return plan(bound)
+    return within_limit(plan, settings.mem_bytes, system_limit(), (progress or Progress()).note)
 
 
 def time_left(settings: Settings, begin: float) -> float:
