@@ -310,25 +310,25 @@ def _flip(n: int) -> Damage:
     return _changed(change)
 
 
-def _byte(data: bytearray, choose: random.Random) -> None:
-    data[choose.randrange(len(data))] = choose.randrange(256)
-
-
+@_changed
 def _burst(data: bytearray, choose: random.Random) -> None:
     begin = choose.randrange(len(data))
-    for place in range(begin, min(begin + choose.randint(2, 64), len(data))):
+    for place in range(begin, min(begin + choose.choice([1, 2, 20, 64]), len(data))):
         data[place] = choose.randrange(256)
 
 
+@_changed
 def _sector(data: bytearray, choose: random.Random) -> None:
     begin = 512 * choose.randrange(-(-len(data) // 512))
     data[begin : begin + 512] = bytes(len(data[begin : begin + 512]))
 
 
+@_changed
 def _cut(data: bytearray, choose: random.Random) -> None:
     del data[choose.randrange(len(data)) :]
 
 
+@_changed
 def _longer(data: bytearray, choose: random.Random) -> None:
     data += choose.choice([b"\0", b"\n", bytes(512), bytes(data[-40:]), bytes(data)])
 
@@ -366,18 +366,9 @@ def _unnamed(subject: Subject, name: str, choose: random.Random, path: Path) -> 
 
 
 DAMAGES: dict[str, Damage] = {
-    "bit": _flip(1),
-    "two bits": _flip(2),
-    "byte": _changed(_byte),
-    "burst": _changed(_burst),
-    "sector": _changed(_sector),
-    "cut": _changed(_cut),
-    "longer": _changed(_longer),
-    "swap": _swap,
-    "missing": _missing,
-    "other": _other,
-    "unnamed": _unnamed,
-}
+    "bit": _flip(1), "two bits": _flip(2), "burst": _burst, "sector": _sector, "cut": _cut,
+    "longer": _longer, "swap": _swap, "missing": _missing, "other": _other, "unnamed": _unnamed,
+}  # fmt: skip
 _OF_FOLDERS = ("swap", "missing", "other", "unnamed")
 
 
@@ -454,7 +445,7 @@ class _Bench:
         path = self._lay(subject)
         return subject.read(path) if number is None else subject.acts[number](path)
 
-    def one(self, case: int, tally: Tally) -> str | None:
+    def one(self, case: int, tally: Tally) -> list[str]:
         """Run one case; return what went wrong."""
         choose = random.Random(f"{self._seed} {case}")
         subject = self.subjects[case % len(self.subjects)]
@@ -478,7 +469,7 @@ class _Bench:
         if fault is None and kind == "unnamed" and outcome != "no effect":
             fault = f"a file that nothing names mattered: {outcome}"
         tally.count("outcome", outcome.partition(":")[0])
-        return None if fault is None else f"{what}: {fault}"
+        return [] if fault is None else [f"{what}: {fault}"]
 
     def _outcome(
         self, subject: Subject, read: Callable[[Path], Digest], path: Path, expected: Digest
@@ -533,13 +524,7 @@ def run(
     Tally
         Figures ``damage``, ``files`` and ``outcome`` count the cases by kind.
     """
-    tally = Tally("flips")
-    bench = _Bench(folder, seed)
-    for case in range(cases) if only is None else [only]:
-        fault = bench.one(case, tally)
-        tally.tried += 1
-        if fault is not None:
-            tally.failures.append(f"seed {seed} case {case}: {fault}")
-        if (case + 1) % 5000 == 0:
-            tell(f"flips: {case + 1:,} of {cases:,}, {len(tally.failures)} failures")
+    tally, bench = Tally("flips"), _Bench(folder, seed)
+    numbers = range(cases) if only is None else [only]
+    tally.try_each(numbers, lambda case: bench.one(case, tally), tell, f"seed {seed} case {{}}")
     return tally

@@ -686,16 +686,17 @@ def try_all(
         if cases != ALL and not numbers:
             continue
         stage = Stage.of(name, folder)
-        chosen = each_point(stage) if cases == ALL else (draw(n, seed, stage) for n in numbers)
-        for number, case in zip(numbers or iter(int, 1), chosen, strict=False):
-            tally.tried += 1
+        chosen = ((n, draw(n, seed, stage)) for n in numbers)
+
+        def attempt(numbered: tuple[int, AnyCase], stage: Stage = stage) -> list[str]:
             tally.count("by command", stage.scenario.command)
-            tally.count("by scenario", name)
-            count(tally, case)
-            wrong = run_case(stage, case)
-            if wrong:
-                label = f"seed {seed} case {number}: " if cases != ALL else ""
-                tally.failures.append(f"{label}{case}: " + "; ".join(wrong))
-                tell(tally.failures[-1])
+            tally.count("by scenario", stage.name)
+            count(tally, numbered[1])
+            return run_case(stage, numbered[1])
+
+        label = f"seed {seed} case {{0[0]}}: {{0[1]}}"
+        tally.try_each(
+            enumerate(each_point(stage)) if cases == ALL else chosen, attempt, tell, label
+        )
         tell(f"{what}: {name}, {tally.tried} so far, {len(tally.failures)} failures")
     return tally
