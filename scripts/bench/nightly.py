@@ -60,7 +60,7 @@ def nightly(args: argparse.Namespace, report: Report) -> None:
         store.add(new)
         row = {"data": text.name, "C": C, "mem": mem, **store.compare()}
         report.rows.append({**row, "target": TARGET, "met": row["ratio"] <= TARGET})
-        name = f"updates, {text.name}: warm_of_scratch, C {C:g}, mem {mem}"
+        name = f"updates, {text.name}, C {C:g}, mem {mem}: warm_of_scratch"
         report.ratios[name] = row["ratio"]
     for title, window in (("nights that append", False), ("nights that expire as much", True)):
         rows = _nights(args, window)

@@ -41,29 +41,26 @@ class DataSet:
     alias: str | None = None
 
 
+def _halves(folder: str, name: str, ending: str = "") -> tuple[str, str]:
+    return f"{folder}/{name}{ending}", f"{folder}/{name}.t{ending}"
+
+
+_WW, _DCD, _BOTH = "Weston-Watkins 2016", "DCD 2008", "DCD 2008, LIBLINEAR 2008"
 SETS = (
     DataSet("webspam", ("binary/webspam_wc_normalized_trigram.svm.xz",), "SBM 2011"),
-    DataSet("kddb", ("binary/kddb.bz2", "binary/kddb.t.bz2"), "SBM 2011", "kddcup10"),
-    DataSet("kdda", ("binary/kdda.bz2", "binary/kdda.t.bz2")),
-    DataSet(
-        "rcv1", ("binary/rcv1_train.binary.bz2", "binary/rcv1_test.binary.bz2"),
-        "DCD 2008, LIBLINEAR 2008",
-    ),
-    DataSet("news20.binary", ("binary/news20.binary.bz2",), "DCD 2008, LIBLINEAR 2008"),
-    DataSet("real-sim", ("binary/real-sim.bz2",), "DCD 2008"),
-    DataSet("a9a", ("binary/a9a", "binary/a9a.t"), "DCD 2008"),
-    DataSet("w8a", ("binary/w8a", "binary/w8a.t")),
-    DataSet(
-        "news20", ("multiclass/news20.bz2", "multiclass/news20.t.bz2"), "Weston-Watkins 2016"
-    ),
-    DataSet(
-        "letter.scale", ("multiclass/letter.scale", "multiclass/letter.scale.t"),
-        "Weston-Watkins 2016",
-    ),
-    DataSet("mnist", ("multiclass/mnist.bz2", "multiclass/mnist.t.bz2")),
-    DataSet("sector", ("multiclass/sector/sector.bz2", "multiclass/sector/sector.t.bz2")),
+    DataSet("kddb", _halves("binary", "kddb", ".bz2"), "SBM 2011", "kddcup10"),
+    DataSet("kdda", _halves("binary", "kdda", ".bz2")),
+    DataSet("rcv1", ("binary/rcv1_train.binary.bz2", "binary/rcv1_test.binary.bz2"), _BOTH),
+    DataSet("news20.binary", ("binary/news20.binary.bz2",), _BOTH),
+    DataSet("real-sim", ("binary/real-sim.bz2",), _DCD),
+    DataSet("a9a", _halves("binary", "a9a"), _DCD),
+    DataSet("w8a", _halves("binary", "w8a")),
+    DataSet("news20", _halves("multiclass", "news20", ".bz2"), _WW),
+    DataSet("letter.scale", _halves("multiclass", "letter.scale"), _WW),
+    DataSet("mnist", _halves("multiclass", "mnist", ".bz2")),
+    DataSet("sector", _halves("multiclass/sector", "sector", ".bz2")),
     DataSet("aloi", ("multiclass/aloi.bz2",)),
-)  # fmt: skip
+)
 
 # SHA-256 of a file as published, by its path. Enter only what somebody has seen: it is printed.
 CHECKSUMS: dict[str, str] = {}

@@ -516,42 +516,6 @@ class _Run:
 # ------------------------------------------------------------------------------------------- run
 
 
-def prepare_for(case: Case) -> None:
-    """Compile what a case needs, so that no measured process starts one that does."""
-    from sbm.engine.kernels import prepare
-    from sbm.engine.progress import Progress
-
-    data = DATA[case.data]
-    dtype = "float64" if data.dtype == "float64" else "float32"
-    value_type = dtype if data.real else "ones"
-    prepare("split", dtype, Progress())
-    if case.command == "predict":
-        prepare("predict", "float64", Progress())
-    if case.command not in ("train", "tune", "stream"):
-        return
-    options = case.options
-    loss = LOSSES[options[options.index("--loss") + 1] if "--loss" in options else "hinge"]
-    many = loss.joint or (data.kind == "multi" and loss.kind is not None)
-    kind = "multiclass" if many else str(loss.kernel)
-    if case.command == "stream":
-        # Before there are three classes one model is made, and another one then.
-        prepare(f"stream-{kind}", value_type, Progress())
-    else:
-        prepare(kind + "-weighted" * ("WEIGHTS" in options), value_type, Progress())
-        _prepare_folds(value_type)
-
-
-def _prepare_folds(value_type: str) -> None:
-    """Compile what divides rows; no command prepares that."""
-    import numpy as np
-
-    from sbm.engine.learners import Folds
-    from sbm.rows import Arena
-
-    rows = Arena.of(1, value_type).room(0)
-    Folds(2, 0).assign(0, 0, rows, np.empty(0, np.uint8))
-
-
 def run(
     cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
@@ -559,9 +523,9 @@ def run(
     tally, by_command = Tally("peak memory within --mem"), dict[str, dict[str, float]]()
     folder.mkdir(parents=True, exist_ok=True)
     shelf = Shelf(folder, seed)
+    run_process(sbm_command("precompile"))  # so that no measured process starts a compiler
 
     def attempt(case: Case) -> list[str]:
-        prepare_for(case)
         outcome = run_case(case, shelf)
         ours = by_command.setdefault(case.command, {"cases": 0, "largest share of bound": 0.0})
         ours["cases"] += 1
