@@ -69,8 +69,11 @@ ASSUMED: dict[str, tuple[float, str, str]] = {
     "disk": (200e6, "bytes read from disk a second", "section 5; guessed, not measured"),
     "kernel": (
         1.1e8, "nonzeros times outputs that one core visits a second",
-        "section 6, one core of two; scripts/results/kernel.md has 1.5e8 to 5.6e8 with weights of "
-        "100,000 to 700,000 features, these here are 16 to 43 times as many and miss the cache",
+        (
+            "section 6, one core of two; scripts/results/kernel.md has 1.5e8 to 5.6e8 with weights "
+            "of 100,000 to 700,000 features, these here are 16 to 43 times as many and miss the "
+            "cache"
+        ),
     ),
     "passes": (3, "rounds over a working set", "section 5: ten did not help"),
     "cache": (1, "cached rows for each row of a block", "--cache-frac 0.5, the default"),

@@ -5,8 +5,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.commands import BUDGET, option_words, remove, training_options
 from scripts.bench.data import cut, end_of_line
-from scripts.bench.ours import BUDGET, option_words, remove, training_options
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Report, run_process, sbm_command, tell
 

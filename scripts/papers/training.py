@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from scripts.bench.commands import log_of
 from scripts.bench.data import first_bytes
-from scripts.bench.ours import log_of
 from scripts.bench.registry import Option
 from scripts.bench.tools import tell, timed
 from scripts.bench.trajectory import NEVER, Examiner, Point, watch

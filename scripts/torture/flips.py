@@ -38,7 +38,7 @@ LONGEST = 60  # seconds of a case
 LARGEST = 64 << 10  # kilobytes that a case may add to the peak of the process
 
 Digest = Any
-Damage = Callable[["Subject", str, random.Random, Path], list[str]]  # names of changed files
+Damage = Callable[["Subject", Path, random.Random], None]  # of a file of a copy
 
 
 # --------------------------------------------------------------------------------- the files
@@ -222,46 +222,51 @@ def _prune(path: Path) -> Digest:
 
 _sources = Path()  # the undamaged files of this run
 
+# What takes longer, and may write, comes last.
+_READERS: dict[str, Sequence[Callable[[Path], Digest]]] = {
+    "store": (_read_store, _train, _append), "run": (_read_run, _warm_start),
+    "stream": (_read_stream, _resume), "model": (_read_model, _prune), "text": (_read_text,),
+}  # fmt: skip
+
 
 @dataclass
 class Subject:
-    """A store, run or model that is damaged again and again.
+    """A store, run or model of which copies are damaged.
 
     Attributes
     ----------
-    name : str
+    path : Path
+        The undamaged one; beside it in another folder lies another one of the same shape.
     kind : str
-    files : dict of str to bytes
-        Content by name; a model has one file, named ``""``.
-    twins : dict of str to bytes
-        Content of another store or run of the same shape.
-    read : callable
-        Returns what must not change.
-    acts : sequence of callable
-        What takes longer, and may write.
+    results : list
+        What must not change, of each reader.
     """
 
-    name: str
+    path: Path
     kind: str
-    files: dict[str, bytes]
-    twins: dict[str, bytes]
-    read: Callable[[Path], Digest]
-    acts: Sequence[Callable[[Path], Digest]] = ()
-    results: dict[Any, Digest] = field(default_factory=dict)
+    results: list[Digest] = field(default_factory=list)
 
     @property
-    def is_checked(self) -> bool:
-        """Whether any change must be noticed."""
-        return self.kind != "text"
+    def names(self) -> list[str]:
+        """Its files; a model is one, named ``""``."""
+        if self.path.is_file():
+            return [""]
+        return sorted(p.name for p in self.path.iterdir() if p.is_file())
 
+    @property
+    def twins(self) -> dict[str, bytes]:
+        """Content of the other store or run."""
+        twin = self.path.parent.with_name("b") / self.path.name
+        return {p.name: p.read_bytes() for p in sorted(twin.iterdir()) if p.is_file()}
 
-_READERS: dict[str, tuple[Callable[[Path], Digest], Sequence[Callable[[Path], Digest]]]] = {
-    "store": (_read_store, (_train, _append)),
-    "run": (_read_run, (_warm_start,)),
-    "stream": (_read_stream, (_resume,)),
-    "model": (_read_model, (_prune,)),
-    "text": (_read_text, ()),
-}
+    def copy(self, folder: Path) -> Path:
+        """Lay a copy in an empty folder; a stream's with its model."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        model = self.path.with_suffix("")
+        for path in (self.path, *([model] if self.kind == "stream" else [])):
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)
+        return folder / self.path.name
 
 
 def _kind(path: Path) -> str:
@@ -270,34 +275,15 @@ def _kind(path: Path) -> str:
     return {".sbm": "store", ".txt": "text"}.get(path.suffix, "model")
 
 
-def _content(path: Path) -> dict[str, bytes]:
-    if path.is_file():
-        return {"": path.read_bytes()}
-    return {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.is_file()}
-
-
-def _subjects(folder: Path) -> list[Subject]:
-    found = []
-    for path in sorted((folder / "a").iterdir()):
-        if path.suffix not in (".sbm", ".run", ".model", ".txt"):
-            continue
-        kind = _kind(path)
-        read, acts = _READERS[kind]
-        twins = _content(folder / "b" / path.name) if path.is_dir() else {}
-        found.append(Subject(path.name, kind, _content(path), twins, read, acts))
-    return found
-
-
 # ----------------------------------------------------------------------------------- the damage
 
 
 def _changed(change: Callable[[bytearray, random.Random], None]) -> Damage:
-    def damage(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
-        data = bytearray(subject.files[name])
+    def damage(subject: Subject, path: Path, choose: random.Random) -> None:
+        data = bytearray(path.read_bytes())
         if data:
             change(data, choose)
         path.write_bytes(data)
-        return [name]
 
     return damage
 
@@ -333,36 +319,33 @@ def _longer(data: bytearray, choose: random.Random) -> None:
     data += choose.choice([b"\0", b"\n", bytes(512), bytes(data[-40:]), bytes(data)])
 
 
-def _swap(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
-    other = choose.choice(list(subject.files))
-    path.write_bytes(subject.files[other])
-    (path.parent / other).write_bytes(subject.files[name])
-    return [name, other]
+def _swap(subject: Subject, path: Path, choose: random.Random) -> None:
+    other = path.with_name(choose.choice(subject.names))
+    mine, theirs = path.read_bytes(), other.read_bytes()
+    path.write_bytes(theirs)
+    other.write_bytes(mine)
 
 
-def _missing(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _missing(subject: Subject, path: Path, choose: random.Random) -> None:
     path.unlink()
-    return [name]
 
 
-def _other(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _other(subject: Subject, path: Path, choose: random.Random) -> None:
     """Put a file of another store or run in its place."""
-    content = subject.twins.get(name)
+    twins = subject.twins
+    content = twins.get(path.name)
     if content is None or choose.random() < 0.3:
-        content = choose.choice(list(subject.twins.values()))
+        content = choose.choice(list(twins.values()))
     path.write_bytes(content)
-    return [name]
 
 
-def _unnamed(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _unnamed(subject: Subject, path: Path, choose: random.Random) -> None:
     """Put something there that nothing names, as a process that was killed leaves it."""
     left = {
         "store": ["block-000077.sbb", "index-0077.sba", "features-0077.sba", "manifest.json.tmp"]
     }.get(subject.kind, ["alpha-00000.077777.sba", "state-077777.sba", "run.json.tmp", "x.sbt"])
-    data = choose.choice([b"", b"{}", choose.randbytes(100), *subject.files.values()])
-    chosen = choose.choice(left)
-    (path.parent / chosen).write_bytes(data)
-    return [chosen]
+    data = choose.choice([b"", b"{}", choose.randbytes(100), path.read_bytes()])
+    path.with_name(choose.choice(left)).write_bytes(data)
 
 
 DAMAGES: dict[str, Damage] = {
@@ -397,107 +380,60 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-class _Bench:
-    """Where files are damaged, read and mended."""
+def _subjects(folder: Path) -> list[Subject]:
+    """Make all files, and note what reading each comes to."""
+    global _sources
+    for variant in ("a", "b"):
+        if not (folder / variant / "done").exists():
+            shutil.rmtree(folder / variant, ignore_errors=True)
+            _make(folder / variant, variant)
+            (folder / variant / "done").touch()
+    _sources = folder / "a"
+    found = []
+    for path in sorted(_sources.iterdir()):
+        if path.suffix in (".sbm", ".run", ".model", ".txt"):
+            subject = Subject(path, _kind(path))
+            readers = _READERS[subject.kind]
+            subject.results = [read(subject.copy(folder / "work")) for read in readers]
+            found.append(subject)
+    return found
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        global _sources
-        self._work, self._seed = folder / "work", seed
-        for variant in ("a", "b"):
-            if not (folder / variant / "done").exists():
-                shutil.rmtree(folder / variant, ignore_errors=True)
-                _make(folder / variant, variant)
-                (folder / variant / "done").touch()
-        shutil.rmtree(self._work, ignore_errors=True)
-        _sources = folder / "a"
-        self.subjects = _subjects(folder)
-        for subject in self.subjects:
-            for number in (None, *range(len(subject.acts))):
-                subject.results[number] = self._result(subject, number)
-            self._lay(subject)
 
-    def _lay(self, subject: Subject) -> Path:
-        """Put the undamaged files in place, in a folder of the subject's."""
-        folder = self._work / subject.name.replace(".", "-")
-        path = folder / subject.name
-        if folder.exists():
-            shutil.rmtree(folder)
-        if "" in subject.files:
-            folder.mkdir(parents=True)
-        else:
-            path.mkdir(parents=True)
-        for name in subject.files:
-            self._mend(subject, path, name)
-        if subject.kind == "stream":
-            model = subject.name.removesuffix(".run")
-            shutil.copy(_sources / model, folder / model)
-        return path
-
-    @staticmethod
-    def _mend(subject: Subject, path: Path, name: str) -> None:
-        place = path / name if name else path
-        if name in subject.files:
-            place.write_bytes(subject.files[name])
-        else:
-            place.unlink()
-
-    def _result(self, subject: Subject, number: int | None) -> Digest:
-        path = self._lay(subject)
-        return subject.read(path) if number is None else subject.acts[number](path)
-
-    def one(self, case: int, tally: Tally) -> list[str]:
-        """Run one case; return what went wrong."""
-        choose = random.Random(f"{self._seed} {case}")
-        subject = self.subjects[case % len(self.subjects)]
-        is_folder = "" not in subject.files
-        kind = choose.choice([k for k in DAMAGES if is_folder or k not in _OF_FOLDERS])
-        name = choose.choice(list(subject.files))
-        number = choose.randrange(len(subject.acts)) if subject.acts else None
-        number = number if choose.randrange(ACT_EVERY) == 0 else None
-        path = self._work / subject.name.replace(".", "-") / subject.name
-        changed = DAMAGES[kind](subject, name, choose, path / name if name else path)
-        read = subject.read if number is None else subject.acts[number]
-        what = f"{kind} {subject.name} {' and '.join(changed)} {read.__name__.strip('_')}"
-        tally.count("damage", kind)
-        tally.count("files", subject.kind)
-        outcome, fault = self._outcome(subject, read, path, subject.results[number])
-        if number is None:  # what reads does not write
-            for name in changed:
-                self._mend(subject, path, name)
-        else:
-            self._lay(subject)
-        if fault is None and kind == "unnamed" and outcome != "no effect":
-            fault = f"a file that nothing names mattered: {outcome}"
-        tally.count("outcome", outcome.partition(":")[0])
-        return [] if fault is None else [f"{what}: {fault}"]
-
-    def _outcome(
-        self, subject: Subject, read: Callable[[Path], Digest], path: Path, expected: Digest
-    ) -> tuple[str, str | None]:
-        before = _peak()
-        try:
-            with _in_time():
-                found = read(path)
-        except (StoreError, DataError) as error:
-            outcome = f"refused: {error}"
-            fault = _fault_of(str(error), subject)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            outcome, fault = "failed", f"{type(error).__name__}: {error}"
-        else:
-            same = found == expected or not subject.is_checked
-            outcome, fault = "no effect", None if same else "another result, and no error"
-        if fault is None and _peak() - before > LARGEST:
-            fault = f"{(_peak() - before) >> 10} MB more memory"
-        return outcome, fault
+def _try(subject: Subject, choose: random.Random, folder: Path, tally: Tally) -> list[str]:
+    """Damage a copy and read it; return what went wrong."""
+    names, readers = subject.names, _READERS[subject.kind]
+    kind = choose.choice([k for k in DAMAGES if names != [""] or k not in _OF_FOLDERS])
+    name = choose.choice(names)
+    number = choose.randrange(1, len(readers)) if len(readers) > 1 else 0
+    number = number if choose.randrange(ACT_EVERY) == 0 else 0
+    path = subject.copy(folder)
+    DAMAGES[kind](subject, path / name if name else path, choose)
+    tally.count("damage", kind)
+    tally.count("files", subject.kind)
+    before, outcome, fault = _peak(), "no effect", None
+    try:
+        with _in_time():
+            same = readers[number](path) == subject.results[number]
+        if not same and subject.kind != "text":
+            fault = "another result, and no error"
+    except (StoreError, DataError) as error:
+        outcome, fault = "refused", _fault_of(str(error), subject)
+        if kind == "unnamed":
+            fault = f"a file that nothing names mattered: {error}"
+    except Exception as error:
+        outcome, fault = "failed", f"{type(error).__name__}: {error}"
+    if fault is None and _peak() - before > LARGEST:
+        fault = f"{(_peak() - before) >> 10} MB more memory"
+    tally.count("outcome", outcome)
+    what = f"{kind} {subject.path.name} {name} {readers[number].__name__.strip('_')}"
+    return [] if fault is None else [f"{what}: {fault}"]
 
 
 def _fault_of(message: str, subject: Subject) -> str | None:
     """What is wrong with a refusal."""
     if "\n" in message or len(message) > 400:
         return f"no sentence: {message[:400]!r}"
-    if subject.name.removesuffix(".run") not in message:
+    if subject.path.name.removesuffix(".run") not in message:
         return f"a sentence that names no file: {message}"
     return None
 
@@ -524,7 +460,13 @@ def run(
     Tally
         Figures ``damage``, ``files`` and ``outcome`` count the cases by kind.
     """
-    tally, bench = Tally("flips"), _Bench(folder, seed)
-    numbers = range(cases) if only is None else [only]
-    tally.try_each(numbers, lambda case: bench.one(case, tally), tell, f"seed {seed} case {{}}")
+    tally, subjects = Tally("flips"), _subjects(folder)
+
+    def attempt(case: int) -> list[str]:
+        choose = random.Random(f"{seed} {case}")
+        return _try(subjects[case % len(subjects)], choose, folder / "work", tally)
+
+    tally.try_each(
+        range(cases) if only is None else [only], attempt, tell, f"seed {seed} case {{}}"
+    )
     return tally

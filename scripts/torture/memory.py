@@ -124,7 +124,6 @@ DATA = {
     "targets": Data("targets", 40_000, 8, 500, times=5, real=True),
 }
 NIGHT_ROWS = 150
-WIDE_KIND = ("wide", "long rows")
 
 
 class Shelf:
