@@ -9,20 +9,21 @@ stdout; the exit code is 0 (done), 1 (error) or 2 (usage).
 """
 
 import argparse
-import bz2
 import contextlib
 import hashlib
 import http.client
-import lzma
+import io
 import shutil
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+
+from sbm.errors import DataError
+from sbm.inputs.text import Source, is_packed, unpacked
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 CHUNK = 1 << 20
@@ -65,8 +66,6 @@ SETS = (
 # SHA-256 of a file as published, by its path. Enter only what somebody has seen: it is printed.
 CHECKSUMS: dict[str, str] = {}
 
-OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {".bz2": bz2.open, ".xz": lzma.open}
-
 
 class FetchError(Exception):
     """What went wrong and what to do about it."""
@@ -86,7 +85,7 @@ def fetch(path: str, folder: Path, base_url: str, *, keep_archive: bool) -> None
         Keep the compressed file, too.
     """
     archive = folder / PurePosixPath(path).name
-    text = archive.with_suffix("") if archive.suffix in OPENERS else archive
+    text = archive.with_suffix("") if is_packed(archive.name) else archive
     if text.exists():
         print(f"{text}: already there")
         return
@@ -148,14 +147,11 @@ def _unpack(archive: Path, text: Path) -> None:
     try:
         with (
             _unfinished(text) as part,
-            OPENERS[archive.suffix](archive) as packed,
+            unpacked(Source(str(archive))) as packed,
             part.open("wb") as out,
         ):
-            shutil.copyfileobj(packed, out, CHUNK)
-    except (EOFError, lzma.LZMAError, OSError) as error:
-        # bz2 reports damage as an OSError without a number; the system's have one.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
+            shutil.copyfileobj(io.BufferedReader(packed, CHUNK), out, CHUNK)
+    except DataError as error:
         archive.unlink()
         raise FetchError(
             f"{archive}: damaged ({error}); removed. Run the same command to download it again"

@@ -71,20 +71,16 @@ def _store(folder: Path, name: str, text: str, more: Sequence[str] = (), **optio
 
 
 TWO, FIVE = (-1.0, 1.0), (3.0, 1.0, 7.0, 2.0, 9.0)
-SETTINGS: dict[str, dict[str, Any]] = {
-    "dense": {"loss": "hinge", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-    "lists": {"loss": "crammer_singer", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-    "several": {"loss": "squared_hinge", "C": 0.5, "max_passes": 2, "tol": 1e-9},
-    "real": {"loss": "squared_epsilon_insensitive", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-}
-STREAMS: dict[str, dict[str, Any]] = {
-    "stream-dense": {"loss": "hinge", "C": 0.5},
-    "stream-lists": {"loss": "crammer_singer", "C": 0.5},
-}
+TRAINED = {  # store and loss of each run
+    "dense": ("double", "hinge"), "lists": ("grown", "crammer_singer"),
+    "several": ("single", "squared_hinge"), "real": ("real", "squared_epsilon_insensitive"),
+    "stream-dense": ("double", "hinge"), "stream-lists": ("single", "crammer_singer"),
+}  # fmt: skip
 
 
 def _settings(name: str) -> dict[str, Any]:
-    return {"mem": MEM, "threads": 1, **(SETTINGS | STREAMS)[name]}
+    limits = {} if name.startswith("stream-") else {"max_passes": 3, "tol": 1e-9}
+    return {"mem": MEM, "threads": 1, "loss": TRAINED[name][1], "C": 0.5, **limits}
 
 
 def _make(folder: Path, variant: str) -> None:
@@ -97,15 +93,14 @@ def _make(folder: Path, variant: str) -> None:
     grown = [_text(20, seed, f"float{variant}", FIVE) for seed in (6, 7)]
     _store(folder, "grown", _text(40, 5, f"float{variant}", FIVE), grown)
     sbm.expire(folder / "grown.sbm", sources=["grown-0.svm"])
-    for name, store in (
-        ("dense", "double"), ("lists", "grown"), ("several", "single"), ("real", "real"),
-    ):  # fmt: skip
-        sbm.train(folder / f"{store}.sbm", folder / f"{name}.model", _settings(name))
+    for name, (store, _) in TRAINED.items():
+        model, settings = folder / f"{name}.model", _settings(name)
+        if name.startswith("stream-"):
+            sbm.stream([folder / f"{store}.svm"], model, settings, options={"dtype": "float64"})
+            (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
+        else:
+            sbm.train(folder / f"{store}.sbm", model, settings)
     sbm.export(folder / "several.model", folder / "several.txt")
-    for name, text in (("stream-dense", "double"), ("stream-lists", "single")):
-        source, model = folder / f"{text}.svm", folder / f"{name}.model"
-        sbm.stream([source], model, _settings(name), options={"dtype": "float64"})
-        (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
 
 
 # -------------------------------------------------------------------------------- what is read
@@ -202,9 +197,8 @@ def _append(path: Path) -> Digest:
 def _warm_start(path: Path) -> Digest:
     """Train from a run on the store it is of, which lies beside the undamaged copy."""
     name = path.name.removesuffix(".model.run")
-    store = {"dense": "double", "lists": "grown", "several": "single", "real": "real"}[name]
     settings = _settings(name) | {"warm_start": str(path), "max_passes": 1}
-    source = _sources / f"{store}.sbm"
+    source = _sources / f"{TRAINED[name][0]}.sbm"
     return _weights(sbm.train(source, path.parent / "new.model", settings)[0])
 
 

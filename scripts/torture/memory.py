@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sbm
 from sbm.losses import LOSSES
 from scripts.bench.tools import Finished, run_process, sbm_command
 from scripts.torture.tally import Tally
@@ -142,56 +143,59 @@ class Shelf:
         """Where something of some data is kept."""
         return self.folder / f"{name.replace(' ', '-')}{suffix}"
 
+    def _kept(self, name: str, suffix: str, make: Callable[[Path, Data], object]) -> Path:
+        path = self.place(name, suffix)
+        if not path.exists():
+            make(path, DATA[name])
+        return path
+
     def text(self, name: str) -> Path:
         """Text of a shape."""
-        path = self.place(name, ".svm")
-        if not path.exists():
-            data = DATA[name]
+
+        def make(path: Path, data: Data) -> None:
             part = "".join(data.lines(self.seed)).encode("ascii")
             with open(path, "wb") as file:
                 for _ in range(data.times):
                     file.write(part)
-        return path
+
+        return self._kept(name, ".svm", make)
 
     def night(self, name: str, k: int = 0) -> Path:
         """Text of a few more rows, other ones for each number."""
-        path = self.place(name, f".night-{k}.svm")
-        if not path.exists():
-            lines = itertools.islice(DATA[name].lines(self.seed + 1000 + k), NIGHT_ROWS)
-            path.write_text("".join(lines), "ascii")
-        return path
+
+        def make(path: Path, data: Data) -> None:
+            path.write_text("".join(itertools.islice(data.lines(self.seed + 1000 + k), NIGHT_ROWS)))
+
+        return self._kept(name, f".night-{k}.svm", make)
 
     def store(self, name: str) -> Path:
         """Store of a shape."""
-        from sbm import split
 
-        path = self.place(name, ".sbm")
-        if not path.exists():
-            data = DATA[name]
-            split(self.text(name), path, blocks=data.blocks, dtype=data.dtype)
+        def make(path: Path, data: Data) -> None:
+            sbm.split(self.text(name), path, blocks=data.blocks, dtype=data.dtype)
             for k in range(data.nights):
-                split(self.night(name, k), path, blocks=1, append=True)
-        return path
+                sbm.split(self.night(name, k), path, blocks=1, append=True)
+
+        return self._kept(name, ".sbm", make)
 
     def weights(self, name: str) -> Path:
         """A weight a line for each row of a store, in the order of its text."""
-        path = self.place(name, ".weights")
-        if not path.exists():
-            dice, data = random.Random(self.seed), DATA[name]
-            rows = data.rows * data.times + data.nights * NIGHT_ROWS
-            path.write_text("".join(f"{dice.random() + 0.5:.3f}\n" for _ in range(rows)), "ascii")
-        return path
+
+        def make(path: Path, data: Data) -> None:
+            dice, rows = random.Random(self.seed), data.rows * data.times + data.nights * NIGHT_ROWS
+            path.write_text("".join(f"{dice.random() + 0.5:.3f}\n" for _ in range(rows)))
+
+        return self._kept(name, ".weights", make)
 
     def model(self, name: str) -> Path:
         """Model of a shape, with its run."""
-        from sbm import Settings, train
 
-        path = self.place(name, ".model")
-        if not path.exists():
-            loss = {"targets": "squared_error"}.get(DATA[name].kind, "hinge")
-            settings = Settings(loss=loss, max_passes=1, rounds=1, tol=1e-12, mem="4GB")
-            train(self.store(name), path, settings)
-        return path
+        def make(path: Path, data: Data) -> None:
+            loss = "squared_error" if data.kind == "targets" else "hinge"
+            settings = {"loss": loss, "max_passes": 1, "rounds": 1, "tol": 1e-12, "mem": "4GB"}
+            sbm.train(self.store(name), path, settings)
+
+        return self._kept(name, ".model", make)
 
     def private(self, path: Path, number: int) -> Path:
         """Return a copy that a case may change."""
@@ -487,9 +491,7 @@ class _Run:
         if case.command == "expire":
             store = shelf.private(store, case.number)
             if not data.nights:
-                from sbm import split
-
-                split(night, store, append=True, blocks=1)
+                sbm.split(night, store, append=True, blocks=1)
         lines: dict[str, tuple[list[Any], int]] = {
             "check": (["check", store], 48 * features),
             "info store": (["info", store], 0),

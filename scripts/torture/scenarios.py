@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import zstandard
 
@@ -52,7 +52,6 @@ from scripts.torture.tally import Tally
 ALL = -1  # cases: each point of each scenario
 
 Line = tuple[str, ...]
-AnyCase = TypeVar("AnyCase")
 PATIENCE = 120  # seconds until a command hangs
 
 _server = multiprocessing.get_context("forkserver")
@@ -410,6 +409,39 @@ def differences(found: Tree, expected: Tree) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Case:
+    """Trouble for a command of a scenario.
+
+    Attributes
+    ----------
+    scenario : str
+    command : int
+        Which of its commands has it.
+    trouble : Trouble or None
+        None: it is killed from outside,
+    moment : float
+        when this share of its usual time has passed.
+    more : tuple of Trouble
+        Kills of the same command when it runs again.
+    point : Point, optional
+        What was there when nothing failed.
+    """
+
+    scenario: str
+    command: int
+    trouble: Trouble | None
+    moment: float = 0.0
+    more: tuple[Trouble, ...] = ()
+    point: Point | None = None
+
+    def __str__(self) -> str:
+        how = str(self.trouble) if self.trouble else f"killed at {self.moment:.3f} of its time"
+        again = "".join(f", again {trouble}" for trouble in self.more)
+        where = f" ({self.point.kind} of {self.point.name})" if self.point else ""
+        return f"{self.scenario!r}, command {self.command}, {how}{where}{again}"
+
+
 class Stage:
     """A scenario, what it starts from, and the states it goes through without trouble.
 
@@ -623,10 +655,10 @@ def try_all(
     folder: Path,
     tell: Callable[[str], None],
     only: int | None,
-    draw: Callable[[int, int, Stage], AnyCase],
-    each_point: Callable[[Stage], Iterator[AnyCase]],
-    run_case: Callable[[Stage, AnyCase], list[str]],
-    count: Callable[[Tally, AnyCase], None],
+    draw: Callable[[int, int, Stage], Case],
+    each_point: Callable[[Stage], Iterator[Case]],
+    run_case: Callable[[Stage, Case], list[str]],
+    count: Callable[[Tally, Case], None],
 ) -> Tally:
     """Try cases, spread over all scenarios.
 
@@ -653,7 +685,7 @@ def try_all(
         stage = Stage.of(name, folder)
         chosen = ((n, draw(n, seed, stage)) for n in numbers)
 
-        def attempt(numbered: tuple[int, AnyCase], stage: Stage = stage) -> list[str]:
+        def attempt(numbered: tuple[int, Case], stage: Stage = stage) -> list[str]:
             tally.count("by command", stage.scenario.command)
             tally.count("by scenario", stage.name)
             count(tally, numbered[1])
