@@ -108,14 +108,6 @@ def test_table_2_has_every_learner(tmp_path):
         assert all(120 / classes < row["accuracy_percent"] <= 100 for row in rows)
 
 
-@pytest.mark.slow
-@pytest.mark.process
-def test_cache_of_several_classes_is_compared(tmp_path, text_of):
-    report = run_script(tmp_path, "papers", "bmd", "--quick", "--data", text_of("four"))
-    assert all(20 < row["accuracy_percent"] < 100 for row in report["rows"])
-    assert len(report["tables"]["one pass (table 2 of the paper)"]) == 5
-
-
 def test_page_of_claims_is_that_of_the_results():
     script, results = load_script("papers.claims"), SCRIPTS / "results"
     assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))

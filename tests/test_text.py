@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import as_rows, load_script
+from helpers import as_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
@@ -19,7 +19,6 @@ from streams import PACK, small_pieces
 from sbm.errors import DataError
 from sbm.inputs.text import Source, expand_inputs, parse_sources
 
-torture_text = load_script("torture.text")
 TEXT = "".join(
     f"{(-1) ** k:+d} " + " ".join(f"{(k * j) % 97 + 100 * j}:{j / 8}" for j in range(1, k % 9))
     + "\n# between\n"
@@ -216,14 +215,3 @@ def test_line_longer_than_allowed_is_refused(
     assert 1 <= int(said.removeprefix(f"{path}:").split()[0]) <= 101
     assert "512 bytes" in said
     assert "--mem" in said
-
-
-# --------------------------------------------------------------------------------------- torture
-
-
-@pytest.mark.process
-def test_random_lines_in_guarded_memory(tmp_path: Path) -> None:
-    tally = torture_text.run(30_500, 5, tmp_path, lambda text: None)
-    assert (tally.failures, tally.tried) == ([], 30_500)
-    assert tally.figures["lines"]["rows"] > 10_000
-    assert tally.figures["distinct outcomes"] > 1000

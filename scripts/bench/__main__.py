@@ -28,6 +28,7 @@ from scripts.bench import (
     optima,
     plan,
     ranks,
+    startup,
     stream,
     text,
     training,
@@ -37,7 +38,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     text, kernel, models, stream, training, losses, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks,
+    optima, ranks, startup,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

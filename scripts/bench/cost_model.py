@@ -60,51 +60,39 @@ DATA = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Assumed:
-    """A number that the model stands on.
-
-    Attributes
-    ----------
-    value : float
-    what : str
-    source : str
-    """
-
-    value: float
-    what: str
-    source: str
-
-
-ASSUMED = {
-    "blocks": Assumed(
+# Value, what it is, and its source.
+ASSUMED: dict[str, tuple[float, str, str]] = {
+    "blocks": (
         16, "blocks of all data: memory, and so the size of a block, is that of a sixteenth",
         "section 5, as in the simulation that the rounds are from",
     ),
-    "disk": Assumed(200e6, "bytes read from disk a second", "section 5; guessed, not measured"),
-    "kernel": Assumed(
+    "disk": (200e6, "bytes read from disk a second", "section 5; guessed, not measured"),
+    "kernel": (
         1.1e8, "nonzeros times outputs that one core visits a second",
-        "section 6, one core of two; scripts/results/kernel.md has 1.5e8 to 5.6e8 with weights of "
-        "100,000 to 700,000 features, these here are 16 to 43 times as many and miss the cache",
+        (
+            "section 6, one core of two; scripts/results/kernel.md has 1.5e8 to 5.6e8 with weights "
+            "of 100,000 to 700,000 features, these here are 16 to 43 times as many and miss the "
+            "cache"
+        ),
     ),
-    "passes": Assumed(3, "rounds over a working set", "section 5: ten did not help"),
-    "cache": Assumed(1, "cached rows for each row of a block", "--cache-frac 0.5, the default"),
-    "link": Assumed(
+    "passes": (3, "rounds over a working set", "section 5: ten did not help"),
+    "cache": (1, "cached rows for each row of a block", "--cache-frac 0.5, the default"),
+    "link": (
         0.117e9, "bytes a second for each Gbit/s of a link",
         "section 3, a link limited to 1 Gbit/s; for 10 in proportion",
     ),
-    "changed": Assumed(
+    "changed": (
         0.24, "share of the weights that a machine changes in a round",
         "section 5, the largest seen with 24,000 rows; 0.10 the smallest",
     ),
-    "union": Assumed(
+    "union": (
         0.55, "share of the weights that any machine changes in a round",
         "section 5, the largest seen with 24,000 rows; 0.36 the smallest",
     ),
-    "values": Assumed(
+    "values": (
         VALUED, "bytes on disk of a nonzero with a value", "15.4 bits of index, 32 of value"
     ),
-    "ones": Assumed(ONES, "bytes on disk of a nonzero that is 1", "15.4 bits, measured on text"),
+    "ones": (ONES, "bytes on disk of a nonzero that is 1", "15.4 bits, measured on text"),
 }  # fmt: skip
 
 # Rounds until the dual value is within 1e-3, adaptive sigma' and line search: section 5, one
@@ -158,7 +146,7 @@ def class_bytes(features: int, outputs: int, density: float | None = None) -> fl
 
 def most_machines(data: Data, gbit: float) -> float:
     """Machines up to which an exchange of classes takes less than the work: nnz b / (8 n r)."""
-    rate, link = ASSUMED["kernel"].value, gbit * ASSUMED["link"].value
+    rate, link = ASSUMED["kernel"][0], gbit * ASSUMED["link"][0]
     return data.nnz * link / (NUMBER * data.features * rate)
 
 
@@ -201,7 +189,7 @@ class Case:
 
 def _local(data: Data, machines: int) -> tuple[float, float]:
     """Seconds to read a block, and to solve with it, on each of some machines."""
-    value = {name: assumed.value for name, assumed in ASSUMED.items()}
+    value = {name: assumed[0] for name, assumed in ASSUMED.items()}
     shard, block = data.nnz / machines, data.nnz / max(value["blocks"], machines)
     work = min(block * (1 + value["cache"]), shard)
     read = block * data.disk_bytes / value["disk"] if block < shard else 0.0  # else it is there
@@ -210,8 +198,8 @@ def _local(data: Data, machines: int) -> tuple[float, float]:
 
 def predict(data: Data, machines: int, gbit: int) -> Case:
     """Predict the time to a gap of 1e-3."""
-    n, link = data.features * data.outputs, gbit * ASSUMED["link"].value
-    shares = ASSUMED["changed"].value, ASSUMED["union"].value
+    n, link = data.features * data.outputs, gbit * ASSUMED["link"][0]
+    shares = ASSUMED["changed"][0], ASSUMED["union"][0]
     in_full = dense_bytes(n, machines)
     without_zeros = sparse_bytes(n, machines, *shares)
     as_sent = chosen_bytes(n, machines, *shares)
@@ -297,7 +285,7 @@ def report(cases: Sequence[Case]) -> str:
         "data", "machines", "Gbit/s", "MB dense", "MB sparse", "MB as sent", "read s", "solve s",
         "dense s", "sparse s", "as sent s", "rounds", "`--sync-every`", "total min", "speed-up",
     ]  # fmt: skip
-    assumed = [[f"{a.value:g}", a.what, a.source] for a in ASSUMED.values()]
+    assumed = [[f"{value:g}", *words] for value, *words in ASSUMED.values()]
     data = [
         [d.name, f"{d.rows:,}", f"{d.features:,}", f"{d.nnz:,}", str(d.outputs), d.source]
         for d in DATA
@@ -332,7 +320,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     text = report(cases)
     content = {
         "cases": [asdict(case) for case in cases],
-        "assumed": {name: asdict(assumed) for name, assumed in ASSUMED.items()},
+        "assumed": {
+            name: dict(zip(("value", "what", "source"), assumed, strict=True))
+            for name, assumed in ASSUMED.items()
+        },
         "rounds": ROUNDS,
         "data": [asdict(data) for data in DATA],
     }

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scripts.bench.commands import Held, hold
 from scripts.bench.data import Floats, make_text
-from scripts.bench.ours import Held, hold
 from scripts.bench.peers import LiblinearLibrary
 from scripts.bench.registry import Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Report, alternate, median, tell, timed

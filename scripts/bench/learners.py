@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.commands import remove, stream
 from scripts.bench.data import first_bytes, labels_of
-from scripts.bench.ours import remove, stream
 from scripts.bench.tools import Finished, run_process, script_command, tell
 
 

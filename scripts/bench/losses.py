@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench.data import halves, labels_of
-from scripts.bench.ours import (
+from scripts.bench.commands import (
     BUDGET,
     solving_of,
     split,
@@ -19,6 +18,7 @@ from scripts.bench.ours import (
     training_options,
     warm_training,
 )
+from scripts.bench.data import halves, labels_of
 from scripts.bench.peers import Liblinear, iteration_in_memory
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell

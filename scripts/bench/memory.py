@@ -6,17 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.ours import BUDGET, remove, train, tune
+from scripts.bench import tools
+from scripts.bench.commands import BUDGET, remove, train, tune
 from scripts.bench.registry import Registry, benchmark
-from scripts.bench.tools import (
-    BenchError,
-    Finished,
-    Report,
-    sbm_command,
-    script_command,
-    started_process,
-    tell,
-)
 
 BENCHMARKS: Registry = {}
 FEATURES, NONZEROS = 99, 10  # few features: their weights are not what is measured
@@ -33,7 +25,7 @@ STEPS: dict[str, Any] = {"tol": 1e-12, "max_passes": 2, "rounds": 1}
              "blocks": [12, 100], "cache_fracs": [0.5, 0.0], "rows": 0},
     quick={"mems": ["135MB"], "split_mems": ["160MB"], "blocks": [12]},
 )  # fmt: skip
-def memory(args: argparse.Namespace, report: Report) -> None:
+def memory(args: argparse.Namespace, report: tools.Report) -> None:
     """Peak resident memory against --mem.
 
     Synthetic text is piped into sbm split - and trained on for two passes, for each bound of
@@ -46,14 +38,14 @@ def memory(args: argparse.Namespace, report: Report) -> None:
     """
     report.data = {"features": FEATURES, "nonzeros_of_a_row": NONZEROS, "values": "ones"}
     store, model = args.folder / "store.sbm", args.folder / "store.model"
-    tell("warming up")  # so that no measured process starts one that compiles
+    tools.tell("warming up")  # so that no measured process starts one that compiles
     for done in (
         _split(store, 1000, 2, FALLBACK),
         train(store, model, codes=ANY, mem=FALLBACK, **STEPS),
         tune(store, model, codes=ANY, mem=FALLBACK, C="0.1,1", folds=2, **STEPS),
     ):
         if done.code not in BUDGET:
-            raise BenchError(f"sbm failed: {done.stderr}")
+            raise tools.BenchError(f"sbm failed: {done.stderr}")
     split_mems = itertools.cycle(args.split_mems)
     for mem, blocks in itertools.product(args.mems, args.blocks):
         rows = args.rows or _rows_for(mem, args.quick)
@@ -71,7 +63,7 @@ def memory(args: argparse.Namespace, report: Report) -> None:
     report.ratios["largest_share_of_bound"] = max(row["of_bound"] for row in report.rows)
 
 
-def _split(store: Path, rows: int, blocks: int, mem: str) -> Finished:
+def _split(store: Path, rows: int, blocks: int, mem: str) -> tools.Finished:
     """Pipe synthetic text into sbm split.
 
     Raises
@@ -81,29 +73,29 @@ def _split(store: Path, rows: int, blocks: int, mem: str) -> Finished:
     """
     what = ("--rows", rows, "--features", FEATURES, "--nnz", NONZEROS, "--noise", 0.05)
     maker = subprocess.Popen(
-        script_command("data.synthetic", "-o", "-", *what),
+        tools.script_command("data.synthetic", "-o", "-", *what),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert maker.stdout is not None
-    command = sbm_command("split", "-", "-o", store, "--blocks", blocks, "--mem", mem, "-q")
-    with started_process(command, stdin=maker.stdout) as running:
+    command = tools.sbm_command("split", "-", "-o", store, "--blocks", blocks, "--mem", mem, "-q")
+    with tools.started_process(command, stdin=maker.stdout) as running:
         maker.stdout.close()
         done = running.wait(codes=ANY)
     if maker.wait() and done.code == 0:
-        raise BenchError("scripts.data.synthetic failed")
+        raise tools.BenchError("scripts.data.synthetic failed")
     return done
 
 
 def _row(
-    command: str, mem: str, rows: int, blocks: int, cache_frac: float | None, done: Finished
+    command: str, mem: str, rows: int, blocks: int, cache_frac: float | None, done: tools.Finished
 ) -> dict[str, Any]:
     from sbm.units import parse_size
 
     bound = parse_size(mem)
     worked = done.code == 0 or (command != "split" and done.code in BUDGET)
-    tell(f"{command} --mem {mem}, {blocks} blocks: {done.peak_bytes / bound:.2f} of it")
+    tools.tell(f"{command} --mem {mem}, {blocks} blocks: {done.peak_bytes / bound:.2f} of it")
     if not worked:
-        tell(done.stderr.strip()[-1000:])
+        tools.tell(done.stderr.strip()[-1000:])
     return {
         "command": command, "mem": mem, "store_MB": rows * ROW_BYTES / 1e6, "blocks": blocks,
         "cache_frac": cache_frac, "bound_MB": bound / 1e6, "peak_MB": done.peak_bytes / 1e6,

@@ -6,30 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from scripts.bench.ours import (
-    BUDGET,
-    metric_of,
-    split,
-    splitting_options,
-    stream,
-    train,
-    training_options,
-    warm_up,
-)
+from scripts.bench import commands, tools
 from scripts.bench.peers import Liblinear, VowpalWabbit
 from scripts.bench.plot import Axes
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
-from scripts.bench.tools import (
-    Finished,
-    Report,
-    alternate,
-    costs,
-    median,
-    medians,
-    ratio,
-    shares,
-    tell,
-)
 from scripts.bench.weights import LinearModel, accuracy, objective, read_liblinear, read_ours
 
 BENCHMARKS: Registry = {}
@@ -55,7 +35,7 @@ class Run:
         What it said.
     """
 
-    processes: list[Finished]
+    processes: list[tools.Finished]
     parts: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -83,9 +63,9 @@ class Contest:
         self.store, self.model = args.folder / "ours.sbm", args.folder / "ours.model"
         self.stream_model = args.folder / "stream.model"
         self.peer_model = args.folder / "liblinear.model"
-        tell("converting text for Vowpal Wabbit")
+        tools.tell("converting text for Vowpal Wabbit")
         self.vw = VowpalWabbit(args.data, args.test, args.folder)
-        warm_up(args)
+        commands.warm_up(args)
 
     @cached_property
     def liblinear(self) -> Liblinear:
@@ -95,17 +75,17 @@ class Contest:
     def run_ours(self, **changes: Any) -> Run:
         """Split and train."""
         args = self._args
-        first = split(args.data, self.store, **splitting_options(args))
+        first = commands.split(args.data, self.store, **commands.splitting_options(args))
         then = self.train(**changes)
         facts = then.json()
         inside = {k: facts["seconds"][k] for k in ("solve", "wait", "certify")}
         return Run([first, then], {"split": first.seconds, "train": then.seconds} | inside, facts)
 
-    def train(self, **changes: Any) -> Finished:
+    def train(self, **changes: Any) -> tools.Finished:
         """Train on the store that is there; it may only use up its passes if they are given."""
-        codes = BUDGET if "max_passes" in changes else (0,)
-        options = training_options(self._args, **changes)
-        return train(self.store, self.model, codes=codes, **options)
+        codes = commands.BUDGET if "max_passes" in changes else (0,)
+        options = commands.training_options(self._args, **changes)
+        return commands.train(self.store, self.model, codes=codes, **options)
 
     def run_liblinear(self, e: float) -> Run:
         """LIBLINEAR."""
@@ -114,7 +94,7 @@ class Contest:
 
     def run_stream(self, **options: Any) -> Run:
         """One stream over the text, from text to a model."""
-        done = stream(self._args.data, self.stream_model, **options)
+        done = commands.stream(self._args.data, self.stream_model, **options)
         facts = done.json()
         names = ("load", "wait", "predict", "learn", "write")
         return Run([done], {name: facts["seconds"][name] for name in names}, facts)
@@ -141,26 +121,26 @@ class Contest:
             }  # fmt: skip
 
         for passes in range(1, args.curve_passes + 1):
-            tell(f"curve: sbm, {passes} passes")
+            tools.tell(f"curve: sbm, {passes} passes")
             done = self.train(max_passes=passes)
             seconds = split_seconds + done.seconds
             yield point("sbm", f"--max-passes {passes}", seconds, read_ours(self.model))
             if done.json()["converged"]:
                 break
         for e in LIBLINEAR_CURVE:
-            tell(f"curve: LIBLINEAR, -e {e:g}")
+            tools.tell(f"curve: LIBLINEAR, -e {e:g}")
             seconds = self.run_liblinear(e).seconds
             yield point("LIBLINEAR", f"-e {e:g}", seconds, read_liblinear(self.peer_model))
         for passes in VW_CURVE:
-            tell(f"curve: VW, {passes} passes")
+            tools.tell(f"curve: VW, {passes} passes")
             seconds = self.vw.run(passes).seconds
             yield point("VW", f"--passes {passes}", seconds, None, self.vw.accuracy())
 
 
 def describe(name: str, runs: list[Run], **more: Any) -> dict[str, Any]:
     """Cells of the row of a contestant: medians of its runs."""
-    parts = shares(medians([run.parts for run in runs]))
-    return {"what": name, **costs(runs), "of_these": parts, **more}
+    parts = tools.shares(tools.medians([run.parts for run in runs]))
+    return {"what": name, **tools.costs(runs), "of_these": parts, **more}
 
 
 @benchmark(
@@ -174,7 +154,7 @@ def describe(name: str, runs: list[Run], **more: Any) -> dict[str, Any]:
         Axes("seconds", "test_accuracy", "seconds from text", "test accuracy", y_log=False),
     ),
 )  # fmt: skip
-def text_to_gap(args: argparse.Namespace, report: Report) -> None:
+def text_to_gap(args: argparse.Namespace, report: tools.Report) -> None:
     """Text to a model of given accuracy.
 
     Whole processes from text to a model on disk, taking turns: ours are two, sbm split and sbm
@@ -195,15 +175,18 @@ def text_to_gap(args: argparse.Namespace, report: Report) -> None:
         "LIBLINEAR": lambda: contest.run_liblinear(args.liblinear_e),
         "VW, one pass": contest.run_vw,
     }
-    runs = alternate(tasks, args.runs)
+    runs = tools.alternate(tasks, args.runs)
     ours, theirs, vw = runs.values()
     models = {"sbm": read_ours(contest.model), "LIBLINEAR": read_liblinear(contest.peer_model)}
-    right = {"VW, one pass": contest.vw.accuracy(), "sbm": metric_of(contest.model, args.test)}
-    tell(f"training to {args.bound_tol:g} for a bound of the optimum")
+    right = {
+        "VW, one pass": contest.vw.accuracy(),
+        "sbm": commands.metric_of(contest.model, args.test),
+    }
+    tools.tell(f"training to {args.bound_tol:g} for a bound of the optimum")
     longer = contest.train(tol=args.bound_tol, max_passes=BOUND_PASSES).json()
     bound = float(max(longer["dual"], *(r.facts["dual"] for r in ours)))
     for name, found in runs.items():
-        tell(f"objective of {name}")
+        tools.tell(f"objective of {name}")
         model = models.get(name)
         value = None if model is None else objective(args.data, "hinge", args.C, model)
         report.rows.append(describe(
@@ -211,13 +194,13 @@ def text_to_gap(args: argparse.Namespace, report: Report) -> None:
             above_bound=None if value is None else value / bound - 1,
             test_accuracy=right[name] if name in right else accuracy(args.test, models[name]),
         ))  # fmt: skip
-    split_seconds = median([run.parts["split"] for run in ours])
+    split_seconds = tools.median([run.parts["split"] for run in ours])
     report.tables["curves"] = list(contest.curves(bound, split_seconds))
     report.ratios = {
-        "sbm_of_liblinear_time": ratio(ours, theirs),
-        "sbm_of_liblinear_peak_memory": ratio(ours, theirs, "peak_bytes"),
-        "sbm_of_vw_single_pass_time": ratio(ours, vw),
-        "sbm_certified_relative_gap": median([run.facts["relative_gap"] for run in ours]),
-        "sbm_passes": median([run.facts["passes"] for run in ours]),
+        "sbm_of_liblinear_time": tools.ratio(ours, theirs),
+        "sbm_of_liblinear_peak_memory": tools.ratio(ours, theirs, "peak_bytes"),
+        "sbm_of_vw_single_pass_time": tools.ratio(ours, vw),
+        "sbm_certified_relative_gap": tools.median([run.facts["relative_gap"] for run in ours]),
+        "sbm_passes": tools.median([run.facts["passes"] for run in ours]),
     }
     report.notes += [f"LIBLINEAR: {contest.liblinear.what} -e {args.liblinear_e}", VW_NOTE]

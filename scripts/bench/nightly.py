@@ -5,8 +5,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.commands import BUDGET, option_words, remove, training_options
 from scripts.bench.data import cut, end_of_line
-from scripts.bench.ours import BUDGET, option_words, remove, training_options
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Report, run_process, sbm_command, tell
 
@@ -60,7 +60,7 @@ def nightly(args: argparse.Namespace, report: Report) -> None:
         store.add(new)
         row = {"data": text.name, "C": C, "mem": mem, **store.compare()}
         report.rows.append({**row, "target": TARGET, "met": row["ratio"] <= TARGET})
-        name = f"updates, {text.name}: warm_of_scratch, C {C:g}, mem {mem}"
+        name = f"updates, {text.name}, C {C:g}, mem {mem}: warm_of_scratch"
         report.ratios[name] = row["ratio"]
     for title, window in (("nights that append", False), ("nights that expire as much", True)):
         rows = _nights(args, window)

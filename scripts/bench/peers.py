@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from scripts.bench.commands import Held, remove
 from scripts.bench.data import labels_of, parse, positive_label
-from scripts.bench.ours import Held, remove
 from scripts.bench.tools import BenchError, Finished, run_process, tell, timed
 
 # Arguments: text, model, C, e, solver. Prints where the time went.

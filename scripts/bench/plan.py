@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.ours import BUDGET, split_to, train, training_options, warm_up
-from scripts.bench.ours import plan as run_plan
+from scripts.bench.commands import BUDGET, split_to, train, training_options, warm_up
+from scripts.bench.commands import plan as run_plan
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
 from scripts.bench.tools import Report, median, tell
 

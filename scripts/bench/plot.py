@@ -1,14 +1,9 @@
 """Pictures of benchmarks and experiments, drawn from their reports; needs matplotlib.
 
-    python -m scripts.bench.plot results/text-to-gap.json
-
 A row of panels for each data set, a line for each method, a marker for each row of a table.
 """
 
-import argparse
 import importlib.util
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,26 +133,3 @@ def _set_scale(panel: Any, axis: Any, is_log: bool) -> None:
     is_short = high < 50 * low
     axis.set_minor_locator(LogLocator(subs=(2, 5) if is_short else range(2, 10)))
     axis.set_minor_formatter(plain if is_short else NullFormatter())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw again from a JSON file; exit code 0 drawn, 1 not, 2 usage."""
-    from scripts.bench.__main__ import BENCHMARKS
-    from scripts.papers.__main__ import EXPERIMENTS
-
-    parser = argparse.ArgumentParser(
-        prog="scripts.bench.plot", description="Draw a report's picture again."
-    )
-    parser.add_argument("report", type=Path, metavar="REPORT.json")
-    path = parser.parse_args(argv).report
-    try:
-        report = json.loads(path.read_text("utf-8"))
-        axes = (BENCHMARKS | EXPERIMENTS)[report["benchmark"].removeprefix("paper-")].axes
-        return 0 if draw(report, axes, path.with_suffix(".png")) else 1
-    except (OSError, ValueError, KeyError) as error:
-        print(f"scripts.bench.plot: {error!r}", file=sys.stderr)
-        return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -76,13 +76,6 @@ class Training:
     max_passes: int = MOST_PASSES
 
     @property
-    def name(self) -> str:
-        """Of the file of its outcome."""
-        p, kind = self.problem, "rounds" if self.watched else f"{self.tol:g}"
-        parts = (p.data, p.rows, p.loss, p.C, self.size, self.sigma, self.sync_every, kind)
-        return "-".join(map(str, parts))
-
-    @property
     def settings(self) -> dict[str, Any]:
         """For `sbm.train`; where the optimum is all that counts, steps are as by default."""
         return {
@@ -101,27 +94,27 @@ class Bench:
         Folder of texts; None: synthetic.
     folder : Path
         For stores and models.
-    keep : Path
-        Outcomes of trainings.
     """
 
-    def __init__(self, data: Path | None, folder: Path, keep: Path) -> None:
-        self._data, self._folder, self._keep = data, folder, keep
+    def __init__(self, data: Path | None, folder: Path) -> None:
+        self._data, self._folder = data, folder
         self._optima = read_optima(data) if data else {}
-        keep.mkdir(parents=True, exist_ok=True)
+        self._found: dict[Training, dict[str, Any]] = {}
 
     def run(self, training: Training) -> dict[str, Any]:
         """Return what a training found, now or before: report, passes, rounds of all processes."""
-        task = {
-            "store": str(self._store(training.problem)), "settings": training.settings,
-            "watched": training.watched,
-        }  # fmt: skip
-        return self._outcome(training.name, training.size, task, _merge)
+        if training not in self._found:
+            tell(f"{training.problem.title}, {training.size} processes, {_rule(training)}")
+            task = {
+                "store": str(self._store(training.problem)), "settings": training.settings,
+                "watched": training.watched,
+            }  # fmt: skip
+            self._found[training] = _merge(self._start(training.size, task))
+        return self._found[training]
 
     def add_up(self, size: int, share: float) -> dict[str, Any]:
         """Return what the first process sends to add up an array."""
-        task = {"n": WIRE_NUMBERS, "share": share}
-        return self._outcome(f"wire-{size}-{share}", size, task, lambda found: found[0])
+        return self._start(size, {"n": WIRE_NUMBERS, "share": share})[0]
 
     def optimum(self, problem: Problem) -> tuple[float, float]:
         """Return dual and primal that the optimum is between."""
@@ -129,14 +122,6 @@ class Bench:
         known = [r for r in records if r["C"] == problem.C and not problem.rows]
         found = known or [self.run(Training(problem, 1, tol=OPTIMUM_TOL))["report"]]
         return found[0]["dual"], found[0]["primal"]
-
-    def _outcome(self, name: str, size: int, task: dict[str, Any], merge: Any) -> dict[str, Any]:
-        kept = self._keep / f"{name}.json"
-        if not kept.exists():
-            tell(name)
-            kept.write_text(json.dumps(merge(self._start(size, task))))
-        found: dict[str, Any] = json.loads(kept.read_text())
-        return found
 
     def _start(self, size: int, task: dict[str, Any]) -> list[dict[str, Any]]:
         """Run the worker; return what each process found."""
@@ -279,7 +264,7 @@ def _plan(args: argparse.Namespace) -> tuple[list[Problem], list[Problem], tuple
 
 @benchmark(
     BENCHMARKS, runs=0, quick={"max_passes": 3},
-    options={"reference": None, "rows": 0, "max_passes": 40, "keep": None},
+    options={"reference": None, "rows": 0, "max_passes": 40},
 )  # fmt: skip
 def ranks(args: argparse.Namespace, report: Report) -> None:
     """Processes that add up over MPI: do they reach the optimum, in how many rounds.
@@ -318,7 +303,7 @@ def ranks(args: argparse.Namespace, report: Report) -> None:
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
     watched, optima, sizes = _plan(args)
-    bench = Bench(args.reference, args.folder, args.keep or args.folder / "kept")
+    bench = Bench(args.reference, args.folder)
 
     def keep(table: list[dict[str, Any]], row: dict[str, Any]) -> None:
         table.append(row)

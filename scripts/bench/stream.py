@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from scripts.bench.commands import learn_command, log_of, metric_of
 from scripts.bench.data import labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, title_of, warm_up_streams
 from scripts.bench.models import VW_NOTE, Contest, Run, describe
-from scripts.bench.ours import learn_command, log_of, metric_of
 from scripts.bench.plot import Axes
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
 from scripts.bench.tools import BenchError, Report, Running, alternate, ratio, started_process, tell
@@ -117,27 +117,14 @@ def _accuracy(contest: Contest, args: argparse.Namespace, name: str) -> float:
 # ------------------------------------------------------------------------------------------ memory
 
 MOST_SHOWN = 100  # samples in the report
-DIGITS = 7  # of the ids of new features
-EVERY = 4  # a row of so many has one; known to the feeder, too
 
-# Arguments: text, bytes to write, new features in all, the first one's id. Writes the text again
-# and again, each time from another row on. With new features every fourth row ends with one of
-# them, the ones of this repetition: ids as long as others before them, so only digits change.
+# Arguments: text, bytes to write. Writes the text again and again, each time from another row on.
 FEEDER = """\
 import os, random, sys
 import numpy as np
-path, total, new, first = sys.argv[1], *map(int, sys.argv[2:])
-text = np.fromfile(path, np.uint8)
-ends = np.flatnonzero(text == 10)
-marks = ends[::4] if new else ends[:0]
-repetitions = -(-total // len(text))
-order, left, done = random.Random(0), total, 0
-for repetition in range(repetitions):
-    upto = new * (repetition + 1) // repetitions
-    ids = first + done + np.arange(len(marks)) % max(1, upto - done)
-    for k in range(7):  # DIGITS
-        text[marks - 3 - k] = ord("0") + ids // 10**k % 10
-    done = upto
+text, left = np.fromfile(sys.argv[1], np.uint8), int(sys.argv[2])
+ends, order = np.flatnonzero(text == 10), random.Random(0)
+while left > 0:
     begin = int(ends[order.randrange(len(ends))]) + 1
     for part in (memoryview(text)[begin:], memoryview(text)[:begin]):
         part = part[:left]
@@ -154,8 +141,8 @@ for repetition in range(repetitions):
     BENCHMARKS, runs=0,
     options={"C": 0.1, "mem": "256MB", "rounds": TRAINING["rounds"],
              "cache_frac": TRAINING["cache_frac"], "size": "10GB", "base": "64MB",
-             "features": 700_000, "grow": 0, "sample_seconds": 0.5},
-    quick={"size": "40MB", "base": "4MB", "features": 5000, "grow": 2000, "sample_seconds": 0.02},
+             "features": 700_000, "sample_seconds": 0.5},
+    quick={"size": "40MB", "base": "4MB", "features": 5000, "sample_seconds": 0.02},
     axes=(
         Axes("GB_read", "resident_MB", "GB of text read", "resident MB", y_log=False,
              table="samples"),
@@ -166,8 +153,7 @@ def stream_memory(args: argparse.Namespace, report: Report) -> None:
     """Memory of a stream through a pipe.
 
     A process writes the same synthetic rows again and again, each time from another row on, as fast
-    as they are read; with --grow, new features come over the whole text. What was read is what that
-    process wrote, 1 MB in the pipe aside.
+    as they are read. What was read is what that process wrote, 1 MB in the pipe aside.
 
     resident: VmRSS of the process, looked at from outside every --sample-seconds; peak: as the
     system counts it; resident of the log: as the run says it itself. MB per second: text over the
@@ -181,14 +167,16 @@ def stream_memory(args: argparse.Namespace, report: Report) -> None:
     if not Path("/proc/self/io").exists():
         raise BenchError("this looks at /proc/PID/status and io, which this system does not have")
     total, bound = parse_size(args.size), parse_size(args.mem)
-    text = _make_base(args, report)
+    tell("making data")
+    text = args.folder / "base.svm"
+    shape = ("--bytes", args.base, "--features", args.features, "--nnz", 10, "--power", 0.8)
+    report.data["name"] = make_text(text, *shape)
     model = args.folder / "stream.model"
     options = {"mem": args.mem, "C": args.C, "rounds": args.rounds, "cache_frac": args.cache_frac}
     warm_up_streams(text, args.folder, [options], online=False)
     command = learn_command("stream", "-", model, **options)
-    feeding = [text, total, args.grow, args.features + 1]
     tell(f"streaming {total / 1e9:.3g} GB")
-    with _fed(feeding) as feeder, started_process(command, stdin=feeder.stdout) as running:
+    with _fed([text, total]) as feeder, started_process(command, stdin=feeder.stdout) as running:
         assert feeder.stdout is not None
         feeder.stdout.close()
         samples = list(_samples(running, feeder.pid, args.sample_seconds))
@@ -218,26 +206,6 @@ def stream_memory(args: argparse.Namespace, report: Report) -> None:
     report.data |= {
         "text": f"{read / 1e9:.4g} GB", "rows": facts["rows"], "features": facts["features"],
     }  # fmt: skip
-
-
-def _make_base(args: argparse.Namespace, report: Report) -> Path:
-    """Make the text that is written again and again."""
-    tell("making data")
-    folder: Path = args.folder
-    plain, text = folder / "plain.svm", folder / "base.svm"
-    shape = ("--bytes", args.base, "--features", args.features, "--nnz", 10, "--power", 0.8)
-    report.data["name"] = make_text(plain, *shape)
-    if not args.grow:
-        return plain.rename(text)
-    if len(str(args.features + args.grow)) > DIGITS:
-        raise BenchError(f"ids of --features and --grow have more than {DIGITS} digits")
-    first = args.features + 1
-    with plain.open("rb") as rows, text.open("wb") as out:
-        for number, line in enumerate(rows):
-            more = b" %07d:1\n" % first if number % EVERY == 0 else b"\n"
-            out.write(line.rstrip(b"\n") + more)
-    plain.unlink()
-    return text
 
 
 @contextmanager

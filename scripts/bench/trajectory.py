@@ -11,8 +11,8 @@ from unittest import mock
 
 import numpy as np
 
+from scripts.bench.commands import log_of, remove
 from scripts.bench.data import Floats, parse
-from scripts.bench.ours import log_of, remove
 
 NEVER = 1e-15  # a tolerance that is not reached
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.ours import (
+from scripts.bench.commands import (
     BUDGET,
     metric_of,
     remove,
@@ -17,7 +17,7 @@ from scripts.bench.ours import (
     training_options,
     warm_training,
 )
-from scripts.bench.ours import (
+from scripts.bench.commands import (
     tune as run_tune,
 )
 from scripts.bench.plot import Axes

@@ -9,20 +9,21 @@ stdout; the exit code is 0 (done), 1 (error) or 2 (usage).
 """
 
 import argparse
-import bz2
 import contextlib
 import hashlib
 import http.client
-import lzma
+import io
 import shutil
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+
+from sbm.errors import DataError
+from sbm.inputs.text import Source, is_packed, unpacked
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 CHUNK = 1 << 20
@@ -41,34 +42,29 @@ class DataSet:
     alias: str | None = None
 
 
+def _halves(folder: str, name: str, ending: str = "") -> tuple[str, str]:
+    return f"{folder}/{name}{ending}", f"{folder}/{name}.t{ending}"
+
+
+_WW, _DCD, _BOTH = "Weston-Watkins 2016", "DCD 2008", "DCD 2008, LIBLINEAR 2008"
 SETS = (
     DataSet("webspam", ("binary/webspam_wc_normalized_trigram.svm.xz",), "SBM 2011"),
-    DataSet("kddb", ("binary/kddb.bz2", "binary/kddb.t.bz2"), "SBM 2011", "kddcup10"),
-    DataSet("kdda", ("binary/kdda.bz2", "binary/kdda.t.bz2")),
-    DataSet(
-        "rcv1", ("binary/rcv1_train.binary.bz2", "binary/rcv1_test.binary.bz2"),
-        "DCD 2008, LIBLINEAR 2008",
-    ),
-    DataSet("news20.binary", ("binary/news20.binary.bz2",), "DCD 2008, LIBLINEAR 2008"),
-    DataSet("real-sim", ("binary/real-sim.bz2",), "DCD 2008"),
-    DataSet("a9a", ("binary/a9a", "binary/a9a.t"), "DCD 2008"),
-    DataSet("w8a", ("binary/w8a", "binary/w8a.t")),
-    DataSet(
-        "news20", ("multiclass/news20.bz2", "multiclass/news20.t.bz2"), "Weston-Watkins 2016"
-    ),
-    DataSet(
-        "letter.scale", ("multiclass/letter.scale", "multiclass/letter.scale.t"),
-        "Weston-Watkins 2016",
-    ),
-    DataSet("mnist", ("multiclass/mnist.bz2", "multiclass/mnist.t.bz2")),
-    DataSet("sector", ("multiclass/sector/sector.bz2", "multiclass/sector/sector.t.bz2")),
+    DataSet("kddb", _halves("binary", "kddb", ".bz2"), "SBM 2011", "kddcup10"),
+    DataSet("kdda", _halves("binary", "kdda", ".bz2")),
+    DataSet("rcv1", ("binary/rcv1_train.binary.bz2", "binary/rcv1_test.binary.bz2"), _BOTH),
+    DataSet("news20.binary", ("binary/news20.binary.bz2",), _BOTH),
+    DataSet("real-sim", ("binary/real-sim.bz2",), _DCD),
+    DataSet("a9a", _halves("binary", "a9a"), _DCD),
+    DataSet("w8a", _halves("binary", "w8a")),
+    DataSet("news20", _halves("multiclass", "news20", ".bz2"), _WW),
+    DataSet("letter.scale", _halves("multiclass", "letter.scale"), _WW),
+    DataSet("mnist", _halves("multiclass", "mnist", ".bz2")),
+    DataSet("sector", _halves("multiclass/sector", "sector", ".bz2")),
     DataSet("aloi", ("multiclass/aloi.bz2",)),
-)  # fmt: skip
+)
 
 # SHA-256 of a file as published, by its path. Enter only what somebody has seen: it is printed.
 CHECKSUMS: dict[str, str] = {}
-
-OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {".bz2": bz2.open, ".xz": lzma.open}
 
 
 class FetchError(Exception):
@@ -89,7 +85,7 @@ def fetch(path: str, folder: Path, base_url: str, *, keep_archive: bool) -> None
         Keep the compressed file, too.
     """
     archive = folder / PurePosixPath(path).name
-    text = archive.with_suffix("") if archive.suffix in OPENERS else archive
+    text = archive.with_suffix("") if is_packed(archive.name) else archive
     if text.exists():
         print(f"{text}: already there")
         return
@@ -151,14 +147,11 @@ def _unpack(archive: Path, text: Path) -> None:
     try:
         with (
             _unfinished(text) as part,
-            OPENERS[archive.suffix](archive) as packed,
+            unpacked(Source(str(archive))) as packed,
             part.open("wb") as out,
         ):
-            shutil.copyfileobj(packed, out, CHUNK)
-    except (EOFError, lzma.LZMAError, OSError) as error:
-        # bz2 reports damage as an OSError without a number; the system's have one.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
+            shutil.copyfileobj(io.BufferedReader(packed, CHUNK), out, CHUNK)
+    except DataError as error:
         archive.unlink()
         raise FetchError(
             f"{archive}: damaged ({error}); removed. Run the same command to download it again"

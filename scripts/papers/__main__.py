@@ -10,9 +10,9 @@ and put the decorator `benchmark` of `scripts.bench.registry` in front of it.
 import sys
 
 from scripts.bench.registry import Registry, main
-from scripts.papers import bmd, dcd, figure2, figure3, figure5, table2, ww
+from scripts.papers import dcd, figure2, figure3, figure5, table2, ww
 
-MODULES = (figure2, figure3, figure5, table2, bmd, dcd, ww)
+MODULES = (figure2, figure3, figure5, table2, dcd, ww)
 EXPERIMENTS: Registry = {
     name: one for module in MODULES for name, one in module.EXPERIMENTS.items()
 }  # fmt: skip

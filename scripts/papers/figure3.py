@@ -3,9 +3,9 @@
 from argparse import Namespace
 from typing import Any
 
+from scripts.bench.commands import metric_of
 from scripts.bench.data import labels_of
 from scripts.bench.learners import Learner
-from scripts.bench.ours import metric_of
 from scripts.bench.peers import VowpalWabbit
 from scripts.bench.plot import Axes
 from scripts.bench.registry import Option, Registry, benchmark

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.commands import BUDGET, metric_of, read_alone, split, stream, train
 from scripts.bench.data import first_bytes, hold_out, labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, warm_up_streams
-from scripts.bench.ours import BUDGET, metric_of, read_alone, split, stream, train
 from scripts.bench.peers import VowpalWabbit
 from scripts.bench.registry import Option, Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from scripts.bench.commands import log_of
 from scripts.bench.data import first_bytes
-from scripts.bench.ours import log_of
 from scripts.bench.registry import Option
 from scripts.bench.tools import tell, timed
 from scripts.bench.trajectory import NEVER, Examiner, Point, watch
@@ -174,8 +174,6 @@ class Curves:
     reference : Reference
     others : dict of str to list of Seen, optional
         Learners that have no dual value.
-    least_optimum : float
-        A lower bound of the optimum.
 
     Attributes
     ----------
@@ -191,11 +189,10 @@ class Curves:
         before: Mapping[str, float],
         reference: Reference,
         others: Mapping[str, list[Seen]] | None = None,
-        least_optimum: float = 0.0,
     ) -> None:
         points = [point for some in found.values() for point in some]
         more = [seen.accuracy for some in (others or {}).values() for seen in some]
-        self._optimum = max(least_optimum, reference.dual, *(point["dual"] for point in points))
+        self._optimum = max(reference.dual, *(point["dual"] for point in points))
         self._best = max(reference.accuracy, *more, *(point["accuracy"] for point in points))
         self._data = data
         self.known = max(reference.primal / self._optimum - 1, 1e-12)

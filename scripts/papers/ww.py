@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from scripts.bench.blocks import class_blocks
+from scripts.bench.commands import remove
 from scripts.bench.data import halves, parse
 from scripts.bench.losses import PAPER_ERRORS, count_labels
-from scripts.bench.ours import remove
 from scripts.bench.plot import Axes
 from scripts.bench.registry import Option, Registry, benchmark, existing
 from scripts.bench.tools import Report, tell

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -170,13 +170,6 @@ def exact_bounds(one: Certified, W: npt.NDArray[np.float64] | None = None) -> Bo
                 by_alpha[k][feature] = by_alpha[k].get(feature, ZERO) + step * value
     dual -= HALF * sum((w * w for column in by_alpha for w in column.values()), ZERO)
     return Bounds(primal, dual, outside)
-
-
-def primal_of(
-    problem: AnyProblem, rows: Sequence[Row], W: npt.NDArray[np.float64], rho: float = 0.0
-) -> Fraction:
-    """Return the exact objective of weights, of any origin."""
-    return exact_bounds(Certified(problem, W, list(rows), [{} for _ in rows], rho=rho)).primal
 
 
 def _columns(W: npt.NDArray[np.float64]) -> Columns:

@@ -11,17 +11,10 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.torture.faulty_files import Point, Trouble, applies
-from scripts.torture.scenarios import (
-    Ended,
-    Stage,
-    differences,
-    read_tree,
-    try_all,
-)  # fmt: skip
+from scripts.torture.faulty_files import Trouble, applies
+from scripts.torture.scenarios import Case, Ended, Stage, differences, read_tree, try_all
 from scripts.torture.tally import Tally
 
 _CODES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES, errno.EDQUOT)
@@ -36,30 +29,6 @@ FAULTS: dict[str, tuple[str, int, bool]] = {
 _CLEANING = ("unlink", "rmdir", "list", "stat", "open")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A fault.
-
-    Attributes
-    ----------
-    scenario : str
-    command : int
-        Which of its commands meets it.
-    trouble : Trouble
-    point : Point
-        What was there when nothing failed.
-    """
-
-    scenario: str
-    command: int
-    trouble: Trouble
-    point: Point
-
-    def __str__(self) -> str:
-        where = f"{self.point.kind} of {self.point.name}"
-        return f"{self.scenario!r}, command {self.command}, {self.trouble} ({where})"
-
-
 def draw(number: int, seed: int, stage: Stage) -> Case:
     """Return a case of a seed; its number alone decides the fault."""
     choose = random.Random(f"{seed} {number}")
@@ -69,7 +38,7 @@ def draw(number: int, seed: int, stage: Stage) -> Case:
     # Kinds first: there are many reads and few renames.
     kind = choose.choice(sorted({p.kind for p in points if applies(how, error, p.kind)}))
     at = choose.choice([k for k, point in enumerate(points) if point.kind == kind])
-    return Case(stage.name, command, Trouble(at, how, error, lasting), points[at])
+    return Case(stage.name, command, Trouble(at, how, error, lasting), point=points[at])
 
 
 def _each_point(stage: Stage) -> Iterator[Case]:
@@ -77,12 +46,15 @@ def _each_point(stage: Stage) -> Iterator[Case]:
         for at, point in enumerate(points):
             for how, error, lasting in FAULTS.values():
                 if applies(how, error, point.kind):
-                    yield Case(stage.name, command, Trouble(at, how, error, lasting), point)
+                    trouble = Trouble(at, how, error, lasting)
+                    yield Case(stage.name, command, trouble, point=point)
 
 
 def run_case(stage: Stage, case: Case) -> list[str]:
     """Run a case; return what went wrong."""
     folder = stage.begin()
+    assert case.trouble is not None
+    assert case.point is not None
     for number in range(case.command):
         stage.run(number)
     ended = stage.run(case.command, case.trouble)
@@ -105,6 +77,7 @@ def _unclear(ended: Ended, case: Case, stage: Stage) -> list[str]:
     if not re.fullmatch(r"sbm: .*", said):
         return [f"it said more than one sentence: {said[-2000:]}"]
     wrong = []
+    assert case.trouble is not None
     reason = os.strerror(case.trouble.error)
     if case.trouble.how == "fail" and reason not in said:
         wrong.append("does not say why")
@@ -117,7 +90,8 @@ def _unclear(ended: Ended, case: Case, stage: Stage) -> list[str]:
 
 def _names(case: Case, stage: Stage) -> set[str]:
     """Words that may stand for what could not be read or written."""
-    paths = [case.point.name.removesuffix(".tmp"), *stage.states[0], *stage.states[-1]]
+    name = case.point.name.removesuffix(".tmp") if case.point else ""
+    paths = [name, *stage.states[0], *stage.states[-1]]
     return {part for path in paths for part in Path(path).parts or (".", str(stage.folder))}
 
 
@@ -142,10 +116,7 @@ def run(
 
 
 def _count(tally: Tally, case: Case) -> None:
+    assert case.trouble is not None
+    assert case.point is not None
     tally.count("by call", case.point.kind)
-    tally.count("by fault", _fault_of(case.trouble))
-
-
-def _fault_of(trouble: Trouble) -> str:
-    found = (trouble.how, trouble.error, trouble.lasting)
-    return next(name for name, fault in FAULTS.items() if fault == found)
+    tally.count("by fault", str(case.trouble).partition(" at point")[0])

@@ -38,7 +38,7 @@ LONGEST = 60  # seconds of a case
 LARGEST = 64 << 10  # kilobytes that a case may add to the peak of the process
 
 Digest = Any
-Damage = Callable[["Subject", str, random.Random, Path], list[str]]  # names of changed files
+Damage = Callable[["Subject", Path, random.Random], None]  # of a file of a copy
 
 
 # --------------------------------------------------------------------------------- the files
@@ -71,20 +71,16 @@ def _store(folder: Path, name: str, text: str, more: Sequence[str] = (), **optio
 
 
 TWO, FIVE = (-1.0, 1.0), (3.0, 1.0, 7.0, 2.0, 9.0)
-SETTINGS: dict[str, dict[str, Any]] = {
-    "dense": {"loss": "hinge", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-    "lists": {"loss": "crammer_singer", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-    "several": {"loss": "squared_hinge", "C": 0.5, "max_passes": 2, "tol": 1e-9},
-    "real": {"loss": "squared_epsilon_insensitive", "C": 0.5, "max_passes": 3, "tol": 1e-9},
-}
-STREAMS: dict[str, dict[str, Any]] = {
-    "stream-dense": {"loss": "hinge", "C": 0.5},
-    "stream-lists": {"loss": "crammer_singer", "C": 0.5},
-}
+TRAINED = {  # store and loss of each run
+    "dense": ("double", "hinge"), "lists": ("grown", "crammer_singer"),
+    "several": ("single", "squared_hinge"), "real": ("real", "squared_epsilon_insensitive"),
+    "stream-dense": ("double", "hinge"), "stream-lists": ("single", "crammer_singer"),
+}  # fmt: skip
 
 
 def _settings(name: str) -> dict[str, Any]:
-    return {"mem": MEM, "threads": 1, **(SETTINGS | STREAMS)[name]}
+    limits = {} if name.startswith("stream-") else {"max_passes": 3, "tol": 1e-9}
+    return {"mem": MEM, "threads": 1, "loss": TRAINED[name][1], "C": 0.5, **limits}
 
 
 def _make(folder: Path, variant: str) -> None:
@@ -97,15 +93,14 @@ def _make(folder: Path, variant: str) -> None:
     grown = [_text(20, seed, f"float{variant}", FIVE) for seed in (6, 7)]
     _store(folder, "grown", _text(40, 5, f"float{variant}", FIVE), grown)
     sbm.expire(folder / "grown.sbm", sources=["grown-0.svm"])
-    for name, store in (
-        ("dense", "double"), ("lists", "grown"), ("several", "single"), ("real", "real"),
-    ):  # fmt: skip
-        sbm.train(folder / f"{store}.sbm", folder / f"{name}.model", _settings(name))
+    for name, (store, _) in TRAINED.items():
+        model, settings = folder / f"{name}.model", _settings(name)
+        if name.startswith("stream-"):
+            sbm.stream([folder / f"{store}.svm"], model, settings, options={"dtype": "float64"})
+            (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
+        else:
+            sbm.train(folder / f"{store}.sbm", model, settings)
     sbm.export(folder / "several.model", folder / "several.txt")
-    for name, text in (("stream-dense", "double"), ("stream-lists", "single")):
-        source, model = folder / f"{text}.svm", folder / f"{name}.model"
-        sbm.stream([source], model, _settings(name), options={"dtype": "float64"})
-        (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
 
 
 # -------------------------------------------------------------------------------- what is read
@@ -202,9 +197,8 @@ def _append(path: Path) -> Digest:
 def _warm_start(path: Path) -> Digest:
     """Train from a run on the store it is of, which lies beside the undamaged copy."""
     name = path.name.removesuffix(".model.run")
-    store = {"dense": "double", "lists": "grown", "several": "single", "real": "real"}[name]
     settings = _settings(name) | {"warm_start": str(path), "max_passes": 1}
-    source = _sources / f"{store}.sbm"
+    source = _sources / f"{TRAINED[name][0]}.sbm"
     return _weights(sbm.train(source, path.parent / "new.model", settings)[0])
 
 
@@ -222,46 +216,51 @@ def _prune(path: Path) -> Digest:
 
 _sources = Path()  # the undamaged files of this run
 
+# What takes longer, and may write, comes last.
+_READERS: dict[str, Sequence[Callable[[Path], Digest]]] = {
+    "store": (_read_store, _train, _append), "run": (_read_run, _warm_start),
+    "stream": (_read_stream, _resume), "model": (_read_model, _prune), "text": (_read_text,),
+}  # fmt: skip
+
 
 @dataclass
 class Subject:
-    """A store, run or model that is damaged again and again.
+    """A store, run or model of which copies are damaged.
 
     Attributes
     ----------
-    name : str
+    path : Path
+        The undamaged one; beside it in another folder lies another one of the same shape.
     kind : str
-    files : dict of str to bytes
-        Content by name; a model has one file, named ``""``.
-    twins : dict of str to bytes
-        Content of another store or run of the same shape.
-    read : callable
-        Returns what must not change.
-    acts : sequence of callable
-        What takes longer, and may write.
+    results : list
+        What must not change, of each reader.
     """
 
-    name: str
+    path: Path
     kind: str
-    files: dict[str, bytes]
-    twins: dict[str, bytes]
-    read: Callable[[Path], Digest]
-    acts: Sequence[Callable[[Path], Digest]] = ()
-    results: dict[Any, Digest] = field(default_factory=dict)
+    results: list[Digest] = field(default_factory=list)
 
     @property
-    def is_checked(self) -> bool:
-        """Whether any change must be noticed."""
-        return self.kind != "text"
+    def names(self) -> list[str]:
+        """Its files; a model is one, named ``""``."""
+        if self.path.is_file():
+            return [""]
+        return sorted(p.name for p in self.path.iterdir() if p.is_file())
 
+    @property
+    def twins(self) -> dict[str, bytes]:
+        """Content of the other store or run."""
+        twin = self.path.parent.with_name("b") / self.path.name
+        return {p.name: p.read_bytes() for p in sorted(twin.iterdir()) if p.is_file()}
 
-_READERS: dict[str, tuple[Callable[[Path], Digest], Sequence[Callable[[Path], Digest]]]] = {
-    "store": (_read_store, (_train, _append)),
-    "run": (_read_run, (_warm_start,)),
-    "stream": (_read_stream, (_resume,)),
-    "model": (_read_model, (_prune,)),
-    "text": (_read_text, ()),
-}
+    def copy(self, folder: Path) -> Path:
+        """Lay a copy in an empty folder; a stream's with its model."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        model = self.path.with_suffix("")
+        for path in (self.path, *([model] if self.kind == "stream" else [])):
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)
+        return folder / self.path.name
 
 
 def _kind(path: Path) -> str:
@@ -270,34 +269,15 @@ def _kind(path: Path) -> str:
     return {".sbm": "store", ".txt": "text"}.get(path.suffix, "model")
 
 
-def _content(path: Path) -> dict[str, bytes]:
-    if path.is_file():
-        return {"": path.read_bytes()}
-    return {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.is_file()}
-
-
-def _subjects(folder: Path) -> list[Subject]:
-    found = []
-    for path in sorted((folder / "a").iterdir()):
-        if path.suffix not in (".sbm", ".run", ".model", ".txt"):
-            continue
-        kind = _kind(path)
-        read, acts = _READERS[kind]
-        twins = _content(folder / "b" / path.name) if path.is_dir() else {}
-        found.append(Subject(path.name, kind, _content(path), twins, read, acts))
-    return found
-
-
 # ----------------------------------------------------------------------------------- the damage
 
 
 def _changed(change: Callable[[bytearray, random.Random], None]) -> Damage:
-    def damage(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
-        data = bytearray(subject.files[name])
+    def damage(subject: Subject, path: Path, choose: random.Random) -> None:
+        data = bytearray(path.read_bytes())
         if data:
             change(data, choose)
         path.write_bytes(data)
-        return [name]
 
     return damage
 
@@ -310,74 +290,62 @@ def _flip(n: int) -> Damage:
     return _changed(change)
 
 
-def _byte(data: bytearray, choose: random.Random) -> None:
-    data[choose.randrange(len(data))] = choose.randrange(256)
-
-
+@_changed
 def _burst(data: bytearray, choose: random.Random) -> None:
     begin = choose.randrange(len(data))
-    for place in range(begin, min(begin + choose.randint(2, 64), len(data))):
+    for place in range(begin, min(begin + choose.choice([1, 2, 20, 64]), len(data))):
         data[place] = choose.randrange(256)
 
 
+@_changed
 def _sector(data: bytearray, choose: random.Random) -> None:
     begin = 512 * choose.randrange(-(-len(data) // 512))
     data[begin : begin + 512] = bytes(len(data[begin : begin + 512]))
 
 
+@_changed
 def _cut(data: bytearray, choose: random.Random) -> None:
     del data[choose.randrange(len(data)) :]
 
 
+@_changed
 def _longer(data: bytearray, choose: random.Random) -> None:
     data += choose.choice([b"\0", b"\n", bytes(512), bytes(data[-40:]), bytes(data)])
 
 
-def _swap(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
-    other = choose.choice(list(subject.files))
-    path.write_bytes(subject.files[other])
-    (path.parent / other).write_bytes(subject.files[name])
-    return [name, other]
+def _swap(subject: Subject, path: Path, choose: random.Random) -> None:
+    other = path.with_name(choose.choice(subject.names))
+    mine, theirs = path.read_bytes(), other.read_bytes()
+    path.write_bytes(theirs)
+    other.write_bytes(mine)
 
 
-def _missing(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _missing(subject: Subject, path: Path, choose: random.Random) -> None:
     path.unlink()
-    return [name]
 
 
-def _other(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _other(subject: Subject, path: Path, choose: random.Random) -> None:
     """Put a file of another store or run in its place."""
-    content = subject.twins.get(name)
+    twins = subject.twins
+    content = twins.get(path.name)
     if content is None or choose.random() < 0.3:
-        content = choose.choice(list(subject.twins.values()))
+        content = choose.choice(list(twins.values()))
     path.write_bytes(content)
-    return [name]
 
 
-def _unnamed(subject: Subject, name: str, choose: random.Random, path: Path) -> list[str]:
+def _unnamed(subject: Subject, path: Path, choose: random.Random) -> None:
     """Put something there that nothing names, as a process that was killed leaves it."""
     left = {
         "store": ["block-000077.sbb", "index-0077.sba", "features-0077.sba", "manifest.json.tmp"]
     }.get(subject.kind, ["alpha-00000.077777.sba", "state-077777.sba", "run.json.tmp", "x.sbt"])
-    data = choose.choice([b"", b"{}", choose.randbytes(100), *subject.files.values()])
-    chosen = choose.choice(left)
-    (path.parent / chosen).write_bytes(data)
-    return [chosen]
+    data = choose.choice([b"", b"{}", choose.randbytes(100), path.read_bytes()])
+    path.with_name(choose.choice(left)).write_bytes(data)
 
 
 DAMAGES: dict[str, Damage] = {
-    "bit": _flip(1),
-    "two bits": _flip(2),
-    "byte": _changed(_byte),
-    "burst": _changed(_burst),
-    "sector": _changed(_sector),
-    "cut": _changed(_cut),
-    "longer": _changed(_longer),
-    "swap": _swap,
-    "missing": _missing,
-    "other": _other,
-    "unnamed": _unnamed,
-}
+    "bit": _flip(1), "two bits": _flip(2), "burst": _burst, "sector": _sector, "cut": _cut,
+    "longer": _longer, "swap": _swap, "missing": _missing, "other": _other, "unnamed": _unnamed,
+}  # fmt: skip
 _OF_FOLDERS = ("swap", "missing", "other", "unnamed")
 
 
@@ -406,107 +374,60 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-class _Bench:
-    """Where files are damaged, read and mended."""
+def _subjects(folder: Path) -> list[Subject]:
+    """Make all files, and note what reading each comes to."""
+    global _sources
+    for variant in ("a", "b"):
+        if not (folder / variant / "done").exists():
+            shutil.rmtree(folder / variant, ignore_errors=True)
+            _make(folder / variant, variant)
+            (folder / variant / "done").touch()
+    _sources = folder / "a"
+    found = []
+    for path in sorted(_sources.iterdir()):
+        if path.suffix in (".sbm", ".run", ".model", ".txt"):
+            subject = Subject(path, _kind(path))
+            readers = _READERS[subject.kind]
+            subject.results = [read(subject.copy(folder / "work")) for read in readers]
+            found.append(subject)
+    return found
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        global _sources
-        self._work, self._seed = folder / "work", seed
-        for variant in ("a", "b"):
-            if not (folder / variant / "done").exists():
-                shutil.rmtree(folder / variant, ignore_errors=True)
-                _make(folder / variant, variant)
-                (folder / variant / "done").touch()
-        shutil.rmtree(self._work, ignore_errors=True)
-        _sources = folder / "a"
-        self.subjects = _subjects(folder)
-        for subject in self.subjects:
-            for number in (None, *range(len(subject.acts))):
-                subject.results[number] = self._result(subject, number)
-            self._lay(subject)
 
-    def _lay(self, subject: Subject) -> Path:
-        """Put the undamaged files in place, in a folder of the subject's."""
-        folder = self._work / subject.name.replace(".", "-")
-        path = folder / subject.name
-        if folder.exists():
-            shutil.rmtree(folder)
-        if "" in subject.files:
-            folder.mkdir(parents=True)
-        else:
-            path.mkdir(parents=True)
-        for name in subject.files:
-            self._mend(subject, path, name)
-        if subject.kind == "stream":
-            model = subject.name.removesuffix(".run")
-            shutil.copy(_sources / model, folder / model)
-        return path
-
-    @staticmethod
-    def _mend(subject: Subject, path: Path, name: str) -> None:
-        place = path / name if name else path
-        if name in subject.files:
-            place.write_bytes(subject.files[name])
-        else:
-            place.unlink()
-
-    def _result(self, subject: Subject, number: int | None) -> Digest:
-        path = self._lay(subject)
-        return subject.read(path) if number is None else subject.acts[number](path)
-
-    def one(self, case: int, tally: Tally) -> str | None:
-        """Run one case; return what went wrong."""
-        choose = random.Random(f"{self._seed} {case}")
-        subject = self.subjects[case % len(self.subjects)]
-        is_folder = "" not in subject.files
-        kind = choose.choice([k for k in DAMAGES if is_folder or k not in _OF_FOLDERS])
-        name = choose.choice(list(subject.files))
-        number = choose.randrange(len(subject.acts)) if subject.acts else None
-        number = number if choose.randrange(ACT_EVERY) == 0 else None
-        path = self._work / subject.name.replace(".", "-") / subject.name
-        changed = DAMAGES[kind](subject, name, choose, path / name if name else path)
-        read = subject.read if number is None else subject.acts[number]
-        what = f"{kind} {subject.name} {' and '.join(changed)} {read.__name__.strip('_')}"
-        tally.count("damage", kind)
-        tally.count("files", subject.kind)
-        outcome, fault = self._outcome(subject, read, path, subject.results[number])
-        if number is None:  # what reads does not write
-            for name in changed:
-                self._mend(subject, path, name)
-        else:
-            self._lay(subject)
-        if fault is None and kind == "unnamed" and outcome != "no effect":
-            fault = f"a file that nothing names mattered: {outcome}"
-        tally.count("outcome", outcome.partition(":")[0])
-        return None if fault is None else f"{what}: {fault}"
-
-    def _outcome(
-        self, subject: Subject, read: Callable[[Path], Digest], path: Path, expected: Digest
-    ) -> tuple[str, str | None]:
-        before = _peak()
-        try:
-            with _in_time():
-                found = read(path)
-        except (StoreError, DataError) as error:
-            outcome = f"refused: {error}"
-            fault = _fault_of(str(error), subject)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            outcome, fault = "failed", f"{type(error).__name__}: {error}"
-        else:
-            same = found == expected or not subject.is_checked
-            outcome, fault = "no effect", None if same else "another result, and no error"
-        if fault is None and _peak() - before > LARGEST:
-            fault = f"{(_peak() - before) >> 10} MB more memory"
-        return outcome, fault
+def _try(subject: Subject, choose: random.Random, folder: Path, tally: Tally) -> list[str]:
+    """Damage a copy and read it; return what went wrong."""
+    names, readers = subject.names, _READERS[subject.kind]
+    kind = choose.choice([k for k in DAMAGES if names != [""] or k not in _OF_FOLDERS])
+    name = choose.choice(names)
+    number = choose.randrange(1, len(readers)) if len(readers) > 1 else 0
+    number = number if choose.randrange(ACT_EVERY) == 0 else 0
+    path = subject.copy(folder)
+    DAMAGES[kind](subject, path / name if name else path, choose)
+    tally.count("damage", kind)
+    tally.count("files", subject.kind)
+    before, outcome, fault = _peak(), "no effect", None
+    try:
+        with _in_time():
+            same = readers[number](path) == subject.results[number]
+        if not same and subject.kind != "text":
+            fault = "another result, and no error"
+    except (StoreError, DataError) as error:
+        outcome, fault = "refused", _fault_of(str(error), subject)
+        if kind == "unnamed":
+            fault = f"a file that nothing names mattered: {error}"
+    except Exception as error:
+        outcome, fault = "failed", f"{type(error).__name__}: {error}"
+    if fault is None and _peak() - before > LARGEST:
+        fault = f"{(_peak() - before) >> 10} MB more memory"
+    tally.count("outcome", outcome)
+    what = f"{kind} {subject.path.name} {name} {readers[number].__name__.strip('_')}"
+    return [] if fault is None else [f"{what}: {fault}"]
 
 
 def _fault_of(message: str, subject: Subject) -> str | None:
     """What is wrong with a refusal."""
     if "\n" in message or len(message) > 400:
         return f"no sentence: {message[:400]!r}"
-    if subject.name.removesuffix(".run") not in message:
+    if subject.path.name.removesuffix(".run") not in message:
         return f"a sentence that names no file: {message}"
     return None
 
@@ -533,13 +454,13 @@ def run(
     Tally
         Figures ``damage``, ``files`` and ``outcome`` count the cases by kind.
     """
-    tally = Tally("flips")
-    bench = _Bench(folder, seed)
-    for case in range(cases) if only is None else [only]:
-        fault = bench.one(case, tally)
-        tally.tried += 1
-        if fault is not None:
-            tally.failures.append(f"seed {seed} case {case}: {fault}")
-        if (case + 1) % 5000 == 0:
-            tell(f"flips: {case + 1:,} of {cases:,}, {len(tally.failures)} failures")
+    tally, subjects = Tally("flips"), _subjects(folder)
+
+    def attempt(case: int) -> list[str]:
+        choose = random.Random(f"{seed} {case}")
+        return _try(subjects[case % len(subjects)], choose, folder / "work", tally)
+
+    tally.try_each(
+        range(cases) if only is None else [only], attempt, tell, f"seed {seed} case {{}}"
+    )
     return tally

@@ -8,43 +8,13 @@ and nothing else.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.torture.faulty_files import KILLS, Trouble, applies
-from scripts.torture.scenarios import Stage, try_all
+from scripts.torture.scenarios import Case, Stage, try_all
 from scripts.torture.tally import Tally
 
 HOWS = (*KILLS, "clock")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kill, or several.
-
-    Attributes
-    ----------
-    scenario : str
-    command : int
-        Which of its commands is killed.
-    trouble : Trouble or None
-        None: it is killed from outside,
-    moment : float
-        when this share of its usual time has passed.
-    more : tuple of Trouble
-        Kills of the same command when it runs again.
-    """
-
-    scenario: str
-    command: int
-    trouble: Trouble | None
-    moment: float = 0.0
-    more: tuple[Trouble, ...] = ()
-
-    def __str__(self) -> str:
-        how = str(self.trouble) if self.trouble else f"at {self.moment:.3f} of its time"
-        again = "".join(f", again {trouble}" for trouble in self.more)
-        return f"{self.scenario!r}, command {self.command}, killed {how}{again}"
 
 
 def draw(number: int, seed: int, stage: Stage) -> Case:

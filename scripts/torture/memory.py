@@ -1,8 +1,5 @@
 """Every command that learns or deals, at bounds of memory from the least that it accepts.
 
-    python -m scripts.torture.memory --cases 300 --seed 0
-    python -m scripts.torture.memory --seed 0 --case 17
-
 A case is a command, data of a shape that stresses one part of the memory, options, and a bound: the
 least one that the command's own refusal names, times 1, 1.3 or 3. The command must work there, and
 its peak resident memory, measured from outside, must be within. Commands without ``--mem`` are held
@@ -10,25 +7,20 @@ to what they load (a model, a chunk) and a fixed allowance.
 
 On Linux the system sets a second limit: `RLIMIT_DATA`, which counts all memory that a process may
 write to, touched or not, but not its code; it is 64 MB above the bound, for what is never touched.
-With ``--cgroup FOLDER``, the folder of a memory cgroup that is yours, every case runs in a child
-group of exactly the size of its bound instead. There the page cache counts, too, and the system
-gives it up where memory is needed.
 """
 
-import argparse
 import functools
 import itertools
-import json
 import random
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sbm
 from sbm.losses import LOSSES
 from scripts.bench.tools import Finished, run_process, sbm_command
 from scripts.torture.tally import Tally
@@ -54,13 +46,6 @@ resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
 resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-# Runs a program in a cgroup of its own.
-MOVER = """\
-import os, sys
-open(sys.argv[1], "w").write(str(os.getpid()))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
 
 # ------------------------------------------------------------------------------------------ data
 
@@ -140,7 +125,6 @@ DATA = {
     "targets": Data("targets", 40_000, 8, 500, times=5, real=True),
 }
 NIGHT_ROWS = 150
-WIDE_KIND = ("wide", "long rows")
 
 
 class Shelf:
@@ -159,56 +143,59 @@ class Shelf:
         """Where something of some data is kept."""
         return self.folder / f"{name.replace(' ', '-')}{suffix}"
 
+    def _kept(self, name: str, suffix: str, make: Callable[[Path, Data], object]) -> Path:
+        path = self.place(name, suffix)
+        if not path.exists():
+            make(path, DATA[name])
+        return path
+
     def text(self, name: str) -> Path:
         """Text of a shape."""
-        path = self.place(name, ".svm")
-        if not path.exists():
-            data = DATA[name]
+
+        def make(path: Path, data: Data) -> None:
             part = "".join(data.lines(self.seed)).encode("ascii")
             with open(path, "wb") as file:
                 for _ in range(data.times):
                     file.write(part)
-        return path
+
+        return self._kept(name, ".svm", make)
 
     def night(self, name: str, k: int = 0) -> Path:
         """Text of a few more rows, other ones for each number."""
-        path = self.place(name, f".night-{k}.svm")
-        if not path.exists():
-            lines = itertools.islice(DATA[name].lines(self.seed + 1000 + k), NIGHT_ROWS)
-            path.write_text("".join(lines), "ascii")
-        return path
+
+        def make(path: Path, data: Data) -> None:
+            path.write_text("".join(itertools.islice(data.lines(self.seed + 1000 + k), NIGHT_ROWS)))
+
+        return self._kept(name, f".night-{k}.svm", make)
 
     def store(self, name: str) -> Path:
         """Store of a shape."""
-        from sbm import split
 
-        path = self.place(name, ".sbm")
-        if not path.exists():
-            data = DATA[name]
-            split(self.text(name), path, blocks=data.blocks, dtype=data.dtype)
+        def make(path: Path, data: Data) -> None:
+            sbm.split(self.text(name), path, blocks=data.blocks, dtype=data.dtype)
             for k in range(data.nights):
-                split(self.night(name, k), path, blocks=1, append=True)
-        return path
+                sbm.split(self.night(name, k), path, blocks=1, append=True)
+
+        return self._kept(name, ".sbm", make)
 
     def weights(self, name: str) -> Path:
         """A weight a line for each row of a store, in the order of its text."""
-        path = self.place(name, ".weights")
-        if not path.exists():
-            dice, data = random.Random(self.seed), DATA[name]
-            rows = data.rows * data.times + data.nights * NIGHT_ROWS
-            path.write_text("".join(f"{dice.random() + 0.5:.3f}\n" for _ in range(rows)), "ascii")
-        return path
+
+        def make(path: Path, data: Data) -> None:
+            dice, rows = random.Random(self.seed), data.rows * data.times + data.nights * NIGHT_ROWS
+            path.write_text("".join(f"{dice.random() + 0.5:.3f}\n" for _ in range(rows)))
+
+        return self._kept(name, ".weights", make)
 
     def model(self, name: str) -> Path:
         """Model of a shape, with its run."""
-        from sbm import Settings, train
 
-        path = self.place(name, ".model")
-        if not path.exists():
-            loss = {"targets": "squared_error"}.get(DATA[name].kind, "hinge")
-            settings = Settings(loss=loss, max_passes=1, rounds=1, tol=1e-12, mem="4GB")
-            train(self.store(name), path, settings)
-        return path
+        def make(path: Path, data: Data) -> None:
+            loss = "squared_error" if data.kind == "targets" else "hinge"
+            settings = {"loss": loss, "max_passes": 1, "rounds": 1, "tol": 1e-12, "mem": "4GB"}
+            sbm.train(self.store(name), path, settings)
+
+        return self._kept(name, ".model", make)
 
     def private(self, path: Path, number: int) -> Path:
         """Return a copy that a case may change."""
@@ -354,65 +341,26 @@ class Outcome:
             self.bound, self.peak = bound, done.peak_bytes
 
 
-class Fence:
-    """Limits of the system's own, around a program; see the top of this file.
-
-    Parameters
-    ----------
-    cgroup : Path, optional
-        Folder of a memory cgroup that is ours to make groups in.
-    rlimit : bool
-        Else: whether to limit what the program may write to.
-    """
-
-    def __init__(self, cgroup: Path | None = None, rlimit: bool = True) -> None:
-        self._cgroup = cgroup
-        self._rlimit = rlimit and sys.platform == "linux"
-
-    @property
-    def name(self) -> str:
-        """What holds programs in."""
-        return "cgroup" if self._cgroup else "RLIMIT_DATA" if self._rlimit else "nothing"
-
-    def run(self, command: Sequence[str | Path], size: int | None) -> Finished:
-        """Run a program that may use so many bytes; None: as many as it wants."""
-        codes = range(-64, 256)
-        if size is None or not (self._cgroup or self._rlimit):
-            return run_process(command, codes=codes)
-        start = [sys.executable, "-I", "-S", "-c"]
-        if self._cgroup is None:
-            return run_process([*start, LIMITER, str(size + UNTOUCHED), *command], codes=codes)
-        group = self._cgroup / "sbm-torture"
-        group.mkdir()
-        try:
-            limits = ("memory.max", "memory.limit_in_bytes")  # of version 2, of version 1
-            limit = next(group / name for name in limits if (group / name).exists())
-            limit.write_text(str(size), "ascii")
-            procs = str(group / "cgroup.procs")
-            return run_process([*start, MOVER, procs, *command], codes=codes)
-        finally:
-            group.rmdir()
+def fenced(command: Sequence[str | Path], size: int | None) -> Finished:
+    """Run a program that may use so many bytes; None: as many as it wants."""
+    if size is not None and sys.platform == "linux":
+        limit = [sys.executable, "-I", "-S", "-c", LIMITER, str(size + UNTOUCHED)]
+        command = [*limit, *command]
+    return run_process(command, codes=range(-64, 256))
 
 
-def run_case(case: Case, shelf: Shelf, fence: Fence | None = None) -> Outcome:
-    """Run one case.
-
-    Parameters
-    ----------
-    case : Case
-    shelf : Shelf
-    fence : Fence, optional
-    """
-    outcome, fence = Outcome(), fence or Fence()
-    run = _Run(case, shelf, fence, outcome)
+def run_case(case: Case, shelf: Shelf) -> Outcome:
+    """Run one case."""
+    outcome = Outcome()
+    run = _Run(case, shelf, outcome)
     try:
         run.go()
     finally:
         run.clean_up()
     if outcome.peak > outcome.bound:
+        share = f"{100 * outcome.share:.1f} %"
         outcome.failures.append(
-            f"{case}: peak {outcome.peak:,} of {outcome.bound:,} bytes "
-            f"({100 * outcome.share:.1f} %)"
+            f"{case}: peak {outcome.peak:,} of {outcome.bound:,} bytes ({share})"
         )
     return outcome
 
@@ -420,8 +368,8 @@ def run_case(case: Case, shelf: Shelf, fence: Fence | None = None) -> Outcome:
 class _Run:
     """A case at work."""
 
-    def __init__(self, case: Case, shelf: Shelf, fence: Fence, outcome: Outcome) -> None:
-        self.case, self.shelf, self.fence, self.outcome = case, shelf, fence, outcome
+    def __init__(self, case: Case, shelf: Shelf, outcome: Outcome) -> None:
+        self.case, self.shelf, self.outcome = case, shelf, outcome
         self.out = shelf.folder / f"case-{case.number}.out"
 
     def clean_up(self) -> None:
@@ -448,14 +396,14 @@ class _Run:
 
     def _bounded(self, command_of: Callable[[str], list[str]]) -> None:
         """Ask for the least bound, and keep to it or to a multiple; it may turn out larger."""
-        asked = self.fence.run(command_of("1MB"), None)
+        asked = fenced(command_of("1MB"), None)
         found = LEAST.search(asked.stderr)
         if asked.code != 1 or not found:
             return self.fail("no least bound was named", asked)
         megabytes = int(int(found[1]) * self.case.room)
         for _ in range(4):
             bound = megabytes * 1_000_000
-            done = self.fence.run(command_of(f"{megabytes}MB"), bound)
+            done = fenced(command_of(f"{megabytes}MB"), bound)
             self.outcome.add(bound, done)
             if done.code in (0, BUDGET):
                 return None
@@ -498,7 +446,7 @@ class _Run:
         if not path.exists():
             plain = ("--loss", loss, "--max-passes", "1", "--rounds", "1", "--tol", "1e-12")
             store = self.shelf.store(self.case.data)
-            self.fence.run(self._line("train", store, "-o", path, "--mem", "4GB", *plain), None)
+            fenced(self._line("train", store, "-o", path, "--mem", "4GB", *plain), None)
         return path
 
     def _tune(self, mem: str) -> list[str]:
@@ -514,7 +462,7 @@ class _Run:
     def _stream(self) -> None:
         """Learn text; where the plan is outgrown, go on with what the refusal says is enough."""
         start: list[Any] = [self.shelf.text(self.case.data), "-o", self.out, *self.case.options]
-        asked = self.fence.run(self._line("stream", *start, "--mem", "1MB"), None)
+        asked = fenced(self._line("stream", *start, "--mem", "1MB"), None)
         goes_on = False
         for _ in range(8):
             found = ROOM_FOR_MORE.search(asked.stderr)
@@ -524,7 +472,7 @@ class _Run:
             words = ["--resume", self.out] if goes_on else start
             bound = megabytes * 1_000_000
             line = self._line("stream", *words, "--mem", f"{megabytes}MB", "--rounds", "1")
-            asked = self.fence.run(line, bound)
+            asked = fenced(line, bound)
             self.outcome.add(bound, asked)
             if asked.code == 0:
                 return None
@@ -538,30 +486,25 @@ class _Run:
         store, features = shelf.store(name), data.features
         outputs = data.classes if data.kind == "multi" else 1
         model = 2 * 8 * features * outputs + 48 * features
-        line: list[Any]
-        if case.command == "check":
-            line, size = ["check", store], 48 * features
-        elif case.command == "info store":
-            line, size = ["info", store], 0
-        elif case.command == "info run":
-            line, size = ["info", f"{shelf.model(name)}.run"], 0
-        elif case.command == "expire":
-            night = shelf.night(name, 0)
-            copy = shelf.private(store, case.number)
+        night, trained = shelf.night(name, 0), shelf.model(name)
+        text = store if case.command == "predict store" else shelf.text(name)
+        if case.command == "expire":
+            store = shelf.private(store, case.number)
             if not data.nights:
-                from sbm import split
-
-                split(night, copy, append=True, blocks=1)
-            line, size = ["expire", copy, "--source", night.name], 48 * features
-        elif case.command == "export":
-            line, size = ["export", shelf.model(name), "-o", self.out], model
-        else:
-            text = store if case.command == "predict store" else shelf.text(name)
-            line, size = ["predict", shelf.model(name), text, "-o", self.out], model + PIECES
+                sbm.split(night, store, append=True, blocks=1)
+        lines: dict[str, tuple[list[Any], int]] = {
+            "check": (["check", store], 48 * features),
+            "info store": (["info", store], 0),
+            "info run": (["info", f"{trained}.run"], 0),
+            "expire": (["expire", store, "--source", night.name], 48 * features),
+            "export": (["export", trained, "-o", self.out], model),
+            "predict": (["predict", trained, text, "-o", self.out], model + PIECES),
+        }
+        line, size = lines.get(case.command) or lines["predict"]
         if case.command == "predict store":
             size += 40 * max(data.features * bool(data.giants), 1_000_000)
         bound = ALLOWANCE + size
-        done = self.fence.run(self._line(*line), bound)
+        done = fenced(self._line(*line), bound)
         self.outcome.add(bound, done)
         if done.code != 0:
             self.fail("failed", done)
@@ -574,105 +517,32 @@ class _Run:
 # ------------------------------------------------------------------------------------------- run
 
 
-def prepare_for(case: Case) -> None:
-    """Compile what a case needs, so that no measured process starts one that does."""
-    from sbm.engine.kernels import prepare
-    from sbm.engine.progress import Progress
-
-    data = DATA[case.data]
-    dtype = "float64" if data.dtype == "float64" else "float32"
-    value_type = dtype if data.real else "ones"
-    prepare("split", dtype, Progress())
-    if case.command == "predict":
-        prepare("predict", "float64", Progress())
-    if case.command not in ("train", "tune", "stream"):
-        return
-    options = case.options
-    loss = LOSSES[options[options.index("--loss") + 1] if "--loss" in options else "hinge"]
-    many = loss.joint or (data.kind == "multi" and loss.kind is not None)
-    kind = "multiclass" if many else str(loss.kernel)
-    if case.command == "stream":
-        # Before there are three classes one model is made, and another one then.
-        prepare(f"stream-{kind}", value_type, Progress())
-    else:
-        prepare(kind + "-weighted" * ("WEIGHTS" in options), value_type, Progress())
-        _prepare_folds(value_type)
-
-
-def _prepare_folds(value_type: str) -> None:
-    """Compile what divides rows; no command prepares that."""
-    import numpy as np
-
-    from sbm.engine.learners import Folds
-    from sbm.rows import Arena
-
-    rows = Arena.of(1, value_type).room(0)
-    Folds(2, 0).assign(0, 0, rows, np.empty(0, np.uint8))
-
-
 def run(
-    cases: int,
-    seed: int,
-    folder: Path,
-    tell: Callable[[str], None],
-    *,
-    chosen: int | None = None,
-    cgroup: Path | None = None,
+    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
-    """Run a seeded sample of the grid.
-
-    Parameters
-    ----------
-    cases, seed : int
-    folder : Path
-        For texts, stores and models.
-    tell : callable
-    chosen : int, optional
-        Run this case alone.
-    cgroup : Path, optional
-        Folder of a memory cgroup that is ours.
-    """
-    fence = Fence(cgroup)
-    tally = Tally("peak memory within --mem", 0, [], {})
+    """Run a seeded sample of the grid; see `scripts.torture.kills.run`."""
+    tally, by_command = Tally("peak memory within --mem"), dict[str, dict[str, float]]()
+    folder.mkdir(parents=True, exist_ok=True)
     shelf = Shelf(folder, seed)
-    by_command: dict[str, dict[str, float]] = {}
-    for case in cases_of(cases, seed):
-        if chosen is not None and case.number != chosen:
-            continue
-        prepare_for(case)
-        outcome = run_case(case, shelf, fence)
-        tally.tried += 1
-        tally.failures += outcome.failures
+    run_process(sbm_command("precompile"))  # so that no measured process starts a compiler
+
+    def attempt(case: Case) -> list[str]:
+        outcome = run_case(case, shelf)
         ours = by_command.setdefault(case.command, {"cases": 0, "largest share of bound": 0.0})
         ours["cases"] += 1
         ours["largest share of bound"] = max(ours["largest share of bound"], outcome.share)
         tell(
             f"{case}: {outcome.share:.3f} of {outcome.bound / 1e6:.0f} MB, exit {outcome.codes}, "
-            f"{outcome.seconds:.1f} s{' FAILED' if outcome.failures else ''}"
+            f"{outcome.seconds:.1f} s"
         )
-        for failure in outcome.failures:
-            tell(failure)
-    tally.figures = {"limit of the system": fence.name, "commands": by_command}
+        return outcome.failures
+
+    chosen = [case for case in cases_of(cases, seed) if only in (None, case.number)]
+    tally.try_each(chosen, attempt, tell)
+    tally.figures = {
+        "cases": {name: f["cases"] for name, f in by_command.items()},
+        "largest share of bound": {
+            name: f["largest share of bound"] for name, f in by_command.items()
+        },
+    }
     return tally
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; exit code 0 when all bounds held."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", type=int, help="run this one alone")
-    parser.add_argument("--cgroup", type=Path, help="folder of a memory cgroup that is yours")
-    parser.add_argument("--folder", type=Path, help="where there is room for texts and stores")
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="sbm-torture-", dir=args.folder) as folder:
-        tally = run(
-            args.cases, args.seed, Path(folder), lambda text: print(text, file=sys.stderr),
-            chosen=args.case, cgroup=args.cgroup,
-        )  # fmt: skip
-    print(json.dumps(asdict(tally), indent=1))
-    return 1 if tally.failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

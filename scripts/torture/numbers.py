@@ -4,22 +4,18 @@ Every problem is trained on rows that nobody should train on (values of 1e±30 a
 the range of a float, columns and rows that are equal, empty or alone) at costs, weights and
 tolerances that nobody should choose. What comes out is judged by fractions of whole numbers
 (`exact.py`): the objective at the weights, the dual value at the variables, the bounds.
-A case is drawn from the seed and its number alone: ``python -m scripts.torture.numbers --seed S
---only N`` runs case N again.
+A case is drawn from the seed and its number alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
-import sys
 import tempfile
-import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +28,7 @@ import sbm
 from sbm.errors import DataError, SbmError, SettingsError
 from sbm.store.blocks import BlockStore
 from scripts.torture.exact import Bounds, Certified, exact_bounds, watch_certificates
-from scripts.torture.tally import Tally
+from scripts.torture.tally import Tally, WrongError
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -50,51 +46,13 @@ class Kind:
     dtype: str = "float32"
 
 
-def _times(*factors: float) -> Callable[[Array, Array, Random], tuple[Array, Array]]:
+def _times(*factors: float, dtype: str = "float32") -> Kind:
     """Columns get these factors, in turn."""
-    return lambda X, y, random: (X * np.resize(np.array(factors), X.shape[1]), y)
+    return Kind(lambda X, y, r: (X * np.resize(np.array(factors), X.shape[1]), y), dtype)
 
 
-def _targets(factor: float) -> Callable[[Array, Array, Random], tuple[Array, Array]]:
-    return lambda X, y, random: (X, y * factor)
-
-
-def _rows_in_turn(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return X * np.where(np.arange(len(X)) % 2, 1e30, 1e-30)[:, np.newaxis], y
-
-
-def _power(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return X * 10.0 ** random.integers(-36, 37), y
-
-
-def _at_the_end(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return X / max(abs(X).max(), 1e-300) * 3.4e38, y
-
-
-def _third_empty(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    X[::3] = 0
-    return X, y
-
-
-def _empty(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return 0 * X, y
-
-
-def _duplicates(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return np.repeat(X[:4], 10, axis=0), np.repeat(y[:4], 10)
-
-
-def _contradicting(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    X[:] = X[abs(X).sum(axis=1).argmax()]
-    return X, y
-
-
-def _one_column(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return np.repeat(X[:, :1], X.shape[1], axis=1), y
-
-
-def _one_label(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return X, np.full(len(y), y[0])
+def _values(change: Callable[[Array, Random], Array]) -> Kind:
+    return Kind(lambda X, y, r: (change(X, r), y))
 
 
 def _rare(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
@@ -105,40 +63,40 @@ def _rare(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
     return X, y
 
 
-def _one_row(X: Array, y: Array, random: Random) -> tuple[Array, Array]:
-    return X[:1], y[:1]
+def _by_rows(X: Array, *factors: float) -> Array:
+    return X * np.resize(np.array(factors), len(X))[:, np.newaxis]
 
 
 KINDS: dict[str, Kind] = {
-    "plain": Kind(_times(1.0)),
-    "ones": Kind(lambda X, y, random: ((X != 0).astype(float), y)),
-    "1e30": Kind(_times(1e30)),
-    "1e-30": Kind(_times(1e-30)),
-    "1e±30 by columns": Kind(_times(1e30, 1e-30, 1.0)),
-    "1e±30 by rows": Kind(_rows_in_turn),
-    "a power of ten": Kind(_power),
-    "1e9 beside 1": Kind(_times(1e9, 1.0, 1.0)),
-    "end of float32": Kind(_at_the_end),
-    "beyond float32": Kind(_times(1e39)),
-    "subnormal float32": Kind(_times(1e-42)),
-    "subnormal float64": Kind(_times(1e-320), "float64"),
-    "1e100": Kind(_times(1e100), "float64"),
-    "1e-100": Kind(_times(1e-100), "float64"),
-    "1e200, squares overflow": Kind(_times(1e200), "float64"),
-    "1e-200, squares vanish": Kind(_times(1e-200), "float64"),
-    "1e±300 by columns": Kind(_times(1e300, 1e-300, 1.0, 1e150, 1e-150), "float64"),
-    "a third empty": Kind(_third_empty),
-    "all empty": Kind(_empty),
-    "duplicates": Kind(_duplicates),
-    "equal rows": Kind(_contradicting),
-    "equal columns": Kind(_one_column),
-    "one label": Kind(_one_label),
+    "plain": _times(1.0),
+    "ones": _values(lambda X, r: (X != 0).astype(float)),
+    "1e30": _times(1e30),
+    "1e-30": _times(1e-30),
+    "1e±30 by columns": _times(1e30, 1e-30, 1.0),
+    "1e±30 by rows": _values(lambda X, r: _by_rows(X, 1e-30, 1e30)),
+    "a power of ten": _values(lambda X, r: X * 10.0 ** r.integers(-36, 37)),
+    "1e9 beside 1": _times(1e9, 1.0, 1.0),
+    "end of float32": _values(lambda X, r: X / max(abs(X).max(), 1e-300) * 3.4e38),
+    "beyond float32": _times(1e39),
+    "subnormal float32": _times(1e-42),
+    "subnormal float64": _times(1e-320, dtype="float64"),
+    "1e100": _times(1e100, dtype="float64"),
+    "1e-100": _times(1e-100, dtype="float64"),
+    "1e200, squares overflow": _times(1e200, dtype="float64"),
+    "1e-200, squares vanish": _times(1e-200, dtype="float64"),
+    "1e±300 by columns": _times(1e300, 1e-300, 1.0, 1e150, 1e-150, dtype="float64"),
+    "a third empty": _values(lambda X, r: _by_rows(X, 0.0, 1.0, 1.0)),
+    "all empty": _values(lambda X, r: 0 * X),
+    "duplicates": Kind(lambda X, y, r: (np.repeat(X[:4], 10, axis=0), np.repeat(y[:4], 10))),
+    "equal rows": _values(lambda X, r: 0 * X + X[abs(X).sum(axis=1).argmax()]),
+    "equal columns": _values(lambda X, r: np.repeat(X[:, :1], X.shape[1], axis=1)),
+    "one label": Kind(lambda X, y, r: (X, np.full(len(y), y[0]))),
     "one against all": Kind(_rare),
-    "one row": Kind(_one_row),
-    "targets of 1e30": Kind(_targets(1e30)),
-    "targets of 1e-30": Kind(_targets(1e-30)),
-    "targets of 1e200": Kind(_targets(1e200)),
-    "1e30 and targets of 1e30": Kind(lambda X, y, random: (1e30 * X, 1e30 * y)),
+    "one row": Kind(lambda X, y, r: (X[:1], y[:1])),
+    "targets of 1e30": Kind(lambda X, y, r: (X, y * 1e30)),
+    "targets of 1e-30": Kind(lambda X, y, r: (X, y * 1e-30)),
+    "targets of 1e200": Kind(lambda X, y, r: (X, y * 1e200)),
+    "1e30 and targets of 1e30": Kind(lambda X, y, r: (1e30 * X, 1e30 * y)),
 }
 
 # (loss, labels: 0 for targets and 1 where none matter, settings)
@@ -243,13 +201,9 @@ def _options(loss: str, labels: int, random: Random) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- one case
 
 
-class _WrongError(Exception):
-    """What a case must not do."""
-
-
 def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise _WrongError(what)
+        raise WrongError(what)
 
 
 def run_case(case: Case, folder: Path) -> str:
@@ -364,7 +318,7 @@ def _check_finite(model: sbm.Model, report: dict[str, Any]) -> None:
 
 def _strict(text: str) -> Any:
     def refuse(word: str) -> None:
-        raise _WrongError(f"{word} is no JSON")
+        raise WrongError(f"{word} is no JSON")
 
     return json.loads(text, parse_constant=refuse)
 
@@ -489,99 +443,25 @@ _COMMANDS = {"train": _train, "stream": _stream, "tune": _tune}
 def run(
     cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
-    """Run so many cases, or one of them alone.
+    """Run so many cases, or one of them alone; see `scripts.torture.kills.run`."""
+    tally, place = Tally("numbers"), folder / "numbers"
 
-    Parameters
-    ----------
-    cases : int
-    seed : int
-    folder : Path
-        For files; what is made there is removed.
-    tell : callable
-        Is told how far it is.
-    only : int, optional
-        Number of the one case to run.
-    """
-    tally = Tally("numbers")
-    for number in range(cases) if only is None else [only]:
-        case, place = draw(seed, number), folder / "numbers"
+    def attempt(number: int) -> list[str]:
+        case = draw(seed, number)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        tally.tried += 1
-        try:
-            outcome = run_case(case, place)
-        except Exception as error:  # whatever it is, it is a failure of the case
-            outcome = "failed"
-            where = "" if isinstance(error, _WrongError) else traceback.format_exc(limit=-3)
-            tally.failures.append(f"{case}: {error} {where}".rstrip())
-            tell(tally.failures[-1])
-        tally.count("outcomes", outcome)
         tally.count("commands", case.command)
         tally.count("losses", f"{case.loss}, {case.labels} labels")
         tally.count("rows", case.kind)
-        if (number + 1) % 1000 == 0:
-            tell(f"numbers: {number + 1} cases, {len(tally.failures)} failures")
-    shutil.rmtree(folder / "numbers", ignore_errors=True)
+        try:
+            tally.count("outcomes", run_case(case, place))
+        except Exception:
+            tell(str(case))
+            tally.count("outcomes", "failed")
+            raise
+        return []
+
+    numbers = range(cases) if only is None else [only]
+    tally.try_each(numbers, attempt, tell, f"seed {seed}, case {{}}")
+    shutil.rmtree(place, ignore_errors=True)
     return tally
-
-
-def run_large(rows: int, folder: Path, tell: Callable[[str], None]) -> Tally:
-    """Train on one row of a label among so many of another, with each loss for two classes."""
-    tally = Tally("imbalanced numbers")
-    text = folder / "large.svm"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(text, "w", encoding="ascii") as file:
-        file.writelines(large_lines(rows))
-    sbm.split([text], folder / "large.sbm")
-    for loss in ("hinge", "squared_hinge", "log_loss", "crammer_singer"):
-        for weight in (None, "balanced"):
-            tally.tried += 1
-            settings: dict[str, Any] = {"loss": loss, "mem": "500MB"}
-            settings["class_weight"] = weight or {}
-            try:
-                model, report = sbm.train(folder / "large.sbm", folder / "large.model", settings)
-                _check_finite(model, report)
-                if not (weight and loss == "crammer_singer"):  # that takes hundreds of passes
-                    _require(report["converged"], f"relative gap {report['relative_gap']:.1e}")
-                _require(report["primal"] >= report["dual"] > 0, "no dual value")
-                _require(report["drift"] <= ROUNDING, f"drift {report['drift']:.1e}")
-            except Exception as error:
-                tally.failures.append(f"1:{rows - 1} {loss} {weight}: {error}")
-            tell(f"numbers: 1:{rows - 1} {loss} {weight or 'unweighted'} done")
-            tally.count("outcomes", f"{loss} {weight or 'unweighted'}")
-    return tally
-
-
-def large_lines(rows: int) -> Iterator[str]:
-    """Yield text of so many rows, all of one label but the one in the middle."""
-    random = np.random.default_rng(0)
-    for first in range(0, rows, 10_000):
-        X = random.integers(1, 200, (min(10_000, rows - first), 4))
-        yield "".join(
-            f"{'+1' if first + i == rows // 2 else '-1'} "
-            + " ".join(f"{k}:1" for k in sorted(set(x)))
-            + "\n"
-            for i, x in enumerate(X.tolist())
-        )
-
-
-def main() -> int:
-    """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="number of the one case to run")
-    parser.add_argument("--large", type=int, metavar="ROWS", help="1 of these against the others")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        if options.large:
-            tally = run_large(options.large, Path(folder), print)
-        else:
-            tally = run(options.cases, options.seed, Path(folder), print, options.only)
-    print(json.dumps(tally.figures, indent=1), f"{tally.tried} tried", sep="\n")
-    print(f"{len(tally.failures)} failures", *tally.failures, sep="\n")
-    return 1 if tally.failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import zstandard
 
@@ -52,7 +52,6 @@ from scripts.torture.tally import Tally
 ALL = -1  # cases: each point of each scenario
 
 Line = tuple[str, ...]
-AnyCase = TypeVar("AnyCase")
 PATIENCE = 120  # seconds until a command hangs
 
 _server = multiprocessing.get_context("forkserver")
@@ -65,8 +64,6 @@ class Scenario:
 
     Attributes
     ----------
-    command : str
-        What it is about, for counts.
     lines : tuple of tuple of str
         Arguments of sbm, one command after the other.
     before : tuple of tuple of str
@@ -77,84 +74,65 @@ class Scenario:
         The system cannot exchange the names of two folders.
     """
 
-    command: str
     lines: tuple[Line, ...]
     before: tuple[Line, ...] = ()
     done: str = "(?!)"
     slow_swap: bool = False
 
+    @property
+    def command(self) -> str:
+        """What it is about, for counts."""
+        return self.lines[0][0]
 
-def _words(*lines: str) -> tuple[Line, ...]:
-    return tuple(tuple(line.split()) for line in lines)
+
+def _troubled(
+    *lines: str, before: Sequence[str] = (), done: str = "(?!)", slow_swap: bool = False
+) -> Scenario:
+    words, first = (tuple(tuple(line.split()) for line in some) for some in (lines, before))
+    return Scenario(words, first, done, slow_swap)
 
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
 _KNOWN = r"is already in .* \(as .*same SHA-256\)"
 _GONE = r"has no source"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
+_REPLACE = "split -q b.svm c.svm -o s.sbm --blocks 3 --force"
+_APPEND = ("split -q --append s.sbm b.svm --blocks 2", "split -q --append s.sbm c.svm --blocks 2")
+_EXPIRE = "expire -q s.sbm --source a.svm"
 _TRAIN = "train -q s.sbm -o m.model --tol 1e-2 --max-passes 300 --threads 2 --mem 400MB"
 _OFTEN = "--checkpoint-every 0.003s --tol 5e-2"  # at most blocks
 _LOOSE = _TRAIN.replace("1e-2", "1e-1")
 _MULTI = "split -q multi.svm -o s.sbm --blocks 4 --threads 2"
 _STREAM = "stream -q a.svm b.svm -o m.model --mem 400MB --threads 2 --checkpoint-every 40rows"
-_NIGHT = (
-    "split -q --append s.sbm b.svm --threads 2",
-    "expire -q s.sbm --source a.svm --if-any",
-    f"{_TRAIN} --warm-start",
-)
+_TUNE = "tune -q s.sbm -C 0.1,1 --folds 2 -o m.model --tol 3e-2 --mem 400MB --threads 2"
+_JSON, _REPORT = "-o m.json --format json", "report -q m.model -o m.html"
 
 
 def _train(options: str, *, split: str = _SPLIT) -> Scenario:
-    return Scenario("train", _words(f"{_TRAIN} {options}"), _words(split))
-
-
-def _stream(line: str, *before: str) -> Scenario:
-    return Scenario("stream", _words(line), _words(*before))
+    return _troubled(f"{_TRAIN} {options}", before=[split])
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "split": Scenario("split", _words(_SPLIT), done=_EXISTS),
-    "split: rare features": Scenario(
-        "split", _words("split -q a.svm -o s.sbm --blocks 3 --min-count 3"), done=_EXISTS
+    "split": _troubled(_SPLIT, done=_EXISTS),
+    "split: rare features": _troubled(
+        "split -q a.svm -o s.sbm --blocks 3 --min-count 3", done=_EXISTS
     ),
-    "split: packed sources": Scenario(
-        "split", _words("split -q a.svm.gz b.svm.zst c.svm -o s.sbm --blocks 4"), done=_EXISTS
+    "split: packed sources": _troubled(
+        "split -q a.svm.gz b.svm.zst c.svm -o s.sbm --blocks 4", done=_EXISTS
     ),
-    "split: real labels, in turn": Scenario(
-        "split", _words("split -q real.svm -o s.sbm --no-shuffle --dtype float64"),
-        done=_EXISTS,
+    "split: real labels, in turn": _troubled(
+        "split -q real.svm -o s.sbm --no-shuffle --dtype float64", done=_EXISTS
     ),
-    "split: replace": Scenario(
-        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 3 --force"), _words(_SPLIT)
-    ),
-    "split: replace, slowly": Scenario(
-        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 3 --force"), _words(_SPLIT),
-        slow_swap=True,
-    ),
-    "split: shards": Scenario(
-        "split", _words(f"{_SPLIT} --shards 3"), done=_EXISTS
-    ),
-    "split: replace shards": Scenario(
-        "split", _words("split -q b.svm c.svm -o s.sbm --blocks 4 --shards 3 --force"),
-        _words(f"{_SPLIT} --shards 3"),
-    ),
-    "append": Scenario(
-        "append", _words("split -q --append s.sbm b.svm --blocks 3"), _words(_SPLIT), _KNOWN
-    ),
-    "append: twice": Scenario(
-        "append",
-        _words("split -q --append s.sbm b.svm", "split -q --append s.sbm c.svm --blocks 2"),
-        _words(_SPLIT), _KNOWN,
-    ),
-    "expire": Scenario(
-        "expire", _words("expire -q s.sbm --source a.svm"),
-        _words(_SPLIT, "split -q --append s.sbm b.svm --blocks 2"), _GONE,
-    ),
+    "split: replace": _troubled(_REPLACE, before=[_SPLIT]),
+    "split: replace, slowly": _troubled(_REPLACE, before=[_SPLIT], slow_swap=True),
+    "split: shards": _troubled(f"{_SPLIT} --shards 3", done=_EXISTS),
+    "split: replace shards": _troubled(f"{_REPLACE} --shards 3", before=[f"{_SPLIT} --shards 3"]),
+    "append": _troubled(_APPEND[0], before=[_SPLIT], done=_KNOWN),
+    "append: twice": _troubled(*_APPEND, before=[_SPLIT], done=_KNOWN),
+    "expire": _troubled(_EXPIRE, before=[_SPLIT, _APPEND[0]], done=_GONE),
     "train: hinge": _train("--cache-frac 0.5"),
     "train: hinge, a checkpoint a block": _train(f"--cache-frac 0.5 {_OFTEN}"),
-    "train: hinge, a new model": Scenario(
-        "train", _words(f"{_TRAIN} -C 0.01 --fresh"), _words(_SPLIT, _TRAIN)
-    ),
+    "train: hinge, a new model": _troubled(f"{_TRAIN} -C 0.01 --fresh", before=[_SPLIT, _TRAIN]),
     "train: log_loss": _train("--loss log_loss --cache-frac 0.3 --bias 1"),
     "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
     "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
@@ -165,48 +143,34 @@ SCENARIOS: dict[str, Scenario] = {
     "train: regression": _train(
         "--loss epsilon_insensitive", split="split -q real.svm -o s.sbm --blocks 5"
     ),
-    "train: warm": Scenario(
-        "train", _words(f"{_TRAIN} --warm-start"),
-        _words(
-            _SPLIT, "split -q --append s.sbm b.svm --blocks 2", _TRAIN,
-            "split -q --append s.sbm c.svm --blocks 2", "expire -q s.sbm --source a.svm",
-        ),
+    "train: warm": _troubled(
+        f"{_TRAIN} --warm-start", before=[_SPLIT, _APPEND[0], _TRAIN, _APPEND[1], _EXPIRE]
     ),
-    "stream": _stream(_STREAM),
-    "stream: multi-class": _stream(
-        "stream -q multi.svm -o m.model --mem 400MB --checkpoint-every 40rows --threads 2"
-    ),
-    "stream: packed": _stream(
+    "stream": _troubled(_STREAM),
+    "stream: multi-class": _troubled(_STREAM.replace("a.svm b.svm", "multi.svm")),
+    "stream: packed": _troubled(
         "stream -q a.svm.gz b.svm.zst -o m.model --mem 400MB --checkpoint-every 64rows"
     ),
-    "stream: the next day": _stream("stream -q --resume m.model c.svm", _STREAM),
-    "stream: a new model": _stream(f"{_STREAM} -C 0.1", _STREAM),
-    "tune": Scenario(
-        "tune",
-        _words("tune -q s.sbm -C 0.1,1 --folds 2 -o m.model --tol 3e-2 --mem 400MB --threads 2"),
-        _words(_SPLIT),
+    "stream: the next day": _troubled("stream -q --resume m.model c.svm", before=[_STREAM]),
+    "stream: a new model": _troubled(f"{_STREAM} -C 0.1", before=[_STREAM]),
+    "tune": _troubled(_TUNE, before=[_SPLIT]),
+    "export": _troubled("export m.model", before=[_SPLIT, _LOOSE]),
+    "export: npz": _troubled(
+        "export m.model --format npz --prune 1e-3", before=[_SPLIT, _LOOSE]
     ),
-    "export": Scenario("export", _words("export m.model"), _words(_SPLIT, _LOOSE)),
-    "export: npz": Scenario(
-        "export", _words("export m.model --format npz --prune 1e-3"), _words(_SPLIT, _LOOSE)
+    "export: over an older one": _troubled(
+        f"export n.model {_JSON}",
+        before=[_SPLIT, _LOOSE, f"export m.model {_JSON}",
+                _LOOSE.replace("m.model", "n.model") + " -C 0.01"],
     ),
-    "export: over an older one": Scenario(
-        "export", _words("export n.model -o m.json --format json"),
-        _words(
-            _SPLIT, _LOOSE, "export m.model -o m.json --format json",
-            _LOOSE.replace("m.model", "n.model") + " -C 0.01",
-        ),
+    "predict": _troubled(
+        "predict -q m.model b.svm -o out.txt --confusion table.tsv",
+        before=[_SPLIT, _LOOSE, "predict -q m.model a.svm -o out.txt"],
     ),
-    "predict": Scenario(
-        "predict", _words("predict -q m.model b.svm -o out.txt --confusion table.tsv"),
-        _words(_SPLIT, _LOOSE, "predict -q m.model a.svm -o out.txt"),
-    ),
-    "report": Scenario(
-        "report", _words("report -q m.model -o m.html"),
-        _words(_SPLIT, _LOOSE, "report -q m.model -o m.html"),
-    ),
-    "a night": Scenario(
-        "night", _words(*_NIGHT), _words(_SPLIT, f"{_TRAIN}"), f"{_KNOWN}|{_GONE}"
+    "report": _troubled(_REPORT, before=[_SPLIT, _LOOSE, _REPORT]),
+    "a night": _troubled(
+        _APPEND[0], f"{_EXPIRE} --if-any", f"{_TRAIN} --warm-start", before=[_SPLIT, _TRAIN],
+        done=f"{_KNOWN}|{_GONE}",
     ),
 }  # fmt: skip
 
@@ -445,6 +409,39 @@ def differences(found: Tree, expected: Tree) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Case:
+    """Trouble for a command of a scenario.
+
+    Attributes
+    ----------
+    scenario : str
+    command : int
+        Which of its commands has it.
+    trouble : Trouble or None
+        None: it is killed from outside,
+    moment : float
+        when this share of its usual time has passed.
+    more : tuple of Trouble
+        Kills of the same command when it runs again.
+    point : Point, optional
+        What was there when nothing failed.
+    """
+
+    scenario: str
+    command: int
+    trouble: Trouble | None
+    moment: float = 0.0
+    more: tuple[Trouble, ...] = ()
+    point: Point | None = None
+
+    def __str__(self) -> str:
+        how = str(self.trouble) if self.trouble else f"killed at {self.moment:.3f} of its time"
+        again = "".join(f", again {trouble}" for trouble in self.more)
+        where = f" ({self.point.kind} of {self.point.name})" if self.point else ""
+        return f"{self.scenario!r}, command {self.command}, {how}{where}{again}"
+
+
 class Stage:
     """A scenario, what it starts from, and the states it goes through without trouble.
 
@@ -658,10 +655,10 @@ def try_all(
     folder: Path,
     tell: Callable[[str], None],
     only: int | None,
-    draw: Callable[[int, int, Stage], AnyCase],
-    each_point: Callable[[Stage], Iterator[AnyCase]],
-    run_case: Callable[[Stage, AnyCase], list[str]],
-    count: Callable[[Tally, AnyCase], None],
+    draw: Callable[[int, int, Stage], Case],
+    each_point: Callable[[Stage], Iterator[Case]],
+    run_case: Callable[[Stage, Case], list[str]],
+    count: Callable[[Tally, Case], None],
 ) -> Tally:
     """Try cases, spread over all scenarios.
 
@@ -686,16 +683,17 @@ def try_all(
         if cases != ALL and not numbers:
             continue
         stage = Stage.of(name, folder)
-        chosen = each_point(stage) if cases == ALL else (draw(n, seed, stage) for n in numbers)
-        for number, case in zip(numbers or iter(int, 1), chosen, strict=False):
-            tally.tried += 1
+        chosen = ((n, draw(n, seed, stage)) for n in numbers)
+
+        def attempt(numbered: tuple[int, Case], stage: Stage = stage) -> list[str]:
             tally.count("by command", stage.scenario.command)
-            tally.count("by scenario", name)
-            count(tally, case)
-            wrong = run_case(stage, case)
-            if wrong:
-                label = f"seed {seed} case {number}: " if cases != ALL else ""
-                tally.failures.append(f"{label}{case}: " + "; ".join(wrong))
-                tell(tally.failures[-1])
+            tally.count("by scenario", stage.name)
+            count(tally, numbered[1])
+            return run_case(stage, numbered[1])
+
+        label = f"seed {seed} case {{0[0]}}: {{0[1]}}"
+        tally.try_each(
+            enumerate(each_point(stage)) if cases == ALL else chosen, attempt, tell, label
+        )
         tell(f"{what}: {name}, {tally.tried} so far, {len(tally.failures)} failures")
     return tally

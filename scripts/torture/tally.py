@@ -1,7 +1,15 @@
 """What a section of the torture run tried, and what went wrong."""
 
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+SHOW_EVERY = 500  # cases
+
+
+class WrongError(Exception):
+    """What a case must not do."""
 
 
 @dataclass
@@ -11,7 +19,7 @@ class Tally:
     Attributes
     ----------
     what : str
-        The section's name: kills, faults, flips or fuzz.
+        The section's name: kills, faults, flips, ...
     tried : int
         Cases that were run.
     failures : list of str
@@ -30,3 +38,33 @@ class Tally:
         """Add to the count of a kind in one group of figures."""
         counts = self.figures.setdefault(group, {})
         counts[kind] = counts.get(kind, 0) + n
+
+    def try_each(
+        self, cases: Iterable[Any], attempt: Callable[[Any], Iterable[str]],
+        tell: Callable[[str], None], label: str = "{}",
+    ) -> None:  # fmt: skip
+        """Run cases; what goes wrong is a failure, an exception too.
+
+        Parameters
+        ----------
+        cases : iterable
+        attempt : callable
+            Runs a case; returns what went wrong.
+        tell : callable
+            Is told of failures, and now and then how far it is.
+        label : str
+            What a failure begins with; ``{}`` stands for the case.
+        """
+        for case in cases:
+            self.tried += 1
+            try:
+                wrong = list(attempt(case))
+            except WrongError as error:
+                wrong = [str(error)]
+            except Exception as error:  # whatever it is, it is a failure of the case
+                wrong = [f"{error!r} {traceback.format_exc(limit=-3)}".rstrip()]
+            if wrong:
+                self.failures.append(f"{label.format(case)}: {'; '.join(wrong)}")
+                tell(self.failures[-1])
+            if self.tried % SHOW_EVERY == 0:
+                tell(f"{self.what}: {self.tried:,} cases, {len(self.failures)} failures")
