@@ -194,13 +194,13 @@ def _read(i, y, weight, numbers):
     return C, s, inverse
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _gap(z, alpha, row, numbers):
     C, s, _ = row
     return _values(s * z, alpha, C, 0.0)[0]
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _visit(z, a, alpha, row, numbers):
     """Visit a row; its violation is a difference of probabilities, its score p (1 - p).
 
@@ -215,7 +215,7 @@ def _visit(z, a, alpha, row, numbers):
     return new, violation, p * (1.0 - p), rise, 0.0
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _terms(z, error, alpha, row, numbers):
     C, s, _ = row
     gap, loss, dual, missed = _values(s * z, alpha, C, error)

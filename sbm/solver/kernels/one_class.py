@@ -41,18 +41,18 @@ def _read(i, y, weight, numbers):
     return (1.0 if weight is None else weight[i]), 1.0
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _gap(z, alpha, row, numbers):
     return hinge_gap(-z, alpha, row[0], False)
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _visit(z, a, alpha, row, numbers):
     new, violation, rank = step_in_box(z, alpha, row[0], max(a, _FLAT))
     return new, violation, rank, new - alpha, 0.0
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _terms(z, error, alpha, row, numbers):
     v = row[0]
     return v * min(error, max(error - z, 0.0)), v * max(-z, 0.0), alpha, 0.0

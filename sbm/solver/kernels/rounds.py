@@ -17,8 +17,8 @@ Its functions get z = w·x and α of a row, `row`, which is what `_read` returne
     _terms(z, error, alpha, row, numbers)  (gap, φ_i, rise, fall): the largest share in P - F for
                                            a z known to within an error, and d_i = rise - fall
 
-They become part of the loops: with ``inline="always"`` they are compiled once, as a part of each
-loop, with ``forceinline`` once more on their own, which takes a third longer for log_loss.
+They become part of the loops by ``forceinline``. ``inline="always"`` compiles log_loss in 0.6 s
+less, of 4.5 s, but its visits take 3 % longer on short rows.
 
 An extra feature has the value `bias` in every row and is in none; the loop keeps its weight apart
 from w. `late` adds it behind the sum over a row instead of in front, which rounds differently.

@@ -40,13 +40,13 @@ def _read(i, y, weight, numbers):
     return C, s, D if squared else 0.0, np.inf if squared else C
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _gap(z, alpha, row, numbers):
     C, s, _, _ = row
     return hinge_gap(1.0 - s * z, alpha, C, numbers[4])
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _visit(z, a, alpha, row, numbers):
     _, s, D, U = row
     new, violation, rank = step_in_box(D * alpha - (1.0 - s * z), alpha, U, a + D)
@@ -64,7 +64,7 @@ def _at_rest(z, alpha, row, numbers):
     return ((alpha <= 0.0) & (h <= 0.0)) | ((alpha >= U) & (h >= 0.0))
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _terms(z, error, alpha, row, numbers):
     C, s, _, _ = row
     squared = numbers[4]

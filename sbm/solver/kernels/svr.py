@@ -72,13 +72,13 @@ def _read(i, y, weight, numbers):
     return C, 1.0, target, 0.5 / C if squared else 0.0, np.inf if squared else C
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _gap(z, alpha, row, numbers):
     C, _, target, _, _ = row
     return _row_gap(target - z, alpha, C, numbers[4], numbers[5])
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _visit(z, a, alpha, row, numbers):
     _, _, target, D, U = row
     epsilon = numbers[5]
@@ -105,7 +105,7 @@ def _at_rest(z, alpha, row, numbers):
     return in_tube | ((alpha >= U) & (e >= epsilon)) | ((alpha <= -U) & (e <= -epsilon))
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _terms(z, error, alpha, row, numbers):
     C, _, target, _, _ = row
     squared, epsilon = numbers[4], numbers[5]
