@@ -54,7 +54,7 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
-        "sbm.sklearn needs scikit-learn 1.6 or newer; pip install 'sbm[sklearn]'"
+        "sbm.sklearn needs scikit-learn 1.6 or newer; run: pip install 'scikit-learn>=1.6'"
     ) from error
 
 __all__ = ["SBMClassifier", "SBMOneClass", "SBMRegressor"]

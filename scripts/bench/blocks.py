@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.multiclass import count_labels
+from scripts.bench.losses import count_labels
 from scripts.bench.ours import remove, split, splitting_options
+from scripts.bench.registry import TRAINING, Registry, benchmark
 from scripts.bench.tools import (
     BenchError,
     Report,
@@ -20,6 +21,7 @@ from scripts.bench.tools import (
     tell,
 )  # fmt: skip
 
+BENCHMARKS: Registry = {}
 LOSS = "weston_watkins"
 
 # What each process runs.
@@ -41,21 +43,18 @@ if comm.rank == 0:
 """
 
 
-def class_blocks_options(parser: argparse.ArgumentParser) -> None:
-    """Of `class-blocks`."""
+@benchmark(
+    BENCHMARKS, rows=1_000_000, classes=10, several=True,
+    options={**TRAINING, "mem": "1GB", "class_blocks": 4, "processes": [1, 2]},
+    quick={"max_passes": 3},
+)  # fmt: skip
+def class_blocks(args: argparse.Namespace, report: Report) -> None:
+    """Weston-Watkins by blocks of classes in several processes.
 
-    def counts(text: str) -> list[int]:
-        return [int(word) for word in text.split(",")]
-
-    parser.add_argument("--class-blocks", type=int, default=4, metavar="N")
-    parser.add_argument("--processes", type=counts, default=[1, 2], metavar="P,P,...")
-
-
-def bench_class_blocks(args: argparse.Namespace, report: Report) -> None:
-    """Train in different numbers of processes of one thread each, in turn.
-
-    The models are the same bytes, so that nothing but time, memory and messages differs. Seconds
-    are those of the first process, from its beginning to the model.
+    One thread a process, all on this machine, in turn; medians of the runs. The models are the same
+    bytes, so that nothing but time, memory and messages differs. Seconds are those of the first
+    process, from its beginning to the model. wait: for rows and for other processes; sent: by the
+    process that sent most.
     """
     for text in args.data:
         store, model = args.folder / "blocks.sbm", args.folder / "blocks.model"
@@ -80,10 +79,6 @@ def bench_class_blocks(args: argparse.Namespace, report: Report) -> None:
             if n != args.processes[0]:
                 name = f"{text.name}: speed_up_of_{n}_processes"
                 report.ratios[name] = median_ratio(first, seconds)
-    report.notes = [
-        "one thread a process, all on this machine, models of the same bytes; medians of the runs",
-        "wait: for rows and for other processes; sent: by the process that sent most",
-    ]
 
 
 def _train(n: int, store: Path, model: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +86,7 @@ def _train(n: int, store: Path, model: Path, settings: dict[str, Any]) -> dict[s
     remove(model, model.with_name(model.name + ".run"))
     launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     if launcher is None:
-        raise BenchError("there is no mpiexec beside this Python; install sbm[mpich]")
+        raise BenchError("there is no mpiexec beside this Python; pip install mpi4py mpich")
     command = [launcher, "-n", str(n), sys.executable, "-m", "mpi4py", "-c", WORK, str(store),
                str(model), json.dumps(settings)]  # fmt: skip
     return run_process(command).json() | {"model_bytes": model.read_bytes()}
