@@ -61,7 +61,7 @@ RANGES = {
     "sigma": ({1: 1.0, "2.5": 2.5, "safe": "safe"}, [0.9, math.inf, "bold"]),
     "sync_every": ({1: 1}, [0]),
     "comm_timeout": ({"10m": 600.0}, ["late"]),
-    "class_blocks": ({None: None, 1: 1, 1024: 1024}, [0, 1025]),
+    "class_blocks": ({None: None, 4: 4, 1024: 1024}, [3, 1025]),
     "checkpoint_every": ({0: 0.0}, ["often"]),
     "threads": ({1: 1, None: None}, [0, 1.5]),
 }  # fmt: skip

@@ -180,7 +180,9 @@ def train(
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
-    from sbm.programs.train import train as job
+    from sbm.programs.train import train_ranks
+    from sbm.programs.training.job import TrainOptions
+    from sbm.programs.training.passtest import PassTest
 
     if test is not None:
         check_input(test)  # before hours of training
@@ -190,11 +192,9 @@ def train(
     if comm.rank > 0:
         terminal.mute()
     with stop_signals() as is_stopped:
-        result, report = job(
-            store, model, settings, resume=resume, is_stopped=is_stopped, progress=terminal,
-            test=None if test_every is None else test,
-            test_every=1 if test_every is None else test_every, comm=comm,
-        )  # fmt: skip
+        pass_test = PassTest(test, test_every) if test and test_every is not None else None
+        how = TrainOptions(resume, is_stopped, terminal, pass_test)
+        result, report = train_ranks(comm, store, model, settings, how)
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
         return

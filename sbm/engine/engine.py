@@ -203,6 +203,7 @@ class Engine:
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         return Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
+            spread=self.team.map if n == 1 else map,
         )  # fmt: skip
 
     @contextmanager

@@ -44,6 +44,9 @@ _VARIABLE = 12
 _SPILL_VARIABLE = 4 * 12 + 9 + 8
 # Variables a row that are planned for, the largest number that fits; most rows need few.
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
+# Blocks of classes: of a row and a variable, the arrays of the pair of blocks that it is solved in.
+_PAIR_ROW = 160 + 4 * (FEW + 2)
+_PAIR_VARIABLE = 96
 # Weights of rows are dealt in batches: the order, the weights, those of each block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Decoding holds the compressed bytes and the symbols of one chunk.
@@ -116,6 +119,8 @@ class Shape:
         Columns of W, of each problem that is solved.
     listed : bool
         Whether rows have lists of variables, and not one each.
+    paired : bool
+        Whether they are solved by pairs of blocks of classes.
     copies : int
         How often W is there: to screen and certify with, too.
     row_bytes : int
@@ -136,6 +141,7 @@ class Shape:
     n_weights: int
     outputs: Sequence[int] = (1,)
     listed: bool = False
+    paired: bool = False
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
@@ -409,6 +415,7 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         room = sum(min(variables, k) for k in outputs)
         work += n * _LIST_WORK_ROW + room * _VARIABLE
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
+        work += shape.paired * (_PAIR_ROW + room * _PAIR_VARIABLE)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
     if shape.noted_blocks:  # those of the cache, too, and both as they are and as they will be
         alpha = n * 8 + (room * _VARIABLE if shape.listed else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +35,7 @@ __all__ = [
     "OneClass",
     "Problem",
     "Rounds",
+    "Spread",
     "decide",
     "mean_square",
     "rows_ahead",
@@ -52,6 +54,7 @@ TOO_LARGE = (
 )
 
 Weights: TypeAlias = npt.NDArray[np.float64]
+Spread: TypeAlias = Callable[..., Iterable[Any]]
 
 
 @dataclass
@@ -72,6 +75,8 @@ class Rounds:
     order : ndarray, shape (at least n / chunk,), int64
     sigma : float
         1 for a solver alone; σ' where what several make of the same weights is added up.
+    spread : callable
+        Like the builtin `map`; its calls may run in several threads.
     """
 
     block: int
@@ -82,6 +87,7 @@ class Rounds:
     active: npt.NDArray[np.int32]
     order: npt.NDArray[np.int64]
     sigma: float = 1.0
+    spread: Spread = map
 
 
 class _Separable:

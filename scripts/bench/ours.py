@@ -23,9 +23,12 @@ BUDGET = (0, 3)  # exit codes of a training that may use up its passes
 THROTTLED_CHILD = """\
 import json, sys
 import sbm
+from sbm.distributed.comm import SerialComm
+from sbm.programs.train import train_ranks
+from sbm.programs.training.job import TrainOptions
 store, model, settings, rate = sys.argv[1:]
-settings = sbm.Settings(**json.loads(settings))
-print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1]))
+settings, options = sbm.Settings(**json.loads(settings)), TrainOptions(read_rate=json.loads(rate))
+print(json.dumps(train_ranks(SerialComm(), store, model, settings, options)[1]))
 """
 
 

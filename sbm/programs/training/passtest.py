@@ -18,7 +18,6 @@ from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
-from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore, names_of
 
@@ -67,20 +66,18 @@ class PassTest:
         """Whether it is time after so many passes."""
         return passes % self.every == 0
 
-    def refuse_in_many(self, settings: Settings, processes: int) -> None:
+    def refuse_in_many(self, processes: int) -> None:
         """Notice a training whose weights are not all in one process.
 
         Raises
         ------
         SettingsError
-            It has several processes, or blocks of classes.
+            It has several processes.
         """
-        what = "--class-blocks divides them" if settings.class_blocks is not None else None
-        what = f"there are {processes}" if processes > 1 else what
-        if what is not None:
+        if processes > 1:
             raise SettingsError(
-                f"--test-every is for one process that has all weights, and {what}; leave it out, "
-                "and predict with the model at the end"
+                f"--test-every is for one process that has all weights, and there are {processes}; "
+                "leave it out, and predict with the model at the end"
             )
 
     def judge(
