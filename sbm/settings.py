@@ -361,7 +361,7 @@ class Settings:
     )
     threads: int | None = _setting(
         None, replace(_COUNT, words=(None,)), "Number of threads.",
-        "They read, decode and screen beside the solver; no result depends on their number.",
+        "They read, decode and screen while the solver runs; no result depends on their number.",
         metavar="N", unset="all cores",
     )
     # fmt: on

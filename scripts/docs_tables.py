@@ -22,6 +22,7 @@ from sbm.settings import SETTINGS
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _SHARED = ("quiet", "verbose", "as_json")
 _OPTION = ("option", "meaning", "default")
+_HELP = ["-h", "--help"]  # click remembers what a command's first context says
 
 
 def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -50,7 +51,7 @@ def _row_of(option: click.Option, in_detail: bool) -> list[str]:
 def _options(name: str) -> str:
     """Return the section of a command: what it does, its options, an example."""
     command = cli.commands[name]
-    usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, help_option_names=_HELP)))
     first = " ".join((command.help or "").split("\n\n")[0].split())
     shown = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
     rows = [_row_of(o, in_detail=name == "train") for o in shown if o.name not in _SHARED]

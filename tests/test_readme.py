@@ -32,6 +32,7 @@ INSTEAD = {
     r"sh scripts/(demo|test)\.sh\b.*": "",
     r"(pip|pipx) install .*": "",
     r"eval \"\$\(_SBM_COMPLETE=.*": "",
+    r"python -m scripts\.data\.prep -o (\S+) --test-out (\S+)": r"cp big.svm \1 && cp test.svm \2",
     r"-launcher ssh -hosts \S+ ": "",
     r"--follow\b": "--follow --idle-timeout 0.2s",
     r"sbm plan ": "sbm plan --seconds 0.1 ",
