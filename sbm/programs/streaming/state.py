@@ -177,33 +177,39 @@ class Stream:
         KeyboardInterrupt
             It was told to stop before there was one.
         """
-        coming = self._gather()
+        self._coming: Future[Block] | None = self._gather()
         if not self.reached.needs.rows:
-            self._begin_with(coming.result())
-        while True:
-            with self._seconds.measure("wait"):
-                block = coming.result()
-            if block.is_cut:
-                self.is_cut_short = True
-                self._keep_unlearned(block.rows)
-                return
-            wanted = block.wanted if block.wanted != self._needs else None
-            if wanted is None and self._is_above_bound():
-                wanted = block.reached.needs
-            ahead, left = None, len(block.rows)
-            for rows in self.work.parts(block.rows):
-                left -= len(rows)
-                if not (left or block.is_last or wanted):
-                    ahead = self._gather()  # while these are learned
-                self._learn(rows, block)
-            self.reached = block.reached
-            if block.is_last:
-                return
-            if self._is_due(self.reached.needs.rows):
-                self.save()
-            if wanted is not None:
+            self._begin_with(self._coming.result())
+        while self._coming is not None:
+            wanted = self._learn_block(self._coming)
+            if wanted is not None:  # nothing refers to the rooms of the plan before by now
                 self._make_larger(wanted)
-            coming = ahead or self._gather()
+                self._coming = self._gather()
+
+    def _learn_block(self, coming: Future[Block]) -> Needs | None:
+        """Learn the next block; return what to plan for, if it does not fit the plan."""
+        with self._seconds.measure("wait"):
+            block = coming.result()
+        self._coming = None
+        if block.is_cut:
+            self.is_cut_short = True
+            self._keep_unlearned(block.rows)
+            return None
+        wanted = block.wanted if block.wanted != self._needs else None
+        if not (wanted or block.is_last) and self._is_above_bound():
+            wanted = block.reached.needs
+        left = len(block.rows)
+        for rows in self.work.parts(block.rows):
+            left -= len(rows)
+            if not (left or block.is_last or wanted):
+                self._coming = self._gather()  # while these are learned
+            self._learn(rows, block)
+        self.reached = block.reached
+        if not block.is_last and self._is_due(self.reached.needs.rows):
+            self.save()
+        if not (block.is_last or wanted or self._coming):
+            self._coming = self._gather()
+        return wanted
 
     def _gather(self) -> Future[Block]:
         """Let the next block gather."""
