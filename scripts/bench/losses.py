@@ -20,7 +20,7 @@ from scripts.bench.commands import (
 )
 from scripts.bench.data import halves, labels_of
 from scripts.bench.peers import Liblinear, iteration_in_memory
-from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
+from scripts.bench.registry import QUICK, TRAINING, Option, Registry, benchmark, existing, one_of
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
 from scripts.bench.weights import accuracy, objective, read_liblinear, read_ours
 
@@ -150,7 +150,8 @@ def _costs(
 
 @benchmark(
     BENCHMARKS, rows=2_500_000, quick=QUICK,
-    options={**TRAINING, "C": 1.0, "losses": list(FAMILY), "liblinear_train": None, "also": []},
+    options={**TRAINING, "C": 1.0, "losses": Option(one_of(FAMILY), "of sbm", list(FAMILY)),
+             "liblinear_train": None, "also": []},
 )  # fmt: skip
 def family(args: argparse.Namespace, report: Report) -> None:
     """Losses beside LIBLINEAR's solvers.
@@ -184,7 +185,7 @@ def family(args: argparse.Namespace, report: Report) -> None:
 def _family_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table for one text."""
     two = len(np.unique(labels_of(text))) == 2
-    losses = [name for name in args.losses if name in FAMILY and (two or "epsilon" in name)]
+    losses = [name for name in args.losses if two or "epsilon" in name]
     if not losses:
         raise BenchError(f"{text.name} has not two labels, so only regression can be measured")
     store = args.folder / "family.sbm"
@@ -236,8 +237,8 @@ def _family_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]]
 @benchmark(
     BENCHMARKS, rows=500_000, classes=10, several=True,
     quick={"C": [0.1], "e": [0.1]},
-    options={**TRAINING, "C": [0.1, 1.0], "losses": list(SEVERAL), "mem": "2GB", "blocks": 1,
-             "e": [0.1, 0.01, 0.001], "liblinear_train": None},
+    options={**TRAINING, "C": [0.1, 1.0], "mem": "2GB", "blocks": 1, "e": [0.1, 0.01, 0.001],
+             "losses": Option(one_of(SEVERAL), "of sbm", list(SEVERAL)), "liblinear_train": None},
 )  # fmt: skip
 def multiclass(args: argparse.Namespace, report: Report) -> None:
     """Several classes to LIBLINEAR's objective.
@@ -316,7 +317,8 @@ def _several_on(
 @benchmark(
     BENCHMARKS, rows=500_000, classes=10, several=True,
     quick={"max_passes": 20, "C": [0.1]},
-    options={**TRAINING, "C": [0.1, 1.0, 10.0], "losses": list(SEVERAL), "mem": "2GB"},
+    options={**TRAINING, "C": [0.1, 1.0, 10.0], "mem": "2GB",
+             "losses": Option(one_of(SEVERAL), "of sbm", list(SEVERAL))},
 )  # fmt: skip
 def multiclass_error(args: argparse.Namespace, report: Report) -> None:
     """Test error of the losses.

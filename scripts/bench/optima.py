@@ -12,7 +12,7 @@ import zstandard
 
 import sbm
 from sbm.engine.progress import Progress
-from scripts.bench.registry import Option, Registry, benchmark
+from scripts.bench.registry import Option, Registry, benchmark, one_of
 from scripts.bench.tools import BenchError, Report, median, tell
 
 BENCHMARKS: Registry = {}
@@ -43,8 +43,8 @@ ROUNDING = 1e-6
 
 @benchmark(
     BENCHMARKS, runs=0,
-    options={"reference": None, "kind": Option(str, f"of {', '.join(GRIDS)}", "two"), "sets": [],
-             "losses": [], "cache_fracs": []},
+    options={"reference": None, "sets": [], "losses": [], "cache_fracs": [],
+             "kind": Option(one_of(GRIDS), f"of {', '.join(GRIDS)}", "two")},
 )  # fmt: skip
 def optima(args: argparse.Namespace, report: Report) -> None:
     """Certified primal against the trusted optimum.
@@ -54,8 +54,8 @@ def optima(args: argparse.Namespace, report: Report) -> None:
     to lie between two values, the certified primal must not be below the lower one, nor 1e-4 above
     the upper one.
     """
-    if args.reference is None or args.kind not in GRIDS:
-        raise BenchError(f"give --reference FOLDER, and --kind of {', '.join(GRIDS)}")
+    if args.reference is None:
+        raise BenchError("give --reference FOLDER")
     given = {"sets": args.sets, "losses": args.losses, "cache_frac": args.cache_fracs}
     grid = GRIDS[args.kind] | {name: values for name, values in given.items() if values}
     report.settings |= {name: ", ".join(map(str, grid[name]))

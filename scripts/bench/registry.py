@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,15 @@ def _positive(text: str) -> float:
     return number
 
 
-def _loss(text: str) -> str:
-    if text not in LOSSES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(LOSSES)}")
-    return text
+def one_of(names: Collection[str]) -> Callable[[str], str]:
+    """Type of an option that takes one of some names."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(names)}")
+        return text
+
+    return read
 
 
 OPTIONS: dict[str, Option] = {
@@ -112,8 +117,8 @@ OPTIONS: dict[str, Option] = {
     "max_passes": Option(_count, "most passes"),
     "rounds": Option(_or_auto, "of sbm train"),
     "cache_frac": Option(_or_auto, "of sbm train"),
-    "loss": Option(_loss, "of sbm"),
-    "losses": Option(_loss, "of sbm"),
+    "loss": Option(one_of(LOSSES), "of sbm"),
+    "losses": Option(one_of(LOSSES), "of sbm"),
     "liblinear_train": Option(str, "LIBLINEAR's program, or none for its library"),
     "peer_bytes": Option(float, "text that the peers read"),
     "threads": Option(_count, "of sbm split"),

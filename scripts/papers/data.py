@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.data import hold_out, labels_of
-from scripts.bench.registry import Option, existing
+from scripts.bench.registry import Option, existing, one_of
 from scripts.bench.tools import BenchError, Report, run_process, script_command, tell
 
 HELD_OUT = 0.1
@@ -151,10 +151,7 @@ def _named(kind: Callable[[str], object]) -> Callable[[str], tuple[str, object]]
     return read
 
 
-def _set(name: str) -> str:
-    if name not in DATA_SETS:
-        raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DATA_SETS)}")
-    return name
+_set = one_of(DATA_SETS)
 
 
 def data_options(*names: str) -> dict[str, Option]:

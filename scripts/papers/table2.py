@@ -9,8 +9,9 @@ from typing import Any
 from scripts.bench.commands import BUDGET, metric_of, read_alone, split, stream, train
 from scripts.bench.data import first_bytes, hold_out, labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, warm_up_streams
+from scripts.bench.losses import SEVERAL
 from scripts.bench.peers import VowpalWabbit
-from scripts.bench.registry import Option, Registry, benchmark, existing
+from scripts.bench.registry import Option, Registry, benchmark, existing, one_of
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell
 from scripts.papers.tools import Claims, words
 
@@ -229,7 +230,8 @@ def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[
     options={
         "data": Option(Path, "LIBSVM text; default: two that are made", [], repeated=True),
         "test": Option(Path, "text to predict, one for each --data", [], repeated=True),
-        "C": 0.1, "loss": "crammer_singer", "mem": "200MB",
+        "loss": Option(one_of(SEVERAL), "of several classes", "crammer_singer"),
+        "C": 0.1, "mem": "200MB",
         "several_mem": Option(str, "of streams of several classes", "400MB"),
         "reference_mem": Option(str, "of the reference", "1GB"), "tol": 1e-3, "max_passes": 500,
         "rows": 3000, "learner_C": [0.01, 0.1, 1.0],
