@@ -407,3 +407,64 @@ def test_other_files_are_not_models(tmp_path):
         (tmp_path / name).write_text("{}")
         with pytest.raises(StoreError, match=f"{name} .*one way"):
             sbm.predict(tmp_path / name, "t.svm")
+
+
+# --------------------------------------------------------------------------- rows without labels
+
+
+def write_unlabelled(kind, with_some):
+    """Three rows of features 1 and 2; the first has a label if `with_some`."""
+    name = f"u.{kind}"
+    if kind == "svm":
+        Path(name).write_text(("1 " if with_some else "") + "1:1\nqid:3 2:1\n1:1 2:1\n")
+    elif kind == "vw":
+        Path(name).write_text(("1 " if with_some else "") + "| 1:1\n| 2:1\n 'tag| 1:1 2:1\n")
+    elif kind in ("csv", "tsv"):
+        rows = ["1,2", "1,", ",1", "1,1"]
+        if with_some:
+            rows = ["1,2,y", "1,,1", ",1, ? ", "1,1,"]
+        Path(name).write_text("\n".join(rows).replace(",", "," if kind == "csv" else "\t") + "\n")
+    elif kind == "npz":
+        more = {"y": np.array([1, np.nan, np.nan])} if with_some else {}
+        np.savez(name, data=np.ones(4), indices=[1, 2, 1, 2], indptr=[0, 1, 2, 4], **more)
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns = {"indices": [[1], [2], [1, 2]], "values": [[1.0], [1.0], [1.0, 1.0]]}
+        if with_some:
+            columns["label"] = [1, None, None]
+        pq.write_table(pa.table(columns), name)
+    return name
+
+
+@pytest.mark.parametrize("kind", ["svm", "vw", "csv", "tsv", "npz", "parquet"])
+def test_rows_without_labels_are_predicted(here, kind):
+    names = {"hash_bits": 22, "label": None, "text": []}
+    info = {"names": names} if kind in ("vw", "csv", "tsv") else {}
+    model = Model(np.array([1, 2]), np.array([[1.0], [-2]]), [-1.0, 1.0], info=info)
+    for with_some in (False, True):
+        name = write_unlabelled(kind, with_some)
+        report = sbm.predict(model, name, "out.txt")
+        assert lines_of("out.txt") == ["1", "-1", "-1"]
+        assert (report["rows"], report["unlabelled_rows"]) == (3, 3 - with_some)
+        assert report.get("accuracy") == (1.0 if with_some else None)
+        assert sbm.predict(model, name, labels=False)["unlabelled_rows"] == 3
+        for call in (lambda: sbm.predict(model, name, labels=True), lambda: sbm.split(name)):
+            with pytest.raises(DataError, match="label"):
+                call()
+
+
+def test_ignored_labels_need_not_be_numbers(here):
+    Path("t.svm").write_text("yes 1:1\n-inf 1:-1\n1 1:1\n")
+    Path("t.vw").write_text("what is 1 this| 1:1\n| 1:-1\n1| 1:1\n")
+    Path("t.csv").write_text("label,1\nyes,1\n-inf,-1\n1,1\n")
+    info = {"names": {"hash_bits": 22, "label": None, "text": []}}
+    for name, more in (("t.svm", {}), ("t.vw", info), ("t.csv", info)):
+        Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=more).save("m.model")
+        result = CliRunner().invoke(cli, ["predict", "m.model", name, "--no-labels", "-o", "o"])
+        assert (result.exit_code, lines_of("o")) == (0, ["1", "-1", "1"])
+        assert "accuracy" not in result.output
+        assert "3 rows" in result.output
+        with pytest.raises(DataError):
+            sbm.predict("m.model", name)
+        with pytest.raises(SettingsError, match="--no-labels"):
+            sbm.predict("m.model", name, labels=False, confusion=["c.tsv"])

@@ -108,7 +108,7 @@ def stream(
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, threads=1, progress=terminal)
+        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
 
@@ -206,7 +206,7 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
-            report["test"] = predict_job(result, test, threads=1, progress=terminal)
+            report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
     finally:  # the training is not lost if the test file is bad
         if terminal.as_json:
             terminal.answer(report, show.train)
@@ -327,6 +327,10 @@ def plan(
     help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
     "be repeated.",
 )  # fmt: skip
+@click.option(
+    "--labels/--no-labels", default=None,
+    help="Require labels, or ignore them.  [default: use those that are there]",
+)
 @INPUT_FORMAT
 @THREADS
 @shared

@@ -73,7 +73,7 @@ LIBSVM = "libsvm"
 FORMATS = {
     row.name: row
     for row in (
-        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda _: parse_text),
+        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda o: partial(parse_text, labels=o.labels)),
         Format("vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.inputs.parsing import (
+    LABELS,
     LARGEST_VALUE,
     Arrays,
     Counts,
@@ -54,6 +55,7 @@ def parse_text(
     *,
     dtype: str = "float32",
     skip: bool = False,
+    labels: bool | None = True,
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
@@ -69,6 +71,8 @@ def parse_text(
         Type of the values returned; parsing itself is exact float64.
     skip : bool
         Leave refused lines out instead of stopping at the first one.
+    labels : bool, optional
+        As of `InputOptions`.
     max_errors : int
         How many refused lines to describe.
     room : Room, optional
@@ -84,17 +88,17 @@ def parse_text(
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         fits = room is not None and room.size >= size and room.dtype == dtype
         into = room if room is not None and fits else Room(size, dtype)
-        labels, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
+        y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
         while True:
             *counts, n_hard = kernels.parse(
-                text, size, LARGEST_VALUE[dtype], skip, labels, indptr, ids, values, errors, hard,
-                bits,
+                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], y, indptr, ids, values,
+                errors, hard, bits,
             )  # fmt: skip
             if n_hard <= len(hard):
                 break
             hard = np.empty((n_hard, 4), np.int64)
-        _resolve(text, hard[:n_hard], labels, indptr, ids, values)
+        _resolve(text, hard[:n_hard], y, indptr, ids, values)
         rows, nnz, lines, ones, n_errors = counts
         return arrays, (rows, nnz, lines, ones, n_errors)
 

@@ -13,13 +13,14 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 
 __all__ = [
-    "HASH_BITS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room", "TextError",
+    "HASH_BITS", "LABELS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room", "TextError",
     "TextParser", "parse_lines", "token_at",
 ]  # fmt: skip
 
 
 HASH_BITS = 22  # ids are found in a plain array then, which is fast and takes 16 MB
 MOST_HASH_BITS = 32  # of a hash
+LABELS = {True: 0, None: 1, False: 2}  # what kernels call `InputOptions.labels`
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,16 @@ class InputOptions:
         Column of a table that holds the labels.
     text : tuple of str, optional
         Columns of a table whose cells are words, even if they look like numbers.
+    labels : bool, optional
+        True: each row has a label. None: the label of a row without one is nan. False: labels are
+        not used, so they need not be numbers.
     """
 
     format: str | None = None
     hash_bits: int | None = None
     label: str | None = None
     text: tuple[str, ...] | None = None
+    labels: bool | None = True
 
     def __post_init__(self) -> None:
         bits = self.hash_bits
@@ -131,6 +136,7 @@ class ParsedText:
     Attributes
     ----------
     labels : ndarray, shape (n_rows,), float64
+        nan: the row has none.
     indptr : ndarray, shape (n_rows + 1,), int64
     ids : ndarray, shape (nnz,), int64
         Feature ids, strictly increasing within a row.

@@ -41,18 +41,30 @@ class Answers:
 
     def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
         self.metrics = metrics
+        self.rows = self.unlabelled = 0
 
     def title(self) -> Iterator[str]:
         """Text before that of the rows."""
         return iter(())
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        """Count rows; return their text, which is made only if it is read."""
+        """Count rows that have a label; return the text of all, which is made only if it is read.
+
+        A label that is nan is none.
+        """
         raise NotImplementedError
 
     def result(self) -> dict[str, Any]:
         """All figures."""
         return self.metrics.result()
+
+
+def _labelled(
+    y: npt.NDArray[np.float64], found: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
+    """Leave out rows without a label."""
+    known = ~np.isnan(y)
+    return (y, found) if known.all() else (y[known], found[known])
 
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
@@ -73,7 +85,7 @@ class _Single(Answers):
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         z = scores[:, 0]
-        self._judge.add(y, z)
+        self._judge.add(*_labelled(y, z))
         return self._text(z)
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -97,7 +109,7 @@ class _Multi(Answers):
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         codes = _best(scores, self._top)
-        self._judge.add(y, self._place[codes])
+        self._judge.add(*_labelled(y, self._place[codes]))
         return self._text(codes, scores)
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -126,7 +138,7 @@ class _Probability(Answers):
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         labels = self._labels.add(y, scores)
         p = probabilities(self._model, scores)[:, self._order]
-        self._quality.add(y, p)
+        self._quality.add(*_labelled(y, p))
         return self._text(labels, p)
 
     def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -164,7 +176,9 @@ def check_input(data: str | Path) -> None:
         open_inputs([data], InputOptions())
 
 
-def sources_of(data: str | Path, names: object, kind: str | None = None) -> list[Source] | None:
+def sources_of(
+    data: str | Path, names: object, kind: str | None = None, labels: bool | None = True
+) -> list[Source] | None:
     """Open what is to be predicted, with names hashed as they were for the model; None: a store.
 
     Parameters
@@ -174,6 +188,8 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
         What makes the same ids of the same names again, of the model or of its store.
     kind : str, optional
         Format of `data`. Default: by its name.
+    labels : bool, optional
+        As of `InputOptions`.
 
     Returns
     -------
@@ -188,7 +204,7 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind)
+    options = InputOptions(format=kind, labels=labels)
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)

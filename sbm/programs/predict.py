@@ -14,7 +14,7 @@ from sbm.compiled import load
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.models.liblinear import load_model
@@ -38,6 +38,7 @@ def predict(
     probability: bool = False,
     confusion: Sequence[str | Path] = (),
     format: str | None = None,  # noqa: A002  its name on the command line
+    labels: bool | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -65,6 +66,10 @@ def predict(
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     format : str, optional
         Of `data`, as for `sbm.split`.
+    labels : bool, optional
+        True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
+        label column, an empty cell or ``?`` in it, a line that begins with its features); the
+        figures are those of the other rows.
     threads : int, optional
         For parsing; default: the cores this process may use.
     progress : Progress, optional
@@ -72,13 +77,13 @@ def predict(
     Returns
     -------
     dict
-        ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
+        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
         support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
         ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
         is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With
         `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
         ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
-        three.
+        three. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and these three.
 
     Raises
     ------
@@ -107,15 +112,17 @@ def predict(
             "this model predicts a number, not a label, so there is no confusion matrix; "
             "leave out --confusion"
         )
+    if confusion and labels is False:
+        raise SettingsError("a confusion matrix needs labels; leave out --confusion or --no-labels")
     progress = progress or Progress()
-    sources = sources_of(data, model.info.get("names"), format)
+    sources = sources_of(data, model.info.get("names"), format, labels)
     if sources is not None:
         prepare("predict", "float64", progress)
         if names_record(sources):
             prepare("names", "float64", progress)
     answers = answers_of(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
-    nnz = unknown = 0
+    rows = unlabelled = nnz = unknown = 0
     table = IdTable(model.ids)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress
@@ -123,14 +130,22 @@ def predict(
     with _opened(output) as file:
         _write(answers.title(), file)
         for y, indptr, indices, values in batches:
+            if labels is False:
+                y = np.full(len(y), np.nan)
+            rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
             scores, missed = _decide(model, weights, indptr, indices, values)
             nnz, unknown = nnz + int(indptr[-1] - indptr[0]), unknown + missed
             _write(answers.add(y, scores), file)
+    has_labels = unlabelled < rows or rows == 0
+    if confusion and not has_labels:
+        raise DataError(f"{data} has no labels; leave out --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
         write_confusion(answers.metrics.confusion(), path)
     return {
-        **answers.result(),
+        **(answers.result() if has_labels else {}),
+        "rows": rows,
+        "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
         "output": None if output is None else str(output),

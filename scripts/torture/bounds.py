@@ -264,7 +264,7 @@ def _try_names(n: int, r: random.Random, place: _Place) -> None:
         text = place(np.frombuffer(raw + b"\n", np.uint8))
         size = len(raw)  # arrays are as long as those of `Room`
         kernels.parse(
-            text, size, 3.4e38, 1.79e308, (1 << 22) - 1, r.random() < 0.5,
+            text, size, 3.4e38, 1.79e308, (1 << 22) - 1, r.random() < 0.5, r.randrange(3),
             place.room(size // 2 + 1, float), place(np.zeros(size // 2 + 2, np.int64)),
             place.room(size // 4 + 1, np.int64), place.room(size // 4 + 1, float),
             place(np.zeros((20, 3), np.int64)), place.room(1, np.uint64),
@@ -323,7 +323,7 @@ def _prove() -> None:
     text, numbers, too_short = np.full(80, 10, np.uint8), np.zeros(4, np.int64), np.empty(0)
     text[0] = ord("1")
     load("sbm.inputs.kernels.text").parse(
-        text, 2, 1.0, False, too_short, numbers, numbers.copy(), np.empty(4, np.float32),
+        text, 2, 1.0, False, 0, too_short, numbers, numbers.copy(), np.empty(4, np.float32),
         np.empty((1, 3), np.int64), np.empty((1, 4), np.int64), np.empty(1, np.uint64),
     )  # fmt: skip
 
