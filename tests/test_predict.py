@@ -21,8 +21,9 @@ from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.inputs import text as text_module
 from sbm.models.model import Model
 from sbm.programs import answers as batches
+from sbm.programs.splitting import options as splitting
 from sbm.settings import format_number
-from sbm.store import container
+from sbm.store import blocks, container
 
 N_FEATURES = 60
 LARGEST = 2**63 - 1
@@ -103,7 +104,7 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
     X, y, text = make_rows(labels, ones)
     model = make_model(labels, outputs, **options)
     Path("t.svm").write_text(text)
-    sbm.split(["t.svm"], "t.sbm", blocks=3, shuffle=False)  # row i goes to block i mod 3
+    sbm.split(["t.svm"], "t.sbm", blocks=3)
     scores = scores_of(model, text)
     assert model.decision_function(X).tolist() == (np.array(scores).squeeze().tolist())
     order = np.argsort(model.labels) if outputs > 1 else [0]
@@ -116,7 +117,6 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
         assert lines_of("out.txt") == expected
         of_store = sbm.predict(model, "t.sbm", "out.txt", decision=decision)
         expected = np.array([list(map(float, line.split())) for line in expected])
-        expected = np.concatenate([expected[k::3] for k in range(3)])
         np.testing.assert_allclose(np.loadtxt("out.txt", ndmin=2), expected, rtol=1e-12, atol=1e-14)
         if labels:
             assert of_store == report
@@ -128,6 +128,29 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
     used = model.ids[model.W.any(axis=1)]
     assert (report["rows"], report["nnz"]) == (200, X.nnz)
     assert report["unknown_nonzeros"] == np.count_nonzero(~np.isin(X.indices, used)) > 0
+
+
+def test_store_is_predicted_in_the_order_of_its_text(here, monkeypatch):
+    monkeypatch.setattr(splitting, "LARGEST_BATCH", 64 * 30)  # batches of 30 rows
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 4)
+    texts = [make_rows((-1.0, 1.0), n=n)[2] for n in (100, 7, 65)]
+    for k, text in enumerate(texts):
+        Path(f"{k}.svm").write_text(text)
+        sbm.split(f"{k}.svm", "t.sbm", blocks=(5, 9, 3)[k], append=k > 0)
+    assert len(blocks.read_manifest(Path("t.sbm"))["generations"][0]["deal"]["batches"]) > 3
+    for kept in (texts, texts[::2]):
+        Path("t.svm").write_text("".join(kept))
+        for name in ("t.svm", "t.sbm"):
+            sbm.predict(make_model(), name, f"{name}.out", decision=True)
+        np.testing.assert_allclose(np.loadtxt("t.sbm.out"), np.loadtxt("t.svm.out"), rtol=1e-6)
+        if kept is texts:
+            sbm.expire("t.sbm", sources=["1.svm"])
+    manifest = blocks.read_manifest(Path("t.sbm"))
+    del manifest["generations"][0]["deal"]
+    blocks.write_manifest(Path("t.sbm"), manifest)
+    sbm.predict(make_model(), "t.sbm")
+    with pytest.raises(StoreError, match="order"):
+        sbm.predict(make_model(), "t.sbm", "out.txt")
 
 
 @pytest.mark.parametrize("top", [1, 3, 64, 65, 70])
@@ -448,9 +471,10 @@ def test_rows_without_labels_are_predicted(here, kind):
         assert (report["rows"], report["unlabelled_rows"]) == (3, 3 - with_some)
         assert report.get("accuracy") == (1.0 if with_some else None)
         assert sbm.predict(model, name, labels=False)["unlabelled_rows"] == 3
-        for call in (lambda: sbm.predict(model, name, labels=True), lambda: sbm.split(name)):
-            with pytest.raises(DataError, match="label"):
-                call()
+        with pytest.raises(DataError, match="label"):
+            sbm.predict(model, name, labels=True)
+        with pytest.raises(DataError, match="label"):
+            sbm.split(name)
 
 
 def test_ignored_labels_need_not_be_numbers(here):

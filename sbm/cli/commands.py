@@ -328,7 +328,8 @@ def plan(
     "be repeated.",
 )  # fmt: skip
 @click.option(
-    "--labels/--no-labels", default=None,
+    "--labels/--no-labels",
+    default=None,
     help="Require labels, or ignore them.  [default: use those that are there]",
 )
 @INPUT_FORMAT

@@ -69,11 +69,15 @@ class Format:
     memory: int = 0
 
 
+def _libsvm_parser(options: InputOptions) -> TextParser:
+    return partial(parse_text, labels=options.labels)
+
+
 LIBSVM = "libsvm"
 FORMATS = {
     row.name: row
     for row in (
-        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda o: partial(parse_text, labels=o.labels)),
+        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=_libsvm_parser),
         Format("vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),

@@ -129,8 +129,9 @@ def _batch(batch: "pa.RecordBatch", label: str | None, size: int, may_lack: bool
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
     ids, *values = [_flat(column, good) for column in lists]
+    labels = np.full(batch.num_rows, np.nan) if y is None else _numbers(y)
     return Batch(
-        np.full(batch.num_rows, np.nan) if y is None else _numbers(y), np.concatenate([[0], np.cumsum(lengths)]), ids,
+        labels, np.concatenate([[0], np.cumsum(lengths)]), ids,
         values[0] if values else np.ones(len(ids)), refused, size,
     )  # fmt: skip
 

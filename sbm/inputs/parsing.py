@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 
 __all__ = [
-    "HASH_BITS", "LABELS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room", "TextError",
-    "TextParser", "parse_lines", "token_at",
+    "HASH_BITS", "LABELS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room",
+    "TextError", "TextParser", "parse_lines", "token_at",
 ]  # fmt: skip
 
 

@@ -188,7 +188,9 @@ def _compare(
 ) -> dict[str, Any]:
     """Predict with both models."""
     measure = "mse" if whole.is_regression else "accuracy"
-    before, after = (predict(m, test, labels=True, progress=progress)[measure] for m in (whole, pruned))
+    before, after = (
+        predict(m, test, labels=True, progress=progress)[measure] for m in (whole, pruned)
+    )
     change = None if before is None else after - before
     return {
         "test": str(test), "measure": measure, "before": before, "after": after, "change": change,

@@ -51,8 +51,8 @@ def predict(
         Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Names
         of features become ids as they did when the model's store was split.
     output : str or Path, optional
-        One label (or number) a line goes there, in the order of the input (a store's rows: block by
-        block). ``-`` is standard output.
+        One label (or number) a line goes there, in the order of the input (of a store: that of the
+        text it was made from, without expired sources). ``-`` is standard output.
     decision : bool
         Write decision values instead of labels; a multi-class model gives one for each of its
         labels, in ascending order of the labels, separated by blanks.
@@ -77,9 +77,9 @@ def predict(
     Returns
     -------
     dict
-        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
-        support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
-        ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
+        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
+        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has
+        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
         is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With
         `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
         ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
@@ -125,16 +125,17 @@ def predict(
     rows = unlabelled = nnz = unknown = 0
     table = IdTable(model.ids)
     batches = read_batches(
-        data, sources, table, weights.shape[1], usable_threads(threads), progress
-    )
+        data, sources, table, weights.shape[1], usable_threads(threads), progress,
+        in_order=output is not None,
+    )  # fmt: skip
     with _opened(output) as file:
         _write(answers.title(), file)
-        for y, indptr, indices, values in batches:
+        for y, begins, ends, indices, values in batches:
             if labels is False:
                 y = np.full(len(y), np.nan)
             rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
-            scores, missed = _decide(model, weights, indptr, indices, values)
-            nnz, unknown = nnz + int(indptr[-1] - indptr[0]), unknown + missed
+            scores, missed = _decide(model, weights, begins, ends, indices, values)
+            nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
             _write(answers.add(y, scores), file)
     has_labels = unlabelled < rows or rows == 0
     if confusion and not has_labels:
@@ -209,14 +210,15 @@ def is_same_file(a: str | Path, b: str | Path) -> bool:
 def _decide(
     model: Model,
     weights: npt.NDArray[np.float64],
-    indptr: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    scores = np.empty((len(indptr) - 1, weights.shape[1]))
+    scores = np.empty((len(begins), weights.shape[1]))
     share = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(indptr[:-1], indptr[1:], indices, values, weights, share, scores)
+    unknown = kernels.decide(begins, ends, indices, values, weights, share, scores)
     return scores, int(unknown)
 
 
