@@ -325,7 +325,7 @@ def _unknown(report: Report) -> Lines:
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
         yield (
             f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
-            "ignored: the model has no weight for their ids"
+            "ignored: training never saw their ids"
         )
 
 

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 
 __all__ = [
-    "HASH_BITS", "LABELS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room",
-    "TextError", "TextParser", "parse_lines", "token_at",
+    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText",
+    "Room", "TextError", "TextParser", "parse_lines", "token_at",
 ]  # fmt: skip
 
 
+LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # ids are found in a plain array then, which is fast and takes 16 MB
 MOST_HASH_BITS = 32  # of a hash
 LABELS = {True: 0, None: 1, False: 2}  # what kernels call `InputOptions.labels`

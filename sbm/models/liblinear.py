@@ -53,7 +53,7 @@ def load_model(model: str | Path | Model) -> Model:
     Returns
     -------
     Model
-        Without features whose weights are all 0.
+        Features whose weights are all 0 are among its `zero_ids`.
 
     Raises
     ------
@@ -190,12 +190,14 @@ def _read(lines: _ModelLines) -> Model:
     labels, n_columns = _read_labels(lines, header)
     n, with_bias = header["nr_feature"], header["bias"] >= 0
     ids, blocks = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
+    zero_ids = [np.empty(0, np.int64)]
     bias_weights = np.zeros(n_columns)
     for first, block in _read_weights(lines, n + with_bias, n_columns):
         if first + len(block) > n:  # the last line is the bias
             bias_weights, block = block[-1], block[:-1]
         used = block.any(axis=1)
         ids.append(np.flatnonzero(used) + (first + 1))
+        zero_ids.append(np.flatnonzero(~used) + (first + 1))
         blocks.append(block[used])
     W = np.concatenate(blocks)
     del blocks
@@ -207,7 +209,9 @@ def _read(lines: _ModelLines) -> Model:
     if solver == "MCSVM_CS" and len(labels) == 2:
         W, bias_weights = np.ascontiguousarray(W[:, :1]), bias_weights[:1]
     info = {"loss": _LOSSES[solver], "solver_type": solver}
-    return Model(np.concatenate(ids), W, labels, bias, bias_weights.copy(), info).compact()
+    return Model(
+        np.concatenate(ids), W, labels, bias, bias_weights.copy(), info, np.concatenate(zero_ids)
+    ).compact()
 
 
 def _read_header(lines: _ModelLines) -> dict[str, Any]:

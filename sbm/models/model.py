@@ -66,6 +66,8 @@ class Model:
     info : dict
         Loss, C, settings, certificate, whether training converged, sources; as JSON holds them.
         Models of other tools have a loss, and no certificate; pruned ones have none either.
+    zero_ids : ndarray, shape (any,), int64
+        Further features that training saw, whose weights are all 0.
     more : dict
         Fields beside these that the file has and this program does not know; `save` keeps them.
     """
@@ -76,6 +78,7 @@ class Model:
     bias: float = 0.0
     bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     info: dict[str, Any] = field(default_factory=dict)
+    zero_ids: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     more: dict[str, Any] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
@@ -105,7 +108,7 @@ class Model:
         return bool(self.info.get("converged", False))
 
     def compact(self) -> "Model":
-        """Leave out features whose weights are all 0; the model itself where there are none.
+        """Move features whose weights are all 0 to `zero_ids`; the model itself without any.
 
         Returns
         -------
@@ -114,7 +117,8 @@ class Model:
         used = self._used()
         if used.all():
             return self
-        return replace(self, ids=self.ids[used], W=self.W[used])
+        zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
+        return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids)
 
     def _used(self) -> npt.NDArray[np.bool_]:
         """Whether each feature has a weight other than 0."""
@@ -150,8 +154,8 @@ class Model:
     def save(self, path: str | Path) -> int:
         """Write the model atomically; return its size in bytes.
 
-        Features whose weights are all 0 are left out, and the weights of several outputs are
-        stored as a list of those that are not 0 where that is smaller.
+        Only the ids are kept of features whose weights are all 0. The weights of several outputs
+        are stored as a list of those that are not 0 where that is smaller.
 
         Raises
         ------
@@ -164,12 +168,20 @@ class Model:
             for part in parts(len(used), 1):
                 yield self.ids[part][used[part]]
 
+        def make_zero_ids() -> Iterator[npt.NDArray[np.int64]]:
+            yield self.zero_ids
+            for part in parts(len(used), 1):
+                yield self.ids[part][~used[part]]
+
         n_used = int(np.count_nonzero(used))
+        n_zero = len(self.zero_ids) + len(used) - n_used
         arrays: dict[str, container.Pieces | npt.NDArray[np.float64]] = {
             "ids": container.Pieces("<i8", (n_used,), make_ids),
             **self._stored_weights(used, n_used),
             "bias_weights": self.bias_weights,
         }
+        if n_zero:
+            arrays["zero_ids"] = container.Pieces("<i8", (n_zero,), make_zero_ids)
         meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
         before = self._header
         return container.write(Path(path), "model", arrays, meta, level=None, before=before)
@@ -220,6 +232,7 @@ class Model:
             model = cls(
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
+                arrays.get("zero_ids", np.empty(0, np.int64)),
                 {k: v for k, v in file.meta.items() if k not in ("labels", "bias", "info")},
                 file.header,
             )  # fmt: skip
@@ -241,11 +254,15 @@ class Model:
         n, outputs = self.W.shape
         if self.ids.shape != (n,) or self.bias_weights.shape != (outputs,) or outputs < 1:
             raise ValueError("its arrays have shapes that do not belong together")
-        if self.ids.dtype != np.int64 or {self.W.dtype, self.bias_weights.dtype} != {
-            np.dtype(np.float64)
-        }:
+        if {self.ids.dtype, self.zero_ids.dtype} != {np.dtype(np.int64)} or {
+            self.W.dtype,
+            self.bias_weights.dtype,
+        } != {np.dtype(np.float64)}:
             raise ValueError("its arrays have the wrong types")
-        if self.ids.min(initial=0) < 0:
+        if (
+            self.zero_ids.ndim != 1
+            or min(self.ids.min(initial=0), self.zero_ids.min(initial=0)) < 0
+        ):
             raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
         if len(self.labels) == 1 or not all(map(_is_number, numbers)):
@@ -380,7 +397,7 @@ class Model:
 
 
 # Arrays of a file, whichever form the weights have; the others are passed over.
-_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values"])
+_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids"])
 
 
 def _is_number(x: Any) -> bool:

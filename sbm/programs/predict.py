@@ -17,6 +17,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.parsing import LARGEST_ID
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -79,11 +80,12 @@ def predict(
     dict
         ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
         recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has
-        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
-        is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With
-        `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
-        ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
-        three. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and these three.
+        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its
+        ``confusion`` is a list of ``[true, predicted, rows]``; see
+        `sbm.models.metrics.MultiMetrics`. With `probability` there are ``log_loss`` and, of two
+        labels, ``brier``. A regression model has ``rows``, ``mse``, ``mae``, ``r2`` and
+        ``squared_correlation`` instead of all but the last three. If no row has a label, there are
+        only ``rows``, ``unlabelled_rows`` and these three.
 
     Raises
     ------
@@ -123,7 +125,7 @@ def predict(
     answers = answers_of(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0
-    table = IdTable(model.ids)
+    table = _Features(model)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
         in_order=output is not None,
@@ -149,8 +151,48 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
+        "warnings": _shifted(model, table),
         "output": None if output is None else str(output),
     }
+
+
+_ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
+
+
+class _Features(IdTable):
+    """Codes of a model's features: rows of its weights.
+
+    Attributes
+    ----------
+    smallest, largest : int
+        Of the ids looked for so far.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(np.concatenate([model.ids, model.zero_ids]))
+        self._n_used = len(model.ids)
+        self.smallest, self.largest = LARGEST_ID, -1
+
+    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        self.smallest = min(self.smallest, int(keys.min(initial=LARGEST_ID)))
+        self.largest = max(self.largest, int(keys.max(initial=-1)))
+        codes = super().find(keys)
+        codes[codes >= self._n_used] = _ZERO
+        return codes
+
+
+def _shifted(model: Model, features: _Features) -> list[str]:
+    """Warn of an input whose ids are one off from those of the model, which are numbers."""
+    known = np.concatenate([model.ids, model.zero_ids])
+    if model.info.get("names") is not None or features.largest < 0 or not len(known):
+        return []
+    ours = int(known.min()), int(known.max())
+    theirs = features.smallest, features.largest
+    if {(*ours, ours[1] - theirs[1]), (*theirs, theirs[1] - ours[1])} & {
+        (1, max(ours[1], theirs[1]), 1)
+    } and min(ours[0], theirs[0]) == 0:
+        return [f"shift"]
+    return []
 
 
 def _check_outputs(
