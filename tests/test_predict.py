@@ -243,6 +243,22 @@ def test_largest_ids_are_found(here):
     assert model.decision_function(X).tolist() == [41.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("known", "text", "is_shifted"),
+    [
+        ((1, 5), "1 0:1 4:1\n", True), ((0, 4), "1 1:1 5:1\n", True),
+        ((1, 5), "1 1:1 5:1\n", False), ((1, 5), "1 0:1 5:1\n", False),
+        ((0, 4), "1 1:1 4:1\n", False), ((0, 4), "1\n", False),
+    ],
+)  # fmt: skip
+def test_ids_shifted_by_one_are_noticed(here, known, text, is_shifted):
+    Path("t.svm").write_text(text)
+    model = Model(np.array([3]), np.ones((1, 1)), [-1.0, 1.0], zero_ids=np.array(known))
+    model.save("m.model")
+    output = CliRunner().invoke(cli, ["predict", "m.model", "t.svm"]).output
+    assert ("warning: " in output and "shifted" in output) == is_shifted
+
+
 @pytest.mark.parametrize(("labels", "outputs"), [((-1.0, 1.0), 1), (FIVE, 5), ((), 1)])
 @pytest.mark.parametrize("text", ["", "\n# a comment only\n"])
 def test_no_rows_give_no_figures(here, labels, outputs, text):

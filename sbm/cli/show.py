@@ -319,7 +319,9 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
 
 
 def _unknown(report: Report) -> Lines:
-    """Which part of the rows the model does not know."""
+    """Which part of the rows the model does not know, and what looks wrong."""
+    for text in report["warnings"]:
+        yield f"warning: {text}"
     if report["unknown_nonzeros"]:
         share = 100 * report["unknown_nonzeros"] / report["nnz"]
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"

@@ -149,6 +149,7 @@ class Source:
             "sha256": self.sha256,
             "rows": self.rows,
             "skipped": self.skipped,
+            **({} if self.format == "libsvm" else {"format": self.format}),
         }
 
 

@@ -79,13 +79,13 @@ def predict(
     -------
     dict
         ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
-        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has
-        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its
-        ``confusion`` is a list of ``[true, predicted, rows]``; see
-        `sbm.models.metrics.MultiMetrics`. With `probability` there are ``log_loss`` and, of two
-        labels, ``brier``. A regression model has ``rows``, ``mse``, ``mae``, ``r2`` and
-        ``squared_correlation`` instead of all but the last three. If no row has a label, there are
-        only ``rows``, ``unlabelled_rows`` and these three.
+        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (sentences about what
+        looks wrong with the input), ``output``. A multi-class model has ``macro_f1``, ``micro_f1``,
+        ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion`` is a list of
+        ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability` there
+        are ``log_loss`` and, of two labels, ``brier``. A regression model has ``rows``, ``mse``,
+        ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last four. If no row has
+        a label, there are only ``rows``, ``unlabelled_rows`` and these four.
 
     Raises
     ------
@@ -184,15 +184,14 @@ class _Features(IdTable):
 def _shifted(model: Model, features: _Features) -> list[str]:
     """Warn of an input whose ids are one off from those of the model, which are numbers."""
     known = np.concatenate([model.ids, model.zero_ids])
-    if model.info.get("names") is not None or features.largest < 0 or not len(known):
+    if model.info.get("names") is not None or not len(known):
         return []
-    ours = int(known.min()), int(known.max())
-    theirs = features.smallest, features.largest
-    if {(*ours, ours[1] - theirs[1]), (*theirs, theirs[1] - ours[1])} & {
-        (1, max(ours[1], theirs[1]), 1)
-    } and min(ours[0], theirs[0]) == 0:
-        return [f"shift"]
-    return []
+    low, high = int(known.min()), int(known.max())
+    least, most = features.smallest, features.largest
+    if (low, least, high - most) not in ((1, 0, 1), (0, 1, -1)):
+        return []
+    ids = f"ids {least} to {most}, the model {low} to {high}"
+    return [f"the input has feature {ids}; they look shifted by one"]
 
 
 def _check_outputs(
