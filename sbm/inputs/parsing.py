@@ -41,6 +41,8 @@ class InputOptions:
     labels : bool, optional
         True: each row has a label. None: the label of a row without one is nan. False: labels are
         not used, so they need not be numbers.
+    columns : tuple of str
+        Of the tables that were read before, but those of labels.
     """
 
     format: str | None = None
@@ -48,6 +50,7 @@ class InputOptions:
     label: str | None = None
     text: tuple[str, ...] | None = None
     labels: bool | None = True
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         bits = self.hash_bits
@@ -70,7 +73,8 @@ class InputOptions:
             none.
         """
         bits, label, text = (record.get(key) for key in ("hash_bits", "label", "text"))
-        if not _is_record(bits, label, text):
+        columns = record.get("columns", [])
+        if not _is_record(bits, label, text, columns):
             raise SettingsError(f"what {what} says of its inputs makes no sense; split them again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
@@ -84,17 +88,18 @@ class InputOptions:
             )
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
-            text=tuple(text),
+            text=tuple(text), columns=tuple(columns),
         )  # fmt: skip
 
 
-def _is_record(bits: Any, label: Any, text: Any) -> bool:
+def _is_record(bits: Any, label: Any, text: Any, columns: Any) -> bool:
     return (
         type(bits) is int
         and 1 <= bits <= MOST_HASH_BITS
         and (label is None or isinstance(label, str))
         and isinstance(text, list)
-        and all(isinstance(name, str) for name in text)
+        and isinstance(columns, list)
+        and all(isinstance(name, str) for name in text + columns)
     )
 
 

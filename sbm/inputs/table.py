@@ -69,6 +69,7 @@ def read_table(
         records = _records(reader, source.name)
         names = next(records, (1, []))[1]
         columns = _Columns.of(names, source.options, source.name)
+        source.columns = [name for k, name in enumerate(names) if k != columns.label]
         refuse_long_row(f"{source.name}:1", len(names), largest_row)
         while some := _take_records(records, lines, len(names)):
             yield columns.batch(some, LARGEST_VALUE[dtype])
@@ -151,7 +152,7 @@ class _Columns:
                 "to_csv(index=False))"
             )
         given = _LABELS if options.label is None else (options.label,)
-        found = [name for name in given if name in names]
+        found = [name for name in given if name in names and name not in options.columns]
         if len(found) > 1 or (not found and options.labels is True):
             what = " and ".join(found) or f"no {' or '.join(given)}"
             raise DataError(
@@ -159,11 +160,11 @@ class _Columns:
                 "holds the labels with --label"
             )
         missing = [name for name in options.text or () if name not in names]
-        if missing:
+        if missing and options.labels is True:
             raise DataError(
                 f"{source}:1: found no column {missing[0]} among {_some(names)}, which --text names"
             )
-        text = frozenset(names.index(name) for name in options.text or ())
+        text = frozenset(names.index(name) for name in options.text or () if name in names)
         ids = hash_names([_bytes(name) for name in names], options.hash_bits)
         label = names.index(found[0]) if found else -1
         return cls(source, names, label, options.labels, text, ids, options.hash_bits)

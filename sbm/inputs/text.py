@@ -89,6 +89,8 @@ class Source:
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
         How it is read.
+    columns : list of str
+        Of a table that was read: its columns but that of labels.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    columns: list[str] = field(default_factory=list)
 
     @property
     def comes_again(self) -> bool:

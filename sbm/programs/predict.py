@@ -18,6 +18,7 @@ from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.text import Source
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -151,7 +152,7 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table),
+        "warnings": _shifted(model, table) + _other_columns(sources or []),
         "output": None if output is None else str(output),
     }
 
@@ -192,6 +193,21 @@ def _shifted(model: Model, features: _Features) -> list[str]:
         return []
     ids = f"ids {least} to {most}, the model {low} to {high}"
     return [f"the input has feature {ids}; they look shifted by one"]
+
+
+def _other_columns(sources: list[Source]) -> list[str]:
+    """Warn of a table that has other columns than those of the training."""
+    warnings = []
+    for source in sources:
+        known, found = source.options.columns, source.columns
+        differ = {
+            "missing": [name for name in known if name not in found],
+            "unknown": [name for name in found if name not in known],
+        }
+        if known and found and any(differ.values()):
+            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
+            warnings.append(f"columns differ from those of training: {'; '.join(words)}")
+    return warnings
 
 
 def _check_outputs(
