@@ -343,12 +343,53 @@ def test_bad_options_are_refused_before_reading(here, model, options, facts):
     assert sorted(os.listdir()) == ["folder", "link", "link.tsv", "t.svm"]
 
 
-@pytest.mark.parametrize("kind", ["csc_matrix", "coo_array", "ndarray"])
-def test_only_csr_is_accepted(kind):
-    rows = np.eye(2)
-    X = rows if kind == "ndarray" else getattr(scipy.sparse, kind)(rows)
-    with pytest.raises(DataError, match=rf"X is a {type(X).__name__}.*CSR"):
-        TWO.decision_function(X)
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_array", "array", "list"])
+def test_matrices_of_any_kind_are_predicted(kind):
+    X = make_rows((), n=20)[0]
+    expected = TWO.decision_function(X)
+    X = X.toarray() if kind in ("array", "list") else getattr(scipy.sparse, kind)(X)
+    X = X.tolist() if kind == "list" else X
+    assert TWO.decision_function(X).tolist() == expected.tolist()
+    for bad in ([1.0, 2.0], [["a"]], "t.svm", None):
+        with pytest.raises(DataError, match="matrix of numbers"):
+            TWO.predict(bad)
+
+
+def test_arguments_of_wrong_types_are_refused(here):
+    Path("t.svm").write_text("1 1:1\n")
+    X = np.eye(2)
+    for call, facts in (
+        (lambda: sbm.predict(TWO, X), r"ndarray.*Model\.predict\(X\)"),
+        (lambda: sbm.predict(TWO, None), "NoneType"),
+        (lambda: sbm.predict(3, "t.svm"), "model.*int"),
+        (lambda: sbm.predict(TWO, "t.svm", X), "output.*ndarray"),
+        (lambda: sbm.predict(TWO, "t.svm", confusion=[3]), "output.*int"),
+        (lambda: Model.load(X), "model.*ndarray"), (lambda: sbm.export(3), "model.*int"),
+        (lambda: sbm.export(TWO, X), "output.*ndarray"), (lambda: sbm.info(X), "ndarray"),
+        (lambda: sbm.check(None), "store.*NoneType"), (lambda: sbm.split(3, "a.sbm"), "int.*X, y"),
+        (lambda: sbm.split(X, "a.sbm"), r"ndarray.*\(X, y\)"),
+        (lambda: sbm.split("t.svm", X), "store.*ndarray"),
+    ):  # fmt: skip
+        with pytest.raises(SbmError, match=facts):
+            call()
+
+
+def test_pair_of_matrix_and_labels_is_split(here):
+    X, y, text = make_rows((-1.0, 1.0))
+    Path("t.svm").write_text(text)
+    for k, pair in enumerate(((X, y), (X.toarray(), y), [X, y])):
+        assert sbm.split(pair, f"{k}.sbm")["rows"] == len(y)
+        assert sbm.predict(TWO, f"{k}.sbm", "a") | {"output": ""} == (
+            sbm.predict(TWO, "t.svm", "b") | {"output": ""}
+        )
+        assert lines_of("a") == lines_of("b")
+
+
+def test_models_of_liblinear_are_loaded(here):
+    model = Model(np.array([1, 3]), np.array([[1.0], [-2.0]]), [-1.0, 1.0], info={"loss": "hinge"})
+    sbm.export(model, "m.txt")
+    X = make_rows(())[0]
+    assert Model.load("m.txt").predict(X).tolist() == model.predict(X).tolist()
 
 
 def test_features_with_names_need_a_model_with_names(here):

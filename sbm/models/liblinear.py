@@ -35,9 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
-from sbm.models.model import Model, parts
+from sbm.models.model import READERS, Model, parts
 from sbm.settings import format_number
-from sbm.store import container
 from sbm.store.files import read_error, write_atomically
 
 __all__ = ["load_model", "read_model", "write_model"]
@@ -62,26 +61,7 @@ def load_model(model: str | Path | Model) -> Model:
     """
     if isinstance(model, Model):
         return model.compact()
-    path = Path(model)
-    if _is_liblinear(path):
-        return read_model(path)
-    if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
-        raise StoreError(
-            f"{path} is no model to read; exports as npz and json are one way, for other tools, "
-            "so give the model that was exported"
-        )
-    return Model.load(path).compact()
-
-
-def _is_liblinear(path: Path) -> bool:
-    """Whether a file begins like the text of LIBLINEAR; pipes are not asked, they are read once."""
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            return file.read(12).split() == [b"solver_type"]
-    except OSError:
-        return False
+    return Model.load(model).compact()
 
 
 Weights = npt.NDArray[np.float64]
@@ -182,6 +162,9 @@ def read_model(path: str | Path) -> Model:
         raise
     except OSError as error:
         raise read_error(path, error) from error
+
+
+READERS[b"solver_type"] = read_model
 
 
 def _read(lines: _ModelLines) -> Model:

@@ -1,24 +1,37 @@
 """A trained model: weights by feature id, and what is proven of them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, StoreError
+from sbm.errors import DataError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.store import container
 
-if TYPE_CHECKING:
-    import scipy.sparse
-
-__all__ = ["Model", "check_output", "parts"]
+__all__ = ["READERS", "Model", "check_output", "parts"]
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
+
+
+# How files of other tools begin, and who reads them; `sbm.models.liblinear` adds its own.
+READERS: dict[bytes, Callable[[Path], "Model"]] = {}
+_LONGEST_WORD = 12
+
+
+def _first_word(path: Path) -> bytes:
+    """Return the word that a file begins with; pipes are not asked, they are read once."""
+    try:
+        if not path.is_file():
+            return b""
+        with open(path, "rb") as file:
+            return b" ".join(file.read(_LONGEST_WORD).split())
+    except OSError:
+        return b""
 
 
 def parts(n: int, n_outputs: int) -> Iterator[slice]:
@@ -215,16 +228,26 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> "Model":
-        """Read a model.
+        """Read a model of this program, or of LIBLINEAR.
 
         Raises
         ------
+        SettingsError
+            `path` is no path.
         StoreError
             No model, damaged, or of another version.
         """
+        require_path(path, "the model")
         path = Path(path)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; give the model file that sbm train wrote")
+        if (read := READERS.get(_first_word(path))) is not None:
+            return read(path)
+        if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
+            raise StoreError(
+                f"{path} is no model to read; exports as npz and json are one way, for other "
+                "tools, so give the model that was exported"
+            )
         file = container.read(path, "model", _ARRAYS.__contains__, is_own=False)
         arrays: dict[str, Any] = file.arrays
         try:
@@ -284,7 +307,7 @@ class Model:
         ):
             raise ValueError("its description is none")
 
-    def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Decision values of rows given by original feature ids.
 
         Products are summed in the order of a row's nonzeros and then the bias, as `sbm predict` and
@@ -292,7 +315,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             Column k is feature id k; columns the model does not know count as 0. scikit-learn's
             ``load_svmlight_file`` needs ``zero_based=True`` for that.
 
@@ -304,19 +327,27 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         """
-        if getattr(X, "format", None) != "csr":
-            raise DataError(f"X is a {type(X).__name__}; a scipy.sparse CSR matrix is expected")
         from scipy.sparse import csr_matrix
 
+        if hasattr(X, "tocsr"):
+            X = X.tocsr()
+        else:
+            X = np.asarray(X)
+            if X.ndim != 2 or X.dtype.kind not in "biuf":
+                raise DataError(
+                    f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
+                    "(sbm.predict reads files)"
+                )
+            X = csr_matrix(X)
         rows, known = self._find(X.indices)
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
         scores = np.asarray(ours @ self.W) + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Labels of rows given by original feature ids.
 
         Binary: a decision value of exactly 0 counts as negative. Multi-class: the label with the
@@ -324,7 +355,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             As for `decision_function`.
 
         Returns
@@ -334,7 +365,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         """
         scores = self.decision_function(X)
         if self.is_regression:
@@ -346,7 +377,7 @@ class Model:
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
 
-    def predict_proba(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probabilities of the labels of rows given by original feature ids.
 
         They exist of ``log_loss`` and of models that were trained with ``calibrate``; how they
@@ -354,7 +385,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             As for `decision_function`.
 
         Returns
@@ -365,7 +396,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         SettingsError
             The model has no probabilities.
         """

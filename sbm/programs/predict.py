@@ -14,7 +14,7 @@ from sbm.compiled import load
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import LARGEST_ID
@@ -45,6 +45,8 @@ def predict(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict the labels, or of a regression model the targets, of LIBSVM text or of a store.
+
+    Predictions go to a file; `Model.predict` returns those of arrays.
 
     Parameters
     ----------
@@ -99,6 +101,11 @@ def predict(
     """
     if threads is not None and threads < 1:
         raise SettingsError(f"threads is {threads}; it must be at least 1")
+    require_path(
+        data, "the input", "a file or a store is expected; for arrays use Model.predict(X)"
+    )
+    for path in (*confusion, *([] if output is None else [output])):
+        require_path(path, "the output")
     return_freed_memory()
     _check_outputs([model, data], output, confusion)
     model = load_model(model)
