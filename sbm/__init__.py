@@ -11,6 +11,11 @@ What can go wrong is an `SbmError`: its message says what was found, where, and 
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("sbm runs on Linux and macOS; on Windows install it in WSL 2")
+
 TYPE_CHECKING = False  # as that of typing, which takes its time; checkers know the name
 if TYPE_CHECKING:
     from typing import Any

@@ -403,7 +403,8 @@ def _one_at_a_time(name: str) -> Iterator[None]:
         yield
         return
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: likewise
+            fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield
         finally:

@@ -112,13 +112,14 @@ class RowWeights:
         StoreError
             The disk fails.
         """
-        place, view = 8 * self._place[chunk.block, chunk.offset], memoryview(out[: chunk.rows])
+        place = 8 * self._place[chunk.block, chunk.offset]
         try:  # in several threads: pread moves no position
-            n = os.preadv(self._handle, [view.cast("B")], place)
+            data = os.pread(self._handle, 8 * chunk.rows, place)
         except OSError as error:
             raise StoreError(f"cannot read the weights of rows: {error.strerror}") from error
-        if n != 8 * chunk.rows:
+        if len(data) != 8 * chunk.rows:
             raise StoreError("the weights of rows were cut off; train again")
+        out[: chunk.rows] = np.frombuffer(data)
 
     def class_totals(self, store: BlockStore) -> list[float]:
         """Return the sum of the weights of each class's rows, by class code; reads the store."""
