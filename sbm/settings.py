@@ -26,6 +26,9 @@ _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+_LEAST_SIZE = 10_000  # bytes; less without a unit is a slip
+
+
 def parse_size(text: str | int) -> int:
     """Turn ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes into bytes.
 
@@ -45,6 +48,8 @@ def parse_size(text: str | int) -> int:
             raise ValueError
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
+    if isinstance(text, str) and text.strip()[-1] in "0123456789." and size < _LEAST_SIZE:
+        raise SettingsError(f"{text!r} is {size} bytes; give a unit, as in {size}GB or {size}MB")
     return size
 
 
@@ -283,8 +288,9 @@ def _read_class_weight(value: Any) -> dict[float, float] | str:
             raise TypeError
         numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
     except (TypeError, ValueError):
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
         raise SettingsError(
-            f"class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
+            f"class_weight is {shown}; write it as label=weight, for example 1=2.5, "
             "or balanced alone"
         ) from None
     weights: dict[float, float] = {}

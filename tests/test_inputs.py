@@ -472,3 +472,19 @@ def test_shortest_vw_names_find_room() -> None:
     text = b"1 |f " + b" ".join(b"%c" % (97 + k % 26) for k in range(5000)) + b"\n"
     [(_, features)] = vw_rows(text)
     assert (len(features), sum(v for _, v in features)) == (26, 5000)
+
+
+@pytest.mark.parametrize("name", ["a.svm", "a.svm.gz", "a.vw", "a.csv"])
+def test_byte_order_mark_is_skipped(name: str, tmp_path: Path) -> None:
+    text = {"a.vw": "1 | 5:1\n", "a.csv": "y,5\n1,1\n"}.get(name, "1 5:1\n").encode("utf-8-sig")
+    assert rows_in(tmp_path / name, gzip.compress(text) if ".gz" in name else text) == [
+        (1.0, ((5, 1.0),))
+    ]
+
+
+@pytest.mark.parametrize(("cells", "facts"), [("y;a;b", "';'.*commas"), ("y\ta", "--format tsv")])
+def test_other_delimiters_are_named(cells: str, facts: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{cells}\n")
+    with pytest.raises(DataError, match=facts):
+        split(path, tmp_path / "a.sbm")

@@ -417,7 +417,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
-    help="Store to write.  [default: INPUT.sbm]",
+    help="Store to write.  [default: the first INPUT's name with .sbm]",
 )  # fmt: skip
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
 @click.option("--block-size", metavar="SIZE", help="Or: memory that a block takes when loaded.")

@@ -43,9 +43,11 @@ REASONS = (
         "float32 3.4e38; see --dtype)"
     ),
     "found feature id {token} twice, each id is allowed once in a row",
+    "found {token}, but qid comes once, after the label, with a whole number",
 )
-_DUPLICATE = 8
+_BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 3, 5, 6, 8, 9
 
+_ENDS = b" \t\r\n\v\f#"  # of a token
 _LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
 
 
@@ -126,4 +128,12 @@ def _resolve(
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:
     if code == _DUPLICATE:
         return TextError(line, code, str(where))
-    return TextError(line, code, token_at(text, where, b" \t\r\n\v\f#"))
+    token = token_at(text, where, _ENDS)
+    if code == _BAD_VALUE and not token:  # a colon, and nothing after it
+        begin = where
+        while begin > 0 and text[begin - 1] not in _ENDS:
+            begin -= 1
+        return TextError(line, _NO_VALUE, token_at(text, begin, _ENDS))
+    if code == _BAD_ID and token.startswith("qid:"):
+        code = _QUERY
+    return TextError(line, code, token)

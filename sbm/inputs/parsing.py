@@ -132,7 +132,9 @@ class TextError:
 
     def explain(self, reasons: Sequence[str]) -> str:
         """Say what was found, and what is expected, in the words of a table of messages."""
-        return reasons[self.code].format(token=repr(self.token))
+        what = reasons[self.code].format(token=repr(self.token))
+        is_text = all(c >= " " or c == "\t" for c in self.token)
+        return what if is_text else f"{what}; this looks like a binary file, not text"
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,11 @@ class _Columns:
     def of(cls, names: list[str], options: InputOptions, source: str) -> "_Columns":
         """Find the column of labels and those of words."""
         assert options.hash_bits is not None
+        if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
+            raise DataError(
+                f"{source}:1: found columns separated by {other!r}; "
+                + ("give --format tsv" if other == "\t" else "separate them by commas")
+            )
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
             raise DataError(f"{source}:1: found column {twice[0]} twice; each needs its own name")

@@ -317,6 +317,10 @@ def _read_pieces(
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.place.text == 0:
                 _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
+            if is_first and piece.size >= len(_BOM) and source.place.text == 0:
+                begin = piece.text[: len(_BOM)]
+                if begin.tobytes() == _BOM:
+                    begin[:] = ord(" ")
             is_first = is_first and not piece.size
             yield piece
         if patience is None:
@@ -416,6 +420,7 @@ def _go_on(
     return stream
 
 
+_BOM = b"\xef\xbb\xbf"  # of UTF-8
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 

@@ -36,6 +36,7 @@ _FEATURES = "found features, as a data file has them; one number a line is expec
 # What a line is refused for, in the order of the codes of `TextError`.
 _REASONS = (
     "", _NO_WEIGHT, _NOT_FINITE, _BEHIND, _FEATURES, _BEHIND, _FEATURES, _NOT_FINITE, _FEATURES,
+    _FEATURES,
 )  # fmt: skip
 
 
