@@ -19,6 +19,7 @@ from threads import in_threads
 import sbm
 from sbm.distributed import comm
 from sbm.distributed.comm import EXIT_TIMEOUT
+from sbm.programs.train import train_ranks
 from sbm.store.run import Run, runs_here
 
 pytestmark = pytest.mark.process
@@ -46,7 +47,7 @@ def said(done):
 def played(size, store, name="played.model"):
     """Return the bytes that ranks in threads write."""
     path = store.parent / name
-    in_threads(size, lambda comm: sbm.train(store, path, OPTIONS, comm=comm))
+    in_threads(size, lambda comm: train_ranks(comm, store, path, OPTIONS))
     return path.read_bytes()
 
 

@@ -32,7 +32,8 @@ from sbm.cli.processes import meet
 from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.settings import Settings, parse_grid
+from sbm.settings import Settings
+from sbm.units import parse_grid
 
 __all__ = [
     "check", "expire", "export", "info", "plan", "precompile", "predict", "report", "split",
@@ -46,7 +47,7 @@ __all__ = [
 @click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
 @settings_of("stream", "rounds")
 @click.option(
-    "--classes", metavar="L,L,...", help="All labels there may be.  [default: as they appear]"
+    "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]),
@@ -55,14 +56,14 @@ __all__ = [
 @ON_ERROR
 @click.option(
     "--checkpoint-every", metavar="T|N",
-    help="Commit after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
+    help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
 )  # fmt: skip
 @click.option(
-    "--follow", is_flag=True, default=None, help="Wait for more at the end of the last file."
+    "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
-@click.option("--idle-timeout", metavar="T", help="End when nothing came for so long.")
+@click.option("--idle-timeout", metavar="T", help="End after T without new data.")
 @click.option(
-    "--resume", type=FILE, metavar="MODEL", help="Go on with the stream that made this model."
+    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
 )
 @TEST
 @shared
@@ -70,11 +71,11 @@ def stream(
     terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
     test: str | None, config: Path | None, classes: str | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Learn a model from text that is read once, as it comes.
+    """Learn a model from text that is read once.
 
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
-    Every row is predicted before it is learned; the mean loss of that is told whenever the rows
-    have doubled. Ctrl-C and SIGTERM finish the block, save and end with exit code 130.
+    Every row is predicted before it is learned; the mean loss is printed each time the number of
+    rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
@@ -146,17 +147,17 @@ _MODEL = click.option(
 @some(LIBLINEAR.values())
 @click.option(
     "--resume/--fresh", default=None,
-    help="Go on with the training of this model, or begin anew.  [default: go on with a training "
-    "of the same store and settings, if there is one]",
+    help="Resume the training of this model, or start over.  [default: resume a training with the "
+    "same store and settings, if there is one]",
 )  # fmt: skip
 @TEST
 @click.option(
     "--test-every", type=int, metavar="N",
-    help="With --test: predict it after every N passes, too; its seconds do not count.",
+    help="With --test: also predict it after every N passes; its time is not counted.",
 )  # fmt: skip
 @click.option(
     "--launch", type=int, metavar="N",
-    help="Run this command in N processes, by mpiexec; {rank} in STORE is the number of each.",
+    help="Run N processes with mpiexec; {rank} in STORE is replaced by the number of each.",
 )  # fmt: skip
 @shared
 @click.pass_context
@@ -167,11 +168,11 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
-    STORE may be left out where there is only one in the current folder. Exit code 3: a budget was
-    used up before the tolerance was reached; the model is written and says so.
+    STORE may be left out if there is only one in the current folder. Exit code 3: --max-passes or
+    --time-limit was reached before --tol; the model is written, with its certified gap.
 
-    After Ctrl-C, SIGTERM or a crash the same command goes on from the last commit; after it has
-    come to its end it does nothing.
+    After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
+    a finished training does nothing.
     """
     store, options["warm_start"] = _start(store, options["warm_start"])
     settings = read_settings(config, options)
@@ -179,7 +180,9 @@ def train(
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
-    from sbm.programs.train import train as job
+    from sbm.programs.train import train_ranks
+    from sbm.programs.training.job import TrainOptions
+    from sbm.programs.training.passtest import PassTest
 
     if test is not None:
         check_input(test)  # before hours of training
@@ -189,11 +192,9 @@ def train(
     if comm.rank > 0:
         terminal.mute()
     with stop_signals() as is_stopped:
-        result, report = job(
-            store, model, settings, resume=resume, is_stopped=is_stopped, progress=terminal,
-            test=None if test_every is None else test,
-            test_every=1 if test_every is None else test_every, comm=comm,
-        )  # fmt: skip
+        pass_test = PassTest(test, test_every) if test and test_every is not None else None
+        how = TrainOptions(resume, is_stopped, terminal, pass_test)
+        result, report = train_ranks(comm, store, model, settings, how)
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
         return
@@ -242,15 +243,15 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric", metavar="NAME",
-    help="What is best: accuracy, macro_f1, auc, mse, mae or r2.  "
-    "[default: accuracy, of targets mse]",
+    help="Metric to compare by: accuracy, macro_f1, auc, mse, mae or r2.  "
+    "[default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
 @click.option(
     "--png", "picture", type=NEW_FILE, metavar="FILE",
     help="Draw the metric over C (needs matplotlib).",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Begin anew, whatever an earlier command left.")
+@click.option("--fresh", is_flag=True, help="Start over instead of resuming.")
 @settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
 @shared
@@ -260,10 +261,11 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation, and train with it.
 
-    All values and all folds learn from each block that is loaded, up to ten times --tol. A fold is
-    some of the rows, chosen by a hash of their content. C of a configuration file is not read.
+    All values and all folds learn from each block that is loaded, to 10 x --tol. Rows belong to
+    folds by a hash of their content. Large values of C are not tried if smaller ones are better. C
+    in a configuration file is ignored.
 
-    After Ctrl-C or a crash the same command goes on from the end of the last pass.
+    After Ctrl-C or a crash, the same command resumes at the end of the last pass.
     """
     settings = read_settings(config, options)
     values = parse_grid(Cs)
@@ -283,16 +285,16 @@ def tune(
 @some(LIBLINEAR.values())
 @click.option(
     "--seconds", type=float, default=5.0, metavar="S",
-    help="Time to measure for; more of it foresees better.  [default: 5]",
+    help="Measurement time; longer gives better estimates.  [default: 5]",
 )  # fmt: skip
 @shared
 def plan(
     terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
 ) -> None:
-    """Tell what a training will take: memory, passes, time.
+    """Estimate memory, passes and time of a training.
 
     Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
-    the settings of the training. Each figure that may vary has a range behind it.
+    the settings of the training. Estimates are shown with a range.
     """
     from sbm.programs.plan import plan as job
 
@@ -305,22 +307,22 @@ def plan(
 @click.argument("data", metavar="INPUT")
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
-    help="A label or number a line goes here; - is stdout, and the report goes to stderr then.",
+    help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
-    help="Labels a line, the best first, separated by blanks (more than two classes).  "
+    help="Labels per line, best first, separated by blanks (more than two classes).  "
     "[default: 1]",
 )  # fmt: skip
 @click.option(
     "--decision", is_flag=True,
-    help="Write decision values instead of labels; multi-class: one for each label, in ascending "
-    "order of the labels, separated by blanks.",
+    help="Write decision values instead of labels; with more than two classes one per label, in "
+    "ascending order of the labels.",
 )  # fmt: skip
 @click.option(
     "--probability", is_flag=True,
-    help="Write the probabilities of all labels behind each label, in ascending order of the "
-    "labels, which the first line names (models of log_loss, or trained with --calibrate).",
+    help="Append the probability of each label, in the order of the first line (models of "
+    "log_loss, or trained with --calibrate).",
 )  # fmt: skip
 @click.option(
     "--confusion", multiple=True, type=FILE, metavar="FILE",
@@ -336,11 +338,11 @@ def plan(
 @THREADS
 @shared
 def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
-    """Predict the labels of rows, and say how good they are.
+    """Predict the labels of rows and report how good they are.
 
     INPUT is a file, plain or compressed, a store, or - for standard input. A regression model
-    predicts numbers. Feature ids that the model does not know are ignored and counted. Of many
-    classes the most frequent and the worst are shown, all of them with -v.
+    predicts numbers. Unknown feature ids are ignored and counted. With many classes, only the most
+    frequent and the worst are shown; -v shows all.
     """
     from sbm.programs.predict import predict as job
 
@@ -367,19 +369,16 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
     "--format", type=click.Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
     help="Format of the file.  [default: liblinear]",
 )  # fmt: skip
-@click.option(
-    "--prune", type=float, metavar="T", help="Leave out weights between -T and T, these included."
-)
+@click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(
     "--test", type=click.Path(), metavar="FILE",
-    help="With --prune: predict this file or store with all weights and without the small ones.",
+    help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
-    """Write a model as a file of another tool.
+    """Write a model in the format of another tool.
 
-    MODEL is what sbm train wrote, or a model file of LIBLINEAR. With --prune its smallest weights
-    are left out.
+    MODEL is a model of sbm, or a model file of LIBLINEAR.
     """
     from sbm.programs.export import export as job
 
@@ -398,10 +397,10 @@ def export(terminal: Terminal, model: Path, **options: Any) -> None:
 )  # fmt: skip
 @shared
 def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
-    """Show what trainings and streams did, side by side, on a page.
+    """Compare trainings and streams on an HTML page.
 
-    RUN is a model, or the MODEL.run folder beside it, also of a training that goes on. The page is
-    one HTML file that needs no network; test accuracy is in it if sbm train had --test-every.
+    RUN is a model, or the MODEL.run folder next to it; the training may still be running. The page
+    is one file that needs no network. It shows test accuracy if sbm train had --test-every.
     """
     from sbm.programs.report import report as job
 
@@ -420,55 +419,59 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="Store to write.  [default: the first INPUT's name with .sbm]",
 )  # fmt: skip
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
-@click.option("--block-size", metavar="SIZE", help="Or: memory that a block takes when loaded.")
+@click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
 @click.option(
     "--shards", type=int, metavar="P",
-    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm ..., one for each process to train.",
+    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
     help="Type of values; values that are all 1 take no space.  [default: auto]",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
-@click.option("--no-shuffle", is_flag=True, help="Deal rows in turn, in the order of the input.")
-@click.option("--level", type=int, default=1, help="Level of compression, 1 to 19.  [default: 1]")
+@click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
+@click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
 @THREADS
 @click.option(
     "--mem", default="1GB", metavar="SIZE",
-    help="Most memory the process may take.  [default: 1GB]",
+    help="Maximum resident memory of the process.  [default: 1GB]",
 )  # fmt: skip
 @click.option(
-    "--append", is_flag=True, help="Add new blocks to a store: --append STORE INPUT..., or with -o."
+    "--append", is_flag=True, help="Add blocks to a store: --append STORE INPUT..., or with -o."
 )
-@click.option("--force", is_flag=True, help="Replace a store; with --append: take data twice.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace a store; with --append: accept data that is already there.",
+)
 @ON_ERROR
 @click.option(
     "--min-count", type=int, default=1, metavar="N",
-    help="Leave out features that fewer than N rows have; reads the input twice.  [default: 1]",
+    help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
 )  # fmt: skip
 @INPUT_FORMAT
 @click.option(
     "--hash-bits", type=int, metavar="B",
-    help="Ids of features that have names are B bits of their hashes.  [default: 22]",
+    help="Number of bits of hashed feature names.  [default: 22]",
 )  # fmt: skip
 @click.option(
     "--label", metavar="COLUMN",
-    help="Of a table: the labels.  [default: column label, y or target]",
+    help="Column of the labels in a table.  [default: label, y or target]",
 )  # fmt: skip
 @click.option(
     "--text", multiple=True, metavar="COLUMN",
-    help="Of a table: its cells are words, even if they look like numbers; may be repeated.",
+    help="Column of a table whose cells are always text; may be repeated.",
 )  # fmt: skip
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
     on_error: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Turn text into a block store, which can be trained on.
+    """Turn text into a block store to train on.
 
     INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
-    (twice with --min-count), and its rows are dealt to the blocks at random. Files that end in
-    .csv, .tsv, .vw, .npz or .parquet are read as what they are, all others as LIBSVM text.
+    (twice with --min-count), and its rows are dealt to the blocks at random. The ending .csv, .tsv,
+    .vw, .npz or .parquet gives the format; all other files are LIBSVM text.
     """
     from sbm.programs.split import split as job
 
@@ -489,20 +492,19 @@ def split(
 @click.argument("store", type=FILE)
 @click.option(
     "--before", metavar="DATE",
-    help="Drop what was added before 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for so long ago.",
+    help="Drop what was added before 2026-01-31, 2026-01-31T06:00 (UTC), or 30d ago.",
 )  # fmt: skip
 @click.option(
     "--source", "sources", multiple=True, metavar="NAME",
-    help="Or: drop a source, named as sbm info shows it or by its path; may be repeated.",
+    help="Drop this source, by the name that sbm info shows or its path; may be repeated.",
 )  # fmt: skip
-@click.option("--if-any", is_flag=True, help="That there is nothing to drop is no error.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be dropped, and leave it.")
+@click.option("--if-any", is_flag=True, help="Exit with 0 if nothing matches.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
 @shared
 def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     """Drop old sources from a store, with all of their rows.
 
-    What one run of sbm split added goes as a whole, with its files. The next sbm train --warm-start
-    goes on without it.
+    Files that were added by one sbm split are dropped together. Then run sbm train --warm-start.
     """
     from sbm.programs.expire import expire as job
 
@@ -513,9 +515,9 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 @click.argument("path", type=FILE)
 @shared
 def info(terminal: Terminal, path: Path) -> None:
-    """Tell what a store, a run or a model is.
+    """Describe a store, a run or a model.
 
-    With -v also what is long, or as it is by default.
+    -v also shows long fields and default settings.
     """
     from sbm.programs.info import info as job
 
@@ -546,7 +548,7 @@ def check(terminal: Terminal, store: Path) -> None:
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 20 seconds.
+    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 30 seconds.
     Use it when building an image, or before a nightly job.
     """
     from sbm.programs.precompile import precompile as job

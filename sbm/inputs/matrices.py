@@ -26,7 +26,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.parsing import LARGEST_VALUE, ParsedText
 from sbm.inputs.text import PIECE, Source
-from sbm.settings import format_number
+from sbm.units import format_number
 
 __all__ = [
     "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",

@@ -29,8 +29,8 @@ from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
 from sbm.programs.splitting.deal import replay
 from sbm.rows import Arena
-from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk
+from sbm.units import format_number
 
 __all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
 

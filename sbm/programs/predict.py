@@ -44,7 +44,7 @@ def predict(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Predict the labels, or of a regression model the targets, of LIBSVM text or of a store.
+    """Predict labels, or numbers for regression, of a file or a store.
 
     Predictions go to a file; `Model.predict` returns those of arrays.
 
@@ -52,50 +52,54 @@ def predict(
     ----------
     model : str, Path or Model
     data : str or Path
-        Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Names
-        of features become ids as they did when the model's store was split.
+        Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Feature
+        names become ids as they did in the model's store.
     output : str or Path, optional
-        One label (or number) a line goes there, in the order of the input (of a store: that of the
-        text it was made from, without expired sources). ``-`` is standard output.
+        File for one label or number per line, in the order of the input. The rows of a store have
+        the order of its text, without expired sources. ``-`` is standard output.
     decision : bool
-        Write decision values instead of labels; a multi-class model gives one for each of its
-        labels, in ascending order of the labels, separated by blanks.
+        Write decision values instead of labels. Models of more than two classes give one for each
+        label, in ascending order of the labels, separated by blanks.
     top : int
-        Labels a line, the best first, separated by blanks; of equal decision values the smaller
-        label comes first.
+        Labels per line, best first, separated by blanks. Of equal decision values the smaller label
+        comes first.
     probability : bool
-        Write behind each label the probabilities of all labels, in ascending order of the labels,
-        which the first line names (``labels -1 1``). The label remains that of the decision values.
+        Append the probabilities of all labels to each label, in ascending order of the labels,
+        which the first line names (``labels -1 1``). The label is still that of the decision
+        values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     format : str, optional
-        Of `data`, as for `sbm.split`.
+        Format of `data`, as for `sbm.split`.
     labels : bool, optional
         True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
         label column, an empty cell or ``?`` in it, a line that begins with its features); the
         figures are those of the other rows.
     threads : int, optional
-        For parsing; default: the cores this process may use.
+        Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
+        Receives the bytes read.
 
     Returns
     -------
     dict
         ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
         recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (sentences about what
-        looks wrong with the input), ``output``. A multi-class model has ``macro_f1``, ``micro_f1``,
-        ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion`` is a list of
-        ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability` there
-        are ``log_loss`` and, of two labels, ``brier``. A regression model has ``rows``, ``mse``,
-        ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last four. If no row has
-        a label, there are only ``rows``, ``unlabelled_rows`` and these four.
+        looks wrong with the input), ``output``. For more than two classes there are ``macro_f1``,
+        ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and ``confusion`` is a list
+        of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
+        there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
+        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
+        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
+        these four.
 
     Raises
     ------
     DataError
-        The text is not LIBSVM text.
+        The data is invalid.
     SettingsError
-        Options that have no meaning, or not for this model, as `probability` for one that has none.
+        Options that do not go together or do not fit the model, such as `probability` for a model
+        without probabilities.
     StoreError
         The model or store cannot be read, or an output cannot be written.
     """

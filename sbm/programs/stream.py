@@ -49,47 +49,47 @@ def stream(
     Parameters
     ----------
     inputs : str, Path or sequence of these, optional
-        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. To resume, the
-        default is those of before.
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. When resuming, the
+        default is the previous inputs.
     model : str or Path
-        Where the model goes; what there is to go on from is kept beside it in ``MODEL.run/``.
+        Model to write. The state to resume from is in ``MODEL.run/`` next to it.
     settings : sbm.Settings or dict, optional
-        Loss, cost, memory, rounds, cache. To resume, the default is those of before; a dict gives
-        some of them again, of which only ``mem`` and ``threads`` may be others.
+        Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
+        ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``,
-        as the options of `sbm stream`. To resume, all but the last two are those of before.
+        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as
+        the options of ``sbm stream``. When resuming, all but the last two default to the previous
+        ones.
     resume : bool
-        Go on with the stream that made this model.
+        Resume the stream that made this model.
     is_stopped : callable
-        Is asked now and then whether to finish the block, commit and end.
+        Called now and then; if true, the stream finishes the block, writes a checkpoint and ends.
     progress : Progress, optional
-        Is told the bytes read, and the progressive loss whenever the rows have doubled.
+        Receives the bytes read, and the progressive loss each time the rows have doubled.
 
     Returns
     -------
     model : Model
-        As written; without a certificate, as a stream is seen once.
+        The model as written. It has no certificate, as the rows are seen once.
     report : dict
         ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
-        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
-        ``updates``, ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``,
-        ``skipped``, ``problems``, ``open`` (inputs whose last line had no line end), ``stopped``,
-        ``pending`` (rows read and not learned), ``peak_rss_bytes``, ``model``.
+        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``, ``updates``,
+        ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``, ``skipped``,
+        ``problems``, ``open`` (inputs whose last line has no line end), ``stopped``, ``pending``
+        (rows read but not learned), ``peak_rss_bytes``, ``model``.
 
     Raises
     ------
     DataError
-        The input holds no rows, or something that is not LIBSVM text; all rows in front of it are
-        learned and kept.
+        The input has no rows, or a malformed line. All rows before it are learned and saved.
     SettingsError
-        A setting that does not exist, is out of range, or means nothing for a stream.
+        An unknown setting, a value out of range, or a setting that does not apply to streams.
     MemoryPlanError
-        ``settings.mem`` is too small; all rows so far are kept.
+        ``settings.mem`` is too small. All rows so far are saved.
     StoreError
-        There is nothing to go on from, or something cannot be written.
+        There is no stream to resume, or a file cannot be written.
     KeyboardInterrupt
-        It was told to stop before there was any row.
+        It was stopped before the first row.
     """
     begin = time.perf_counter()
     return_freed_memory()

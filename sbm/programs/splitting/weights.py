@@ -21,9 +21,9 @@ import numpy.typing as npt
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.inputs.text import expand_inputs, parse_sources
 from sbm.programs.splitting.deal import replay
-from sbm.settings import format_number
 from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.files import write_error
+from sbm.units import format_number
 
 __all__ = ["RowWeights"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, Seconds
-from sbm.engine.machine import less, peak_bytes, resident_bytes, system_limit, usable_threads
+from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread, prefetched
 from sbm.engine.problems import assemble_model, choose_task, model_labels
@@ -41,7 +41,6 @@ from sbm.programs.streaming.options import Opened
 from sbm.programs.streaming.plan import (
     FIRST_BLOCK,
     StreamPlan,
-    least_for_stream,
     parsers_of,
     plan_stream,
 )  # fmt: skip
@@ -307,11 +306,13 @@ class Stream:
         MemoryPlanError
             It ran out, and there is no smaller plan.
         """
-        shape, frac = learner_shape(self._problems), self.settings.cache_frac
-        least = least_for_stream(float(frac), shape, self._needs, self.options.dtype)
         before = self._plan.total
+
+        def plan(mem: int) -> StreamPlan:
+            return self.plan_for(self._needs, mem)[2]
+
         try:
-            self._mem = less(before, least, f"learning {self.path}")
+            self._mem = smaller(plan, before, f"learning {self.path}").mem
         except MemoryPlanError:
             if self.learner is None:
                 raise
@@ -334,12 +335,12 @@ class Stream:
             self._mem,
         )
 
-    def plan_for(self, needs: Needs) -> _Planned:
+    def plan_for(self, needs: Needs, mem: int | None = None) -> _Planned:
         """Return the problems of what is known now, and a plan that has room for more."""
         problems = problems_of(self.settings, self._labels(needs))
         shape, frac = learner_shape(problems), float(self.settings.cache_frac)
-        mem, dtype = self._mem, self.options.dtype
-        plan = plan_stream(mem, frac, shape, needs, dtype, self.path.name)
+        dtype, name = self.options.dtype, self.path.name
+        plan = plan_stream(mem or self._mem, frac, shape, needs, dtype, name)
         return needs, problems, plan
 
     def _labels(self, needs: Needs) -> list[float] | None:
