@@ -35,6 +35,7 @@ from sbm.models.fitted import coefficients, whole_labels
 from sbm.models.model import Model
 from sbm.programs.split import split
 from sbm.programs.streaming.incremental import Incremental
+from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
 from sbm.rows import Rows
 from sbm.settings import Settings
@@ -170,7 +171,9 @@ class _Linear(BaseEstimator):
             self._learner = Incremental(chosen, labels, X.shape[1])
         self._learner.refuse_changes(chosen)
         self.n_iter_ = 1
-        return self._learner.learn(_rows_of(X, y, weights, self._learner.y_dtype, self.dtype))
+        return self._learner.learn(
+            _rows_of(X, y, weights, target_type(self._learner.settings), self.dtype)
+        )
 
     def _is_first_batch(self) -> bool:
         """Whether `partial_fit` begins; says so where that forgets what `fit` found."""

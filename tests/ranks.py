@@ -215,20 +215,6 @@ def _meet(owner: Any, method: str, when: str, count: int, what: Callable[[], Non
 # --------------------------------------------------------------------------------------- faults
 
 
-def not_started(folder: Path, timeout: str) -> None:
-    """One process ends before it meets the others."""
-    if os.environ["PMI_RANK"] == "0":
-        world(float(timeout))
-
-
-def not_ended(folder: Path, timeout: str) -> None:
-    """One process stops when all is done."""
-    comm = world(float(timeout))
-    comm.barrier()
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def for_ever(folder: Path, timeout: str) -> None:
     """Add up until something happens."""
     comm = world(float(timeout))

@@ -267,16 +267,6 @@ def test_stopped_process_meets_the_deadline(store, model):
     assert resume(3, store, model) == played(3, store)
 
 
-@needs_mpi
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["not_started", "not_ended"])
-def test_start_and_end_meet_the_deadline(tmp_path, name):
-    done = finished(line_of(2, RANKS, name, tmp_path, 2), env=environment())
-    assert done.returncode != 0
-    assert "Alarm clock (signal 14)" in done.stdout
-    assert all_gone(pids_of(tmp_path))
-
-
 def commits(model, size):
     return [Run.read(folder)["commit"] for folder in runs_here(run_of(model))[size]]
 

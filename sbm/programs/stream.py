@@ -11,7 +11,6 @@ goes on from the commit, as it does in another process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,6 @@ def stream(
     KeyboardInterrupt
         It was stopped before the first row.
     """
-    begin = time.perf_counter()
     return_freed_memory()
     progress = progress or Progress()
     names = [inputs] if isinstance(inputs, str | Path) else inputs
@@ -108,7 +106,7 @@ def stream(
             sources = expand_inputs(opened.record["inputs"])
         refuse_packed(sources, opened.options)
         try:
-            one = Stream(path, opened, sources, progress, is_stopped, begin)
+            one = Stream(path, opened, sources, progress, is_stopped)
         except (KeyError, TypeError) as error:
             if not opened.record:
                 raise
@@ -116,7 +114,7 @@ def stream(
                 f"{run_folder(path)} cannot be gone on with ({error}); begin anew without --resume"
             ) from error
         try:
-            _learn_all(one)
+            one.learn_all()
             return _finish(one)
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
@@ -124,43 +122,6 @@ def stream(
             raise one.out_of_memory() from error
         finally:
             one.close()
-
-
-def _learn_all(one: Stream) -> None:
-    """Learn until there are no more rows."""
-    needs = one.peek()
-    if one.learner is None:
-        if needs is None and one.is_stopped():
-            raise KeyboardInterrupt  # there is nothing to keep
-        if needs is None:
-            raise one.arrivals.error or DataError(
-                "the input holds no rows; nothing was learned and no model written"
-            )
-        one.make_learner(one.plan_for(needs))
-    while not _learn_blocks(one):
-        one.go_on_larger()
-
-
-def _learn_blocks(one: Stream) -> bool:
-    """Learn the blocks that fit the plan; return whether these were all."""
-    for block in one.blocks():
-        if block.is_cut:
-            one.is_cut_short = True
-            one.keep_unlearned(block.rows)
-            return True
-        # Where it has no rows there may be the begin of a line behind those before it.
-        one.seen, one.position, one.pending = block.needs, block.position, block.pending
-        if len(block.rows):
-            one.learn(block)
-        if block.is_last:
-            return not one.arrivals.is_outgrown
-        if one.is_above_bound():
-            one.use_less()
-            # What is being gathered is the last block.
-            one.arrivals.is_outgrown = not one.is_least
-        if one.is_due(block.needs.rows):
-            one.save()
-    return True
 
 
 def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
@@ -181,16 +142,16 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
         one.make_model().save(one.path)
     if one.arrivals.error is not None:
         raise DataError(
-            f"{one.arrivals.error}; {rows_in_front(one.seen.rows)} learned and kept in "
+            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and kept in "
             f"{one.path}, mend the text and go on with --resume"
         )
     if one.lacks_classes:
         raise DataError(
-            f"all {one.seen.rows:,} rows have one label, {one.loss.name} needs at least "
-            "two classes; they are kept, go on with --resume"
+            f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
+            "at least two classes; they are kept, go on with --resume"
         )
     one.progressive.tell()
     model = one.make_model()
     report = one.report(model)
-    one.run.log({"event": "end", **report})
+    one.opened.run.log({"event": "end", **report})
     return model, report

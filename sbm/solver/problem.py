@@ -93,7 +93,7 @@ class Rounds:
 class _Separable:
     """What problems have in common whose rows share no constraint, and no number but W."""
 
-    _x_sum: Weights | None = None
+    _x_sum: Weights | None = None  # Σ U x, for a certificate that needs it
 
     @property
     def unit(self) -> float:

@@ -155,8 +155,8 @@ class _WeightText:
                 if len(bad):
                     k = int(bad[0])
                     place = f"{source.shown}: weight {self._read + k + 1}"
-                    if source.lines == source.rows:  # no remarks and empty lines so far
-                        place = source.at(source.rows - len(weights) + k + 1)
+                    if source.done.lines == source.done.rows:  # no remarks and empty lines so far
+                        place = source.at(source.done.rows - len(weights) + k + 1)
                     reason = _FEATURES if features[k] else _NO_WEIGHT
                     token = format_number(float(weights[k]))
                     raise DataError(f"{place}: {reason.format(token=token)}")

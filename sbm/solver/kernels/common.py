@@ -228,7 +228,7 @@ def rounding(n, size):
     return (np.float64(n) + 4.0) * _HALF_ULP * size
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def dot_within(indices, values, begin, end, w, z):
     """Return z + w·x for one row, and a bound of its rounding error; z is one product, or 0.
 

@@ -21,7 +21,7 @@ the root lies above 0: steps come from one side after the first and need no line
 
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
-Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
+Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
 of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
@@ -194,13 +194,13 @@ def _read(i, y, weight, numbers):
     return C, s, inverse
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _gap(z, alpha, row, numbers):
     C, s, _ = row
     return _values(s * z, alpha, C, 0.0)[0]
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _visit(z, a, alpha, row, numbers):
     """Visit a row; its violation is a difference of probabilities, its score p (1 - p).
 
@@ -215,7 +215,7 @@ def _visit(z, a, alpha, row, numbers):
     return new, violation, p * (1.0 - p), rise, 0.0
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _terms(z, error, alpha, row, numbers):
     C, s, _ = row
     gap, loss, dual, missed = _values(s * z, alpha, C, error)

@@ -8,18 +8,19 @@ and its dual, with w = Σ α_i x_i, ::
 
     max_α  -½|w|²   subject to   0 ≤ α_i ≤ v_i,   Σ α_i = N
 
-The last condition couples all rows, those
-that are not in memory too, so it is left to a multiplier: ρ takes part in every visit like the
-weight of one more feature of value -1, on a scale μ of its own ::
+The last condition couples all rows, those that are not in memory too, so it is left to a
+multiplier: ρ takes part in every visit like the weight of one more feature of value -1, on a scale
+μ of its own ::
 
     α ← clip(α - (w·x - ρ) / (|x|² + μ), 0, v);   w += δx;   ρ -= μδ;   S += δ
 
 and after a block or a pass the caller corrects it by ρ -= μ (S - N) or a share of that, S = Σ α_i
 (the method of multipliers: Σ α_i is N in the limit only). There is no bias.
 
-Given: rows (as in sparse.py); `weight` of each row, None when all are 1.
-In place: alpha, w, score, level. Returned: nothing; what visits add up to is added to `stats` and
-`sums`.
+Given: rows (as in common.py); `weight` of each row, None when all are 1; `scale` μ; `bias` -1.
+In place: alpha, w, score, ρ as `extra`. Returned: nothing. What visits add up to is added to
+`stats`, with S in the place of Σ d_i, which is 0; what rows add up to is added to `sums`, with S
+likewise and with what rounding may have done to the loss in the place of the gap.
 Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is ours.
 """
 
@@ -40,18 +41,18 @@ def _read(i, y, weight, numbers):
     return (1.0 if weight is None else weight[i]), 1.0
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _gap(z, alpha, row, numbers):
     return hinge_gap(-z, alpha, row[0], False)
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _visit(z, a, alpha, row, numbers):
     new, violation, rank = step_in_box(z, alpha, row[0], max(a, _FLAT))
     return new, violation, rank, new - alpha, 0.0
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _terms(z, error, alpha, row, numbers):
     v = row[0]
     return v * min(error, max(error - z, 0.0)), v * max(-z, 0.0), alpha, 0.0

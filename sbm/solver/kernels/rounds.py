@@ -6,20 +6,22 @@ A loss has w = Σ α_i s_i x_i and a dual Σ d_i - ½|w|² with bounds on each �
     screen = make_screen(_read, _at_rest)
     certify = make_certify(_read, _terms)
 
-and its functions, compiled and inlined, get `row`, what `_read` returns for it; z = w·x and α; and
-`numbers`, (positive, classify, cost_positive, cost_negative, squared, epsilon) ::
+Its functions get z = w·x and α of a row, `row`, which is what `_read` returned for it, and
+`numbers`: (positive, classify, cost_positive, cost_negative, squared, epsilon) ::
 
-    _read(i, y, weight, numbers)          (C, s, ...): cost, sign, and what else the others need
-    _gap(z, alpha, row, numbers)          share in P - F, as a sum of terms that are never negative
-    _visit(z, a, alpha, row, numbers)     (new α, violation, score for the cache, rise, fall), a
-                                          being |x|²; d_i becomes larger by rise - fall
-    _at_rest(z, alpha, row, numbers)      whether a visit would not change α
-    _terms(z, error, alpha, row, numbers) (gap, loss, rise, fall): largest share in P - F of a z
-                                          known to within an error, φ_i, and d_i = rise - fall
+    _read(i, y, weight, numbers)           (C, s, ...): cost, sign, and what else the others need
+    _gap(z, alpha, row, numbers)           share in P - F, a sum of terms that are never negative
+    _visit(z, a, alpha, row, numbers)      (new α, violation, score, rise, fall); a is |x|², and
+                                           the visit raises d_i by rise - fall
+    _at_rest(z, alpha, row, numbers)       whether a visit would leave α as it is
+    _terms(z, error, alpha, row, numbers)  (gap, φ_i, rise, fall): the largest share in P - F for
+                                           a z known to within an error, and d_i = rise - fall
 
-An extra feature is in no row: its value is `bias` in all of them, and its weight is kept apart from
-w in the loop. A row's score is -inf if it has cost 0; such rows are never visited. `late` adds the
-extra feature behind the sum over a row instead of in front of it, which rounds differently.
+They become part of the loops: with ``inline="always"`` they are compiled once, as a part of each
+loop, with ``forceinline`` once more on their own, which takes a third longer for log_loss.
+
+An extra feature has the value `bias` in every row and is in none; the loop keeps its weight apart
+from w. `late` adds it behind the sum over a row instead of in front, which rounds differently.
 """
 
 import numpy as np

@@ -14,7 +14,7 @@ and its dual, with w = Σ α_i s_i x_i, ::
 One visit of a row solves for its α exactly. The two losses differ in U and D only. A bias B > 0 is
 one more feature of value B, kept in the last entry of w and in no row.
 
-Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
+Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
 of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
@@ -40,13 +40,13 @@ def _read(i, y, weight, numbers):
     return C, s, D if squared else 0.0, np.inf if squared else C
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _gap(z, alpha, row, numbers):
     C, s, _, _ = row
     return hinge_gap(1.0 - s * z, alpha, C, numbers[4])
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _visit(z, a, alpha, row, numbers):
     _, s, D, U = row
     new, violation, rank = step_in_box(D * alpha - (1.0 - s * z), alpha, U, a + D)
@@ -64,7 +64,7 @@ def _at_rest(z, alpha, row, numbers):
     return ((alpha <= 0.0) & (h <= 0.0)) | ((alpha >= U) & (h >= 0.0))
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _terms(z, error, alpha, row, numbers):
     C, s, _, _ = row
     squared = numbers[4]

@@ -16,7 +16,7 @@ squared loss with ε = 0: no α rests, none is left out of later rounds. Regular
 classification is squared error with targets ±1. A bias B > 0 is one more feature of value B, kept
 in the last entry of w and in no row.
 
-Given: rows (as in sparse.py); `y`: targets, or with `classify` class codes, of which `positive` has
+Given: rows (as in common.py); `y`: targets, or with `classify` class codes, of which `positive` has
 the target +1 and all others -1; `weight` of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Ho & Lin 2012 (LIBLINEAR's equations 9 and 10), with one variable of either sign instead of
@@ -72,13 +72,13 @@ def _read(i, y, weight, numbers):
     return C, 1.0, target, 0.5 / C if squared else 0.0, np.inf if squared else C
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _gap(z, alpha, row, numbers):
     C, _, target, _, _ = row
     return _row_gap(target - z, alpha, C, numbers[4], numbers[5])
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _visit(z, a, alpha, row, numbers):
     _, _, target, D, U = row
     epsilon = numbers[5]
@@ -105,7 +105,7 @@ def _at_rest(z, alpha, row, numbers):
     return in_tube | ((alpha >= U) & (e >= epsilon)) | ((alpha <= -U) & (e <= -epsilon))
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(inline="always")
 def _terms(z, error, alpha, row, numbers):
     C, _, target, _, _ = row
     squared, epsilon = numbers[4], numbers[5]
