@@ -11,6 +11,11 @@ Errors are subclasses of `SbmError`. Their message says what is wrong, where, an
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("sbm runs on Linux and macOS; on Windows install it in WSL 2")
+
 TYPE_CHECKING = False  # as that of typing, which takes its time; checkers know the name
 if TYPE_CHECKING:
     from typing import Any

@@ -4,7 +4,12 @@ A message says what was found, where it was found and what to do about it. The c
 it without a traceback.
 """
 
-__all__ = ["DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError"]
+from os import PathLike
+from typing import Any
+
+__all__ = [
+    "DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError", "require_path",
+]  # fmt: skip
 
 
 class SbmError(Exception):
@@ -35,3 +40,15 @@ class MemoryPlanError(SbmError, MemoryError):
     def __init__(self, message: str, least_bytes: int) -> None:
         super().__init__(message)
         self.least_bytes = least_bytes
+
+
+def require_path(value: Any, what: str, expected: str = "a path is expected") -> None:
+    """Refuse what is no path, before anything is done with it.
+
+    Raises
+    ------
+    SettingsError
+        It is an array, a number or the like.
+    """
+    if not isinstance(value, str | PathLike):
+        raise SettingsError(f"{what} is a {type(value).__name__}; {expected}")

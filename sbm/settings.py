@@ -156,8 +156,9 @@ def _read_class_weight(value: Any) -> dict[float, float] | str:
             raise TypeError
         numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
     except (TypeError, ValueError):
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
         raise SettingsError(
-            f"class_weight is {value!r}; write it as label=weight, for example 1=2.5, "
+            f"class_weight is {shown}; write it as label=weight, for example 1=2.5, "
             "or balanced alone"
         ) from None
     weights: dict[float, float] = {}

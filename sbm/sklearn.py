@@ -1,8 +1,9 @@
 """Estimators for scikit-learn: `sbm train` behind `fit`, `sbm stream` behind `partial_fit`.
 
 `fit` takes matrices, sparse or dense, and paths of a store or of LIBSVM text. Data that is not in a
-store is written to a temporary one in ``TMPDIR``, which is removed again. For a path, column k of
-the estimator is feature id k.
+store is written to a temporary one in ``TMPDIR``, which is removed again. After `fit` of a path,
+column k of the estimator is feature id k, or k + 1 if the text has no feature id 0;
+`sklearn.datasets.load_svmlight_file` numbers columns in the same way.
 
 Differences from scikit-learn:
 
@@ -38,7 +39,7 @@ from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
 from sbm.rows import Rows
 from sbm.settings import Settings
-from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.units import format_size
 
 try:
@@ -115,8 +116,11 @@ class _Linear(BaseEstimator):
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             store = BlockStore(self._store_of(X, y, folder, chosen))
+            self._first_id = 0
             if _is_path(X):
-                self.n_features_in_ = int(store.read_feature_ids().max(initial=-1)) + 1
+                ids = store.read_feature_ids()
+                self._first_id = int(_is_numbered_text(store) and ids.min(initial=1) > 0)
+                self.n_features_in_ = int(ids.max(initial=-1)) + 1 - self._first_id
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
             if chosen.rounds == "auto" and len(store.chunks) == 1:
@@ -163,6 +167,7 @@ class _Linear(BaseEstimator):
         """Learn from rows with codes or targets; return the model of all so far."""
         chosen = self._settings(_OF_PASSES, **settings)
         if self._learner is None:
+            self._first_id = 0
             self._learner = Incremental(chosen, labels, X.shape[1])
         self._learner.refuse_changes(chosen)
         self.n_iter_ = 1
@@ -185,7 +190,11 @@ class _Linear(BaseEstimator):
     def _keep(self, model: Model) -> None:
         """Keep a model, and its weights as scikit-learn has them."""
         self.model_ = model
-        self.coef_, self.intercept_ = coefficients(model, self.n_features_in_)
+        self.coef_, self.intercept_ = coefficients(self._by_column(model), self.n_features_in_)
+
+    def _by_column(self, model: Model) -> Model:
+        """Return a model whose feature ids are columns."""
+        return replace(model, ids=model.ids - self._first_id) if self._first_id else model
 
     # --------------------------------------------------------------------------- predicting
 
@@ -410,7 +419,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         """Return probabilities, shape (n_rows, n_classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
-        return self.model_.predict_proba(scipy.sparse.csr_matrix(X))
+        return self._by_column(self.model_).predict_proba(scipy.sparse.csr_matrix(X))
 
     @available_if(_can_tell_probabilities)
     def predict_log_proba(self, X: Any) -> Floats:
@@ -590,6 +599,12 @@ def _is_path(X: Any) -> bool:
     return isinstance(X, str | os.PathLike)
 
 
+def _is_numbered_text(store: BlockStore) -> bool:
+    """Whether all rows are of LIBSVM text, whose features people number from 0 or from 1."""
+    generations = kept_generations(store.manifest)
+    return not any("format" in source for g in generations for source in g["sources"])
+
+
 def _type_of(X: Any, dtype: str) -> str:
     """Return the type to store values in; ``auto`` is float32 where that keeps them exactly.
 
@@ -665,7 +680,7 @@ def _refuse_wide(n_features: int, labels: list[float] | None, settings: Settings
     size = 8 * n_features * outputs
     if size > settings.mem_bytes:
         raise MemoryPlanError(
-            f"feature ids reach {n_features - 1}, and coef_ with a column for each takes "
+            f"the data has {n_features} columns, and coef_ with a number for each takes "
             f"{format_size(size)}, more than mem={format_size(settings.mem_bytes)}; take "
             "sbm.train, whose models hold the features that occur alone",
             size,

@@ -23,6 +23,9 @@ _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+_LEAST_SIZE = 10_000  # bytes; less without a unit is a slip
+
+
 def parse_size(text: str | int) -> int:
     """Turn ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes into bytes.
 
@@ -42,6 +45,8 @@ def parse_size(text: str | int) -> int:
             raise ValueError
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
+    if isinstance(text, str) and text.strip()[-1] in "0123456789." and size < _LEAST_SIZE:
+        raise SettingsError(f"{text!r} is {size} bytes; give a unit, as in {size}GB or {size}MB")
     return size
 
 

@@ -43,7 +43,8 @@ def read_line(line: bytes, dtype: str = "float32") -> Row | str | None:
     try:
         return _row(words, dtype) if words else None
     except _RefusedError as error:
-        return str(error)
+        is_binary = re.search(r"(?<!\\)\\x[01]", str(error))
+        return f"{error}{'; this looks like a binary file, not text' * bool(is_binary)}"
 
 
 def _words(line: bytes) -> list[tuple[bytes, bytes]]:
@@ -80,11 +81,15 @@ def _feature(word: bytes, shown: bytes, dtype: str) -> tuple[int, float]:
         raise _RefusedError(
             f"found feature id {_show(shown)}, the largest allowed id is {_LARGEST_ID}"
         )
-    if digits and word == digits:
+    if digits and (word == digits or shown == digits + b":"):
         raise _RefusedError(
             f"found {_show(shown)} without a value, a feature is written as id:value"
         )
     behind = len(digits) + 1
+    if shown.startswith(b"qid:"):
+        raise _RefusedError(
+            f"found {_show(shown)}, but qid comes once, after the label, with a whole number"
+        )
     if not digits or word[len(digits) : behind] != b":":
         raise _RefusedError(f"found {_show(shown)} where a feature written as id:value is expected")
     value = _number(word[behind:], shown[behind:], dtype, "a decimal number")

@@ -358,7 +358,7 @@ MISUSES = {
     "train big.sbm -C 0": "-C is 0; above 0", "train big.sbm --cache-frac 1": "--cache-frac is 1;",
     "train big.sbm --mem lots": "'lots' is not a size", "train big.sbm --tol 0": "--tol is 0;",
     "train big.sbm --class-weight 5=2": "--class-weight names label 5, -1, 1",
-    "train big.sbm --class-weight 1:2": "--class-weight is ['1:2']",
+    "train big.sbm --class-weight 1:2": "--class-weight is 1:2;",
     f"train big.sbm --rounds {10**30}": "--rounds is 1000",
     "train big.sbm --config none.toml": "none.toml does not exist",
     "train big.sbm --test-every 2": "--test-every --test FILE",
@@ -566,7 +566,7 @@ def test_predict_with_several_classes(run):
         "      20 -> 10: 2",
         "      10 -> 20: 1",
         "labels that the model does not know: 1 row",
-        "1 nonzero of 9 (11 %) ignored: the model has no weight for their ids",
+        "1 nonzero of 9 (11 %) ignored: training never saw their ids",
     ]
     assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
     assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"

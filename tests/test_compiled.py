@@ -413,3 +413,13 @@ def test_constants_on_both_sides_are_the_same():
             module, _, constant = name.rpartition(".")
             values.append(getattr(importlib.import_module(f"sbm.{module}"), constant))
         assert values[0] == values[1] + apart, ours
+
+
+def test_kernels_are_compiled_where_nothing_can_be_locked(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(compiled.fcntl, "flock", refuse)
+    monkeypatch.setattr(compiled, "folder", lambda: tmp_path)
+    with compiled._one_at_a_time("kernel"):
+        pass

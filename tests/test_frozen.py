@@ -111,6 +111,7 @@ def test_frozen_runs_and_models_hold_their_numbers():
         assert run.load(1).values.tolist() == FREE.tolist()
     dense, sparse = Model.load(V1 / "dense.model"), Model.load(V1 / "sparse.model")
     assert dense.ids.tolist() == [7, 2**62, 3]
+    assert dense.zero_ids.tolist() == [0]
     assert (WEIGHTS[[0, 2, 3]] == dense.W).all()
     assert (dense.labels, dense.bias, dense.certificate) == ([-1.0, 0.5, 7.0], 2.0, {"gap": 0.25})
     assert dense.bias_weights.tolist() == [0.1, 0.0, 1.0]

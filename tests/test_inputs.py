@@ -31,7 +31,7 @@ from sbm.inputs.text import Source
 from sbm.inputs.vw import REASONS, hash_names, parse_vw
 from sbm.models.model import Model
 from sbm.programs.split import default_store, split
-from sbm.store.blocks import read_manifest
+from sbm.store.blocks import names_of, read_manifest
 
 IN_TURN: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": 2, "force": True}
 
@@ -134,7 +134,8 @@ def test_name_options_are_kept_with_the_store(
         (1.0, ((identity("zip=94110", 10), 1.0),)), (0.0, ((identity("zip=94111", 10), 1.0),))
     ]  # fmt: skip
     records = [g["options"]["names"] for g in read_manifest(store)["generations"]]
-    assert records == [{"hash_bits": 10, "label": "class", "text": ["zip"]}] * 2
+    columns = {} if "vw" in name else {"columns": ["zip"]}
+    assert records == [{"hash_bits": 10, "label": "class", "text": ["zip"], **columns}] * 2
     for option, facts in (
         ({"text": ["class"]}, r"text columns of .*a\.sbm are zip"),
         ({"hash_bits": 11}, r"hash_bits is 11.*a\.sbm.* 10 bits"),
@@ -177,7 +178,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = folder / "a.sbm"
     split(folder / "a.csv", store, label="class", text=["zip"], hash_bits=16)
     model, _, _ = fit(store, "a.model", C=10.0)
-    assert model.info["names"] == {"hash_bits": 16, "label": "class", "text": ["zip"]}
+    columns = ["n", "m", "word", "zip"]
+    names = {"hash_bits": 16, "label": "class", "text": ["zip"], "columns": columns}
+    assert model.info["names"] == names
     return folder
 
 
@@ -194,6 +197,27 @@ def test_model_hashes_names_as_its_store(trained: Path) -> None:
     (trained / "new.vw").write_text("1 | zip=91 word=new m:0.5 n:2\n")
     sbm.predict(model, trained / "new.vw", trained / "out.vw", decision=True)
     assert (trained / "out").read_text() == (trained / "out.vw").read_text()
+
+
+def test_other_columns_are_reported(trained: Path) -> None:
+    for header, missing, unknown in (
+        ("zip,class,word,m,n", "", ""), ("n,word,zip,class", "missing m", ""),
+        ("n,M,Zip,word,class", "missing m, zip", "unknown M, Zip"),
+        ("n,m,word,zip", "", ""), ("n,m,word,zip,label", "", "unknown label"),
+    ):  # fmt: skip
+        (trained / "c.csv").write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")))
+        warnings = "".join(sbm.predict(trained / "a.model", trained / "c.csv")["warnings"])
+        facts = "; ".join(filter(None, (missing, unknown)))
+        assert warnings.endswith(facts) if facts else not warnings
+
+
+def test_table_appended_to_a_store_adds_columns(tmp_path: Path) -> None:
+    for header in ("y,a,b", "b,c,y"):
+        (tmp_path / "t.csv").write_text(f"{header}\n1,2,3\n0,1,2\n")
+        split(tmp_path / "t.csv", tmp_path / "t.sbm", append=header != "y,a,b")
+    record = names_of(read_manifest(tmp_path / "t.sbm"))
+    assert record is not None
+    assert record["columns"] == ["a", "b", "c"]
 
 
 def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
@@ -448,3 +472,19 @@ def test_shortest_vw_names_find_room() -> None:
     text = b"1 |f " + b" ".join(b"%c" % (97 + k % 26) for k in range(5000)) + b"\n"
     [(_, features)] = vw_rows(text)
     assert (len(features), sum(v for _, v in features)) == (26, 5000)
+
+
+@pytest.mark.parametrize("name", ["a.svm", "a.svm.gz", "a.vw", "a.csv"])
+def test_byte_order_mark_is_skipped(name: str, tmp_path: Path) -> None:
+    text = {"a.vw": "1 | 5:1\n", "a.csv": "y,5\n1,1\n"}.get(name, "1 5:1\n").encode("utf-8-sig")
+    assert rows_in(tmp_path / name, gzip.compress(text) if ".gz" in name else text) == [
+        (1.0, ((5, 1.0),))
+    ]
+
+
+@pytest.mark.parametrize(("cells", "facts"), [("y;a;b", "';'.*commas"), ("y\ta", "--format tsv")])
+def test_other_delimiters_are_named(cells: str, facts: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{cells}\n")
+    with pytest.raises(DataError, match=facts):
+        split(path, tmp_path / "a.sbm")

@@ -89,7 +89,7 @@ def test_shard_gives_its_rows_and_digest(
     data = b"".join(p.read_bytes() for p in files if p.exists())
     assert source == {
         "name": "part.1.npz", "bytes": path.stat().st_size, "rows": len(rows), "skipped": 0,
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": hashlib.sha256(data).hexdigest(), "format": "npz",
     }  # fmt: skip
 
 

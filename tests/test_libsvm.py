@@ -1,7 +1,9 @@
 """The parser of LIBSVM text against a slow one, and its numbers against Python's float."""
 
 import itertools
+import pickle
 import random
+import re
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -271,3 +273,16 @@ def test_numbers_half_way_between_two_floats() -> None:
         short, above = digits[: r.randint(18, 23)], digits + "0" * r.randint(0, 9) + "1"
         words += [f"{d}e{exponent}" for d in (digits, above, short, f"-{short}9")]
     check_numbers(words)
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        (b"1 1: 1", "'1:' without a value"), (b"1:1 1:", "'1:1'"), (b"1 qid:x 1:1", "qid:x.*once"),
+        (pickle.dumps({"a": 1}), "binary"), ("1 1:1".encode("utf-16"), "binary"),
+        (b"PAR1\x15\x04", "binary"), ("ü 1:1".encode(), "label is expected$"),
+    ],
+)  # fmt: skip
+def test_refusal_names_what_is_wrong(line: bytes, facts: str) -> None:
+    [error, *_] = parse(line).errors
+    assert re.search(facts, error.explain(REASONS))

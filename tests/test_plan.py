@@ -105,7 +105,7 @@ def test_forecast_extrapolates_trials(monkeypatch):
     assert job._passes_in_all([0.5], 1e-3, 3.0) == 6.0
     assert job._passes_in_all([0.5, 0.05], 0.0005, 2.0) == pytest.approx(4.0)
     # What the system cannot keep is read in every pass.
-    monkeypatch.setattr(job, "_free_memory", lambda: 500)
+    monkeypatch.setattr(job, "free_bytes", lambda: 500)
     small = forecast([trial(100, 4.0)], 100, size=400, disk=100)
     large = forecast([trial(100, 4.0)], 100, size=600, disk=100)
     assert small["seconds"][1] == pytest.approx(4.0 + 3 * 1.0 + 1.0 + 0.3)  # the first one is cold

@@ -21,7 +21,8 @@ from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.inputs import text as text_module
 from sbm.models.model import Model
 from sbm.programs import answers as batches
-from sbm.store import container
+from sbm.programs.splitting import options as splitting
+from sbm.store import blocks, container
 from sbm.units import format_number
 
 N_FEATURES = 60
@@ -103,7 +104,7 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
     X, y, text = make_rows(labels, ones)
     model = make_model(labels, outputs, **options)
     Path("t.svm").write_text(text)
-    sbm.split(["t.svm"], "t.sbm", blocks=3, shuffle=False)  # row i goes to block i mod 3
+    sbm.split(["t.svm"], "t.sbm", blocks=3)
     scores = scores_of(model, text)
     assert model.decision_function(X).tolist() == (np.array(scores).squeeze().tolist())
     order = np.argsort(model.labels) if outputs > 1 else [0]
@@ -116,7 +117,6 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
         assert lines_of("out.txt") == expected
         of_store = sbm.predict(model, "t.sbm", "out.txt", decision=decision)
         expected = np.array([list(map(float, line.split())) for line in expected])
-        expected = np.concatenate([expected[k::3] for k in range(3)])
         np.testing.assert_allclose(np.loadtxt("out.txt", ndmin=2), expected, rtol=1e-12, atol=1e-14)
         if labels:
             assert of_store == report
@@ -125,9 +125,31 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
         else:
             assert of_store["r2"] == pytest.approx(report["r2"], rel=1e-12)
             assert report["mse"] == pytest.approx(np.mean((y - predicted) ** 2), rel=1e-12)
-    used = model.ids[model.W.any(axis=1)]
     assert (report["rows"], report["nnz"]) == (200, X.nnz)
-    assert report["unknown_nonzeros"] == np.count_nonzero(~np.isin(X.indices, used)) > 0
+    assert report["unknown_nonzeros"] == np.count_nonzero(~np.isin(X.indices, model.ids)) > 0
+
+
+def test_store_is_predicted_in_the_order_of_its_text(here, monkeypatch):
+    monkeypatch.setattr(splitting, "LARGEST_BATCH", 64 * 30)  # batches of 30 rows
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 4)
+    texts = [make_rows((-1.0, 1.0), n=n)[2] for n in (100, 7, 65)]
+    for k, text in enumerate(texts):
+        Path(f"{k}.svm").write_text(text)
+        sbm.split(f"{k}.svm", "t.sbm", blocks=(5, 9, 3)[k], append=k > 0)
+    assert len(blocks.read_manifest(Path("t.sbm"))["generations"][0]["deal"]["batches"]) > 3
+    for kept in (texts, texts[::2]):
+        Path("t.svm").write_text("".join(kept))
+        for name in ("t.svm", "t.sbm"):
+            sbm.predict(make_model(), name, f"{name}.out", decision=True)
+        np.testing.assert_allclose(np.loadtxt("t.sbm.out"), np.loadtxt("t.svm.out"), rtol=1e-6)
+        if kept is texts:
+            sbm.expire("t.sbm", sources=["1.svm"])
+    manifest = blocks.read_manifest(Path("t.sbm"))
+    del manifest["generations"][0]["deal"]
+    blocks.write_manifest(Path("t.sbm"), manifest)
+    sbm.predict(make_model(), "t.sbm")
+    with pytest.raises(StoreError, match="order"):
+        sbm.predict(make_model(), "t.sbm", "out.txt")
 
 
 @pytest.mark.parametrize("top", [1, 3, 64, 65, 70])
@@ -221,6 +243,22 @@ def test_largest_ids_are_found(here):
     assert model.decision_function(X).tolist() == [41.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("known", "text", "is_shifted"),
+    [
+        ((1, 5), "1 0:1 4:1\n", True), ((0, 4), "1 1:1 5:1\n", True),
+        ((1, 5), "1 1:1 5:1\n", False), ((1, 5), "1 0:1 5:1\n", False),
+        ((0, 4), "1 1:1 4:1\n", False), ((0, 4), "1\n", False),
+    ],
+)  # fmt: skip
+def test_ids_shifted_by_one_are_noticed(here, known, text, is_shifted):
+    Path("t.svm").write_text(text)
+    model = Model(np.array([3]), np.ones((1, 1)), [-1.0, 1.0], zero_ids=np.array(known))
+    model.save("m.model")
+    output = CliRunner().invoke(cli, ["predict", "m.model", "t.svm"]).output
+    assert ("warning: " in output and "shifted" in output) == is_shifted
+
+
 @pytest.mark.parametrize(("labels", "outputs"), [((-1.0, 1.0), 1), (FIVE, 5), ((), 1)])
 @pytest.mark.parametrize("text", ["", "\n# a comment only\n"])
 def test_no_rows_give_no_figures(here, labels, outputs, text):
@@ -305,12 +343,53 @@ def test_bad_options_are_refused_before_reading(here, model, options, facts):
     assert sorted(os.listdir()) == ["folder", "link", "link.tsv", "t.svm"]
 
 
-@pytest.mark.parametrize("kind", ["csc_matrix", "coo_array", "ndarray"])
-def test_only_csr_is_accepted(kind):
-    rows = np.eye(2)
-    X = rows if kind == "ndarray" else getattr(scipy.sparse, kind)(rows)
-    with pytest.raises(DataError, match=rf"X is a {type(X).__name__}.*CSR"):
-        TWO.decision_function(X)
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_array", "array", "list"])
+def test_matrices_of_any_kind_are_predicted(kind):
+    X = make_rows((), n=20)[0]
+    expected = TWO.decision_function(X)
+    X = X.toarray() if kind in ("array", "list") else getattr(scipy.sparse, kind)(X)
+    X = X.tolist() if kind == "list" else X
+    assert TWO.decision_function(X).tolist() == expected.tolist()
+    for bad in ([1.0, 2.0], [["a"]], "t.svm", None):
+        with pytest.raises(DataError, match="matrix of numbers"):
+            TWO.predict(bad)
+
+
+def test_arguments_of_wrong_types_are_refused(here):
+    Path("t.svm").write_text("1 1:1\n")
+    X = np.eye(2)
+    for call, facts in (
+        (lambda: sbm.predict(TWO, X), r"ndarray.*Model\.predict\(X\)"),
+        (lambda: sbm.predict(TWO, None), "NoneType"),
+        (lambda: sbm.predict(3, "t.svm"), "model.*int"),
+        (lambda: sbm.predict(TWO, "t.svm", X), "output.*ndarray"),
+        (lambda: sbm.predict(TWO, "t.svm", confusion=[3]), "output.*int"),
+        (lambda: Model.load(X), "model.*ndarray"), (lambda: sbm.export(3), "model.*int"),
+        (lambda: sbm.export(TWO, X), "output.*ndarray"), (lambda: sbm.info(X), "ndarray"),
+        (lambda: sbm.check(None), "store.*NoneType"), (lambda: sbm.split(3, "a.sbm"), "int.*X, y"),
+        (lambda: sbm.split(X, "a.sbm"), r"ndarray.*\(X, y\)"),
+        (lambda: sbm.split("t.svm", X), "store.*ndarray"),
+    ):  # fmt: skip
+        with pytest.raises(SbmError, match=facts):
+            call()
+
+
+def test_pair_of_matrix_and_labels_is_split(here):
+    X, y, text = make_rows((-1.0, 1.0))
+    Path("t.svm").write_text(text)
+    for k, pair in enumerate(((X, y), (X.toarray(), y), [X, y])):
+        assert sbm.split(pair, f"{k}.sbm")["rows"] == len(y)
+        assert sbm.predict(TWO, f"{k}.sbm", "a") | {"output": ""} == (
+            sbm.predict(TWO, "t.svm", "b") | {"output": ""}
+        )
+        assert lines_of("a") == lines_of("b")
+
+
+def test_models_of_liblinear_are_loaded(here):
+    model = Model(np.array([1, 3]), np.array([[1.0], [-2.0]]), [-1.0, 1.0], info={"loss": "hinge"})
+    sbm.export(model, "m.txt")
+    X = make_rows(())[0]
+    assert Model.load("m.txt").predict(X).tolist() == model.predict(X).tolist()
 
 
 def test_features_with_names_need_a_model_with_names(here):
@@ -407,3 +486,65 @@ def test_other_files_are_not_models(tmp_path):
         (tmp_path / name).write_text("{}")
         with pytest.raises(StoreError, match=f"{name} .*one way"):
             sbm.predict(tmp_path / name, "t.svm")
+
+
+# --------------------------------------------------------------------------- rows without labels
+
+
+def write_unlabelled(kind, with_some):
+    """Three rows of features 1 and 2; the first has a label if `with_some`."""
+    name = f"u.{kind}"
+    if kind == "svm":
+        Path(name).write_text(("1 " if with_some else "") + "1:1\nqid:3 2:1\n1:1 2:1\n")
+    elif kind == "vw":
+        Path(name).write_text(("1 " if with_some else "") + "| 1:1\n| 2:1\n 'tag| 1:1 2:1\n")
+    elif kind in ("csv", "tsv"):
+        rows = ["1,2", "1,", ",1", "1,1"]
+        if with_some:
+            rows = ["1,2,y", "1,,1", ",1, ? ", "1,1,"]
+        Path(name).write_text("\n".join(rows).replace(",", "," if kind == "csv" else "\t") + "\n")
+    elif kind == "npz":
+        more = {"y": np.array([1, np.nan, np.nan])} if with_some else {}
+        np.savez(name, data=np.ones(4), indices=[1, 2, 1, 2], indptr=[0, 1, 2, 4], **more)
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns = {"indices": [[1], [2], [1, 2]], "values": [[1.0], [1.0], [1.0, 1.0]]}
+        if with_some:
+            columns["label"] = [1, None, None]
+        pq.write_table(pa.table(columns), name)
+    return name
+
+
+@pytest.mark.parametrize("kind", ["svm", "vw", "csv", "tsv", "npz", "parquet"])
+def test_rows_without_labels_are_predicted(here, kind):
+    names = {"hash_bits": 22, "label": None, "text": []}
+    info = {"names": names} if kind in ("vw", "csv", "tsv") else {}
+    model = Model(np.array([1, 2]), np.array([[1.0], [-2]]), [-1.0, 1.0], info=info)
+    for with_some in (False, True):
+        name = write_unlabelled(kind, with_some)
+        report = sbm.predict(model, name, "out.txt")
+        assert lines_of("out.txt") == ["1", "-1", "-1"]
+        assert (report["rows"], report["unlabelled_rows"]) == (3, 3 - with_some)
+        assert report.get("accuracy") == (1.0 if with_some else None)
+        assert sbm.predict(model, name, labels=False)["unlabelled_rows"] == 3
+        with pytest.raises(DataError, match="label"):
+            sbm.predict(model, name, labels=True)
+        with pytest.raises(DataError, match="label"):
+            sbm.split(name)
+
+
+def test_ignored_labels_need_not_be_numbers(here):
+    Path("t.svm").write_text("yes 1:1\n-inf 1:-1\n1 1:1\n")
+    Path("t.vw").write_text("what is 1 this| 1:1\n| 1:-1\n1| 1:1\n")
+    Path("t.csv").write_text("label,1\nyes,1\n-inf,-1\n1,1\n")
+    info = {"names": {"hash_bits": 22, "label": None, "text": []}}
+    for name, more in (("t.svm", {}), ("t.vw", info), ("t.csv", info)):
+        Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=more).save("m.model")
+        result = CliRunner().invoke(cli, ["predict", "m.model", name, "--no-labels", "-o", "o"])
+        assert (result.exit_code, lines_of("o")) == (0, ["1", "-1", "1"])
+        assert "accuracy" not in result.output
+        assert "3 rows" in result.output
+        with pytest.raises(DataError):
+            sbm.predict("m.model", name)
+        with pytest.raises(SettingsError, match="--no-labels"):
+            sbm.predict("m.model", name, labels=False, confusion=["c.tsv"])

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 from families import Case, make_store, row_losses
 from helpers import fit
-from sklearn.datasets import dump_svmlight_file
+from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC, LinearSVR
@@ -453,3 +453,18 @@ def test_estimator_columns_hold_every_id(monkeypatch):
         importlib.import_module("sbm.sklearn")
     with pytest.raises(SettingsError, match="scikit-learn"):
         model.to_sklearn()
+
+
+def test_columns_of_text_without_id_0_begin_at_1(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X / X.max(axis=0)
+    for first, n_columns in ((1, 30), (0, 30)):
+        text = tmp_path / f"{first}.svm"
+        dump_svmlight_file(X, y, str(text), zero_based=first == 0)
+        estimator = SBMClassifier("log_loss", C=10.0, mem="400MB").fit(text)
+        assert estimator.n_features_in_ == n_columns
+        assert estimator.score(X, y) > 0.95
+        assert (estimator.predict_proba(X).argmax(axis=1) == estimator.predict(X)).all()
+        assert sbm.predict(estimator.model_, text)["accuracy"] == estimator.score(X, y)
+        with pytest.raises(ValueError, match="31 features"):
+            estimator.predict(np.column_stack([np.zeros(len(X)), X]))

@@ -216,7 +216,7 @@ def test_training_stops_and_resumes(here):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
-    assert err.splitlines()[-1].startswith(b"sbm: stopped; what was committed is kept")
+    assert err.splitlines()[-1].startswith(b"sbm: stopped; the same command resumes")
     assert not list(here.rglob("*.tmp"))
     assert not (here / "x.model").exists()
     assert call(line.format(2)) == 3
@@ -383,3 +383,55 @@ def test_jumping_clock_changes_no_result(here, run, monkeypatch):
     assert (sbm.Model.load("y.model").W == sbm.Model.load("x.model").W).all()
     log = [json.loads(text) for text in Path("x.model.run/log.jsonl").read_text().splitlines()]
     assert all(0 <= record.get("elapsed", 0) < 60 for record in log)
+
+
+# ---------------------------------------------------------------------------------- other systems
+
+# What macOS lacks is gone.
+ELSEWHERE = """
+import builtins, ctypes, fcntl, os
+for name in ("sched_getaffinity", "posix_fadvise", "preadv"):
+    delattr(os, name)
+for name in ("F_SETPIPE_SZ", "F_GETPIPE_SZ"):
+    delattr(fcntl, name)
+sysconf, opened, low, library = os.sysconf, builtins.open, os.open, ctypes.CDLL
+def unknown(name):
+    if name == "SC_AVPHYS_PAGES":
+        raise ValueError("unrecognized configuration name")
+    return sysconf(name)
+def no_proc(name, *more, open=opened, **options):
+    if str(name).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(name)
+    return open(name, *more, **options)
+class Library:
+    def __getattr__(self, name):
+        if name in ("mallopt", "renameat2"):
+            raise AttributeError(name)
+        return getattr(library(None), name)
+def other_libraries(name=None, *more, **options):
+    return Library() if name is None else library(name, *more, **options)
+os.sysconf, builtins.open, ctypes.CDLL = unknown, no_proc, other_libraries
+os.open = lambda *a, **o: no_proc(*a, open=low, **o)
+import sbm
+sbm.split("a.svm", "other.sbm", blocks=2)
+sbm.split("a.svm", "other.sbm", blocks=2, force=True)
+sbm.train("other.sbm", "other.model", {"weights": "weights.txt"})
+print(sbm.predict("other.model", "a.svm")["rows"], sbm.plan("other.sbm", seconds=0.1)["rows"])
+"""
+
+
+@pytest.mark.process
+def test_commands_run_without_functions_of_linux(here):
+    (here / "weights.txt").write_text("1\n" * TEXT.count("\n"))
+    done = finished([sys.executable, "-c", ELSEWHERE], cwd=here)
+    assert done.stderr == ""
+    n = str(TEXT.count("\n"))
+    assert done.stdout.split() == [n, n]
+
+
+@pytest.mark.process
+def test_windows_is_refused_in_a_sentence():
+    code = "import sys; sys.platform = 'win32'; import sbm"
+    done = finished([sys.executable, "-c", code], cwd=ROOT)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: sbm runs on")
+    assert "WSL 2" in done.stderr

@@ -25,7 +25,7 @@ __all__ = [
 
 # What is said when a command was stopped.
 STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
-GOES_ON = "what was committed is kept, and the same command goes on from there"
+GOES_ON = "the same command resumes from the last checkpoint, if there was one"
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE

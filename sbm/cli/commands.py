@@ -109,7 +109,7 @@ def stream(
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, threads=1, progress=terminal)
+        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
 
@@ -207,7 +207,7 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
-            report["test"] = predict_job(result, test, threads=1, progress=terminal)
+            report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
     finally:  # the training is not lost if the test file is bad
         if terminal.as_json:
             terminal.answer(report, show.train)
@@ -329,6 +329,11 @@ def plan(
     help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
     "be repeated.",
 )  # fmt: skip
+@click.option(
+    "--labels/--no-labels",
+    default=None,
+    help="Require labels, or ignore them.  [default: use those that are there]",
+)
 @INPUT_FORMAT
 @THREADS
 @shared
@@ -411,7 +416,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
-    help="Store to write.  [default: INPUT.sbm]",
+    help="Store to write.  [default: the first INPUT's name with .sbm]",
 )  # fmt: skip
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
 @click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")

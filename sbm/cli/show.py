@@ -289,6 +289,11 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
     if not report["rows"]:
         yield "no rows"
         return
+    unlabelled = report["unlabelled_rows"]
+    if unlabelled == report["rows"]:
+        yield f"{prefix}predicted {count(unlabelled, 'row')} without labels"
+        yield from _unknown(report)
+        return
     if "mse" in report:
         yield from _regression(report, prefix)
     elif "macro_f1" in report:
@@ -300,12 +305,21 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
         yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
     if report.get("unknown_labels"):
         yield f"labels that the model does not know: {count(report['unknown_labels'], 'row')}"
+    if unlabelled:
+        yield f"no label: {count(unlabelled, 'row')}, not part of these figures"
+    yield from _unknown(report)
+
+
+def _unknown(report: Report) -> Lines:
+    """Which part of the rows the model does not know, and what looks wrong."""
+    for text in report["warnings"]:
+        yield f"warning: {text}"
     if report["unknown_nonzeros"]:
         share = 100 * report["unknown_nonzeros"] / report["nnz"]
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
         yield (
             f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
-            "ignored: the model has no weight for their ids"
+            "ignored: training never saw their ids"
         )
 
 
@@ -315,14 +329,18 @@ def _regression(report: Report, prefix: str) -> Lines:
         f"{name} {'-' if report[key] is None else format(report[key], '.6g')}"
         for key, name in names.items()
     )
-    yield f"{prefix}{figures} ({count(report['rows'], 'row')})"
+    yield f"{prefix}{figures} ({count(_labelled(report), 'row')})"
+
+
+def _labelled(report: Report) -> int:
+    return int(report["rows"] - report["unlabelled_rows"])
 
 
 def _binary(report: Report, prefix: str) -> Lines:
     auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
     yield (
         f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
-        f"({report['correct']:,} of {report['rows']:,}){auc}"
+        f"({report['correct']:,} of {_labelled(report):,}){auc}"
     )
     yield from _classes(report["classes"], 8)
     (tn, fp), (fn, tp) = report["confusion"]
@@ -349,7 +367,7 @@ _ALL_CLASSES, _SOME_CLASSES = 30, 10
 def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
     yield (
         f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
-        f"({report['correct']:,} of {report['rows']:,}), "
+        f"({report['correct']:,} of {_labelled(report):,}), "
         f"macro F1 {report['macro_f1']:.6f}, micro F1 {report['micro_f1']:.6f}"
     )
     if report["top_n"] > 1:

@@ -1,4 +1,7 @@
-"""How much memory the system lets this process have, and plans that keep to it."""
+"""What the system lets this process have, memory and cores, and plans that keep to it.
+
+Everything here that only Linux has, has a fallback for other systems.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from sbm.errors import MemoryPlanError
 from sbm.units import format_size
 
 __all__ = [
-    "Limit", "peak_bytes", "resident_bytes", "return_freed_memory", "smaller", "system_limit",
-    "usable_threads", "within_limit",
+    "Limit", "free_bytes", "peak_bytes", "resident_bytes", "return_freed_memory", "smaller",
+    "system_limit", "usable_threads", "within_limit",
 ]  # fmt: skip
 
 
@@ -46,7 +49,18 @@ def resident_bytes() -> int:
 
 def usable_threads(asked: int | None) -> int:
     """Return the threads asked for; None means as many as the cores this process may use."""
-    return asked or len(os.sched_getaffinity(0))
+    if asked:
+        return asked
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_bytes() -> int:
+    """Memory that nothing takes, which the system can keep files in; 0 if it does not say."""
+    with contextlib.suppress(ValueError, OSError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def return_freed_memory() -> None:

@@ -69,11 +69,15 @@ class Format:
     memory: int = 0
 
 
+def _libsvm_parser(options: InputOptions) -> TextParser:
+    return partial(parse_text, labels=options.labels)
+
+
 LIBSVM = "libsvm"
 FORMATS = {
     row.name: row
     for row in (
-        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=lambda _: parse_text),
+        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=_libsvm_parser),
         Format("vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
@@ -133,7 +137,10 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     """What makes the same ids of the same names again; None where no source has names."""
     hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
-    return hashed[0].options.record() if hashed else None
+    if not hashed:
+        return None
+    columns = list(dict.fromkeys(name for source in hashed for name in source.columns))
+    return hashed[0].options.record() | ({"columns": columns} if columns else {})
 
 
 def reader_memory(sources: Sequence[Source]) -> int:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.inputs.parsing import (
+    LABELS,
     LARGEST_VALUE,
     Arrays,
     Counts,
@@ -42,9 +43,11 @@ REASONS = (
         "float32 3.4e38; see --dtype)"
     ),
     "found feature id {token} twice, each id is allowed once in a row",
+    "found {token}, but qid comes once, after the label, with a whole number",
 )
-_DUPLICATE = 8
+_BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 3, 5, 6, 8, 9
 
+_ENDS = b" \t\r\n\v\f#"  # of a token
 _LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
 
 
@@ -54,6 +57,7 @@ def parse_text(
     *,
     dtype: str = "float32",
     skip: bool = False,
+    labels: bool | None = True,
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
@@ -69,6 +73,8 @@ def parse_text(
         Type of the values returned; parsing itself is exact float64.
     skip : bool
         Leave refused lines out instead of stopping at the first one.
+    labels : bool, optional
+        As of `InputOptions`.
     max_errors : int
         How many refused lines to describe.
     room : Room, optional
@@ -84,17 +90,17 @@ def parse_text(
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         fits = room is not None and room.size >= size and room.dtype == dtype
         into = room if room is not None and fits else Room(size, dtype)
-        labels, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
+        y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
         while True:
             *counts, n_hard = kernels.parse(
-                text, size, LARGEST_VALUE[dtype], skip, labels, indptr, ids, values, errors, hard,
-                bits,
+                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], y, indptr, ids, values,
+                errors, hard, bits,
             )  # fmt: skip
             if n_hard <= len(hard):
                 break
             hard = np.empty((n_hard, 4), np.int64)
-        _resolve(text, hard[:n_hard], labels, indptr, ids, values)
+        _resolve(text, hard[:n_hard], y, indptr, ids, values)
         rows, nnz, lines, ones, n_errors = counts
         return arrays, (rows, nnz, lines, ones, n_errors)
 
@@ -122,4 +128,12 @@ def _resolve(
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:
     if code == _DUPLICATE:
         return TextError(line, code, str(where))
-    return TextError(line, code, token_at(text, where, b" \t\r\n\v\f#"))
+    token = token_at(text, where, _ENDS)
+    if code == _BAD_VALUE and not token:  # a colon, and nothing after it
+        begin = where
+        while begin > 0 and text[begin - 1] not in _ENDS:
+            begin -= 1
+        return TextError(line, _NO_VALUE, token_at(text, begin, _ENDS))
+    if code == _BAD_ID and token.startswith("qid:"):
+        code = _QUERY
+    return TextError(line, code, token)

@@ -233,7 +233,12 @@ def read_rows(
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
                 refused = {k - begin: why for k, why in batch.refused.items() if begin <= k < end}
-                parsed = _take_good(labels, indptr, ids[:nnz], values[:nnz], dtype, refused)
+                if source.options.labels is False:
+                    labels[:] = np.nan
+                may_lack = source.options.labels is not True
+                parsed = _take_good(
+                    labels, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack
+                )
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
                 source.read = before + batch.size * end // n_rows
@@ -248,10 +253,20 @@ def _place(name: str, first: int, row: int) -> str:
 
 
 def _take_good(
-    labels: Floats, indptr: Ints, ids: Ints, values: Floats, dtype: str, refused: dict[int, str]
+    labels: Floats,
+    indptr: Ints,
+    ids: Ints,
+    values: Floats,
+    dtype: str,
+    refused: dict[int, str],
+    may_lack: bool,
 ) -> ParsedText:
-    """Leave out rows that are refused; add those with a wrong number, the first ones, to these."""
-    bad_labels = np.flatnonzero(~np.isfinite(labels))
+    """Leave out rows that are refused; add those with a wrong number, the first ones, to these.
+
+    A label may be nan where rows `may_lack` one.
+    """
+    bad = ~np.isfinite(labels)
+    bad_labels = np.flatnonzero(bad & ~np.isnan(labels) if may_lack else bad)
     bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
     rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
     n_rows = len(labels)
@@ -260,7 +275,7 @@ def _take_good(
     for row in np.flatnonzero(wrong)[:_MOST_PROBLEMS].tolist():
         if row in refused:
             continue
-        if not np.isfinite(labels[row]):
+        if row in bad_labels:
             found = f"found {labels[row]} as the label, but only finite numbers are allowed"
         else:
             k = int(bad_values[np.searchsorted(rows_of_values, row)])

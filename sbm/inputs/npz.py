@@ -106,8 +106,9 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     companion = next((p for p in beside if p.is_file()), None)
     files = [path] if companion is None else [path, companion]
     with _explained(source.name), digested(source, files), contextlib.ExitStack() as stack:
-        labels, indptr, ids, values = _columns(stack, path, companion, beside)
-        n_rows = labels.left
+        may_lack = source.options.labels is not True
+        labels, indptr, ids, values = _columns(stack, path, companion, beside, may_lack)
+        n_rows = indptr.left - 1
         ends = indptr.take(1).astype(np.int64)
         if ends[0] != 0 or ids.left != values.left:
             raise ValueError("indptr, indices and data do not belong together")
@@ -118,15 +119,20 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
             if np.diff(ends).min() < 0:
                 raise ValueError("indptr decreases")
             # Compressed members have no position of use; what they hold is in proportion.
-            yield Batch(labels.take(n), ends, ids, values, size=source.size * n // n_rows)
+            y = np.full(n, np.nan) if labels is None else labels.take(n)
+            yield Batch(y, ends, ids, values, size=source.size * n // n_rows)
         if ids.left:
             raise ValueError(f"indptr ends in front of the last {ids.left} nonzeros")
 
 
 def _columns(
-    stack: contextlib.ExitStack, path: Path, companion: Path | None, beside: list[Path]
-) -> tuple[_Column, _Column, _Column, _Column]:
-    """Open labels, ends of rows, ids and values."""
+    stack: contextlib.ExitStack,
+    path: Path,
+    companion: Path | None,
+    beside: list[Path],
+    may_lack: bool,
+) -> tuple[_Column | None, _Column, _Column, _Column]:
+    """Open labels, ends of rows, ids and values; None for labels that rows `may_lack`."""
     archive = stack.enter_context(zipfile.ZipFile(path))
     members = {name.removesuffix(".npy") for name in archive.namelist()}
     missing = [name for name in ("data", "indices", "indptr") if name not in members]
@@ -144,7 +150,7 @@ def _columns(
             "matrix, as scipy.sparse.save_npz writes them"
         )
     inside = next((name for name in _LABELS if name in members), None)
-    if inside is None and companion is None:
+    if inside is None and companion is None and not may_lack:
         raise DataError(
             f"{path} has no labels; add an array y to it, with numpy.savez, or write the file "
             f"{beside[0]}, with numpy.save"
@@ -153,13 +159,13 @@ def _columns(
     def member(name: str, kinds: str) -> _Column:
         return _Column(stack.enter_context(archive.open(f"{name}.npy")), path, name, kinds)
 
+    y = None
     if inside is not None:
         y = member(inside, "biuf")
-    else:
-        assert companion is not None
+    elif companion is not None:
         y = _Column(stack.enter_context(companion.open("rb")), path, companion.name, "biuf")
     indptr = member("indptr", "iu")
-    if y.left != indptr.left - 1:
+    if y is not None and y.left != indptr.left - 1:
         raise DataError(
             f"{path} has {y.left} labels, but {indptr.left - 1} rows; give a label for each"
         )

@@ -56,10 +56,12 @@ def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batc
             digested(source, [Path(source.name)]),
             pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file,
         ):
-            names = _columns(file.schema_arrow, label, source.name)
+            may_lack = source.options.labels is not True
+            names = _columns(file.schema_arrow, label, source.name, may_lack)
             n_rows = max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_batch_rows(file), columns=names, use_threads=False):
-                yield _batch(batch, label, source.size * batch.num_rows // n_rows)
+                size = source.size * batch.num_rows // n_rows
+                yield _batch(batch, label if label in names else None, size, may_lack)
     except (pa.ArrowException, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
@@ -67,11 +69,13 @@ def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batc
         ) from error
 
 
-def _columns(schema: "pa.Schema", label: str, name: str) -> list[str]:
-    """Return the columns to read, whose types are those of rows."""
+def _columns(schema: "pa.Schema", label: str, name: str, may_lack: bool) -> list[str]:
+    """Return the columns to read, whose types are those of rows; they `may_lack` labels."""
     import pyarrow.types as kinds
 
-    wanted = [(label, _is_number), ("indices", _is_list_of(kinds.is_integer))]
+    wanted = [("indices", _is_list_of(kinds.is_integer))]
+    if label in schema.names or not may_lack:
+        wanted.insert(0, (label, _is_number))
     if "values" in schema.names:
         wanted.append(("values", _is_list_of(_is_number)))
     for column, is_fit in wanted:
@@ -116,21 +120,23 @@ def _batch_rows(file: "pq.ParquetFile") -> int:
     return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
 
 
-def _batch(batch: "pa.RecordBatch", label: str, size: int) -> Batch:
+def _batch(batch: "pa.RecordBatch", label: str | None, size: int, may_lack: bool) -> Batch:
     """Return rows without the nonzeros of those that are refused."""
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
-    lengths, refused = _lengths(batch.column(label), lists)
+    y = None if label is None else batch.column(label)
+    lengths, refused = _lengths(None if may_lack else y, lists)
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
     ids, *values = [_flat(column, good) for column in lists]
+    labels = np.full(batch.num_rows, np.nan) if y is None else _numbers(y)
     return Batch(
-        _numbers(batch.column(label)), np.concatenate([[0], np.cumsum(lengths)]), ids,
+        labels, np.concatenate([[0], np.cumsum(lengths)]), ids,
         values[0] if values else np.ones(len(ids)), refused, size,
     )  # fmt: skip
 
 
 def _lengths(
-    label: "pa.Array", lists: "list[pa.Array]"
+    label: "pa.Array | None", lists: "list[pa.Array]"
 ) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
     """Return the nonzeros of each row, 0 of those that are refused, and why these are."""
     import pyarrow.compute as pc
@@ -146,8 +152,9 @@ def _lengths(
             refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null among the {what}")
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         refused |= dict.fromkeys(missing.tolist(), f"found a null for the {what}")
-    missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
-    refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
+    if label is not None:
+        missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
+        refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
     counts = lengths[0].astype(np.int64)
     counts[list(refused)] = 0
     return counts, refused

@@ -13,13 +13,15 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 
 __all__ = [
-    "HASH_BITS", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText", "Room", "TextError",
-    "TextParser", "parse_lines", "token_at",
+    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText",
+    "Room", "TextError", "TextParser", "parse_lines", "token_at",
 ]  # fmt: skip
 
 
+LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # ids are found in a plain array then, which is fast and takes 16 MB
 MOST_HASH_BITS = 32  # of a hash
+LABELS = {True: 0, None: 1, False: 2}  # what kernels call `InputOptions.labels`
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,19 @@ class InputOptions:
         Column of a table that holds the labels.
     text : tuple of str, optional
         Columns of a table whose cells are words, even if they look like numbers.
+    labels : bool, optional
+        True: each row has a label. None: the label of a row without one is nan. False: labels are
+        not used, so they need not be numbers.
+    columns : tuple of str
+        Of the tables that were read before, but those of labels.
     """
 
     format: str | None = None
     hash_bits: int | None = None
     label: str | None = None
     text: tuple[str, ...] | None = None
+    labels: bool | None = True
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         bits = self.hash_bits
@@ -64,7 +73,8 @@ class InputOptions:
             none.
         """
         bits, label, text = (record.get(key) for key in ("hash_bits", "label", "text"))
-        if not _is_record(bits, label, text):
+        columns = record.get("columns", [])
+        if not _is_record(bits, label, text, columns):
             raise SettingsError(f"what {what} says of its inputs makes no sense; split them again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
@@ -78,17 +88,18 @@ class InputOptions:
             )
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
-            text=tuple(text),
+            text=tuple(text), columns=tuple(columns),
         )  # fmt: skip
 
 
-def _is_record(bits: Any, label: Any, text: Any) -> bool:
+def _is_record(bits: Any, label: Any, text: Any, columns: Any) -> bool:
     return (
         type(bits) is int
         and 1 <= bits <= MOST_HASH_BITS
         and (label is None or isinstance(label, str))
         and isinstance(text, list)
-        and all(isinstance(name, str) for name in text)
+        and isinstance(columns, list)
+        and all(isinstance(name, str) for name in text + columns)
     )
 
 
@@ -121,7 +132,9 @@ class TextError:
 
     def explain(self, reasons: Sequence[str]) -> str:
         """Say what was found, and what is expected, in the words of a table of messages."""
-        return reasons[self.code].format(token=repr(self.token))
+        what = reasons[self.code].format(token=repr(self.token))
+        is_text = all(c >= " " or c == "\t" for c in self.token)
+        return what if is_text else f"{what}; this looks like a binary file, not text"
 
 
 @dataclass(frozen=True)
@@ -131,6 +144,7 @@ class ParsedText:
     Attributes
     ----------
     labels : ndarray, shape (n_rows,), float64
+        nan: the row has none.
     indptr : ndarray, shape (n_rows + 1,), int64
     ids : ndarray, shape (nnz,), int64
         Feature ids, strictly increasing within a row.

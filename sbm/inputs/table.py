@@ -28,6 +28,7 @@ from sbm.inputs.vw import hash_names
 __all__ = ["read_table"]
 
 _LABELS = ("label", "y", "target")  # columns that are taken for that of the labels
+_NO_LABEL = ("", "?")  # cells of rows without a label
 _CELLS = 1 << 16  # in a piece
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all there is in a column of numbers
@@ -68,6 +69,7 @@ def read_table(
         records = _records(reader, source.name)
         names = next(records, (1, []))[1]
         columns = _Columns.of(names, source.options, source.name)
+        source.columns = [name for k, name in enumerate(names) if k != columns.label]
         refuse_long_row(f"{source.name}:1", len(names), largest_row)
         while some := _take_records(records, lines, len(names)):
             yield columns.batch(some, LARGEST_VALUE[dtype])
@@ -131,7 +133,8 @@ class _Columns:
 
     source: str
     names: list[str]
-    label: int
+    label: int  # -1: there is none
+    labels: bool | None  # as of `InputOptions`
     text: frozenset[int]
     ids: npt.NDArray[np.int64]
     hash_bits: int
@@ -140,6 +143,11 @@ class _Columns:
     def of(cls, names: list[str], options: InputOptions, source: str) -> "_Columns":
         """Find the column of labels and those of words."""
         assert options.hash_bits is not None
+        if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
+            raise DataError(
+                f"{source}:1: found columns separated by {other!r}; "
+                + ("give --format tsv" if other == "\t" else "separate them by commas")
+            )
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
             raise DataError(f"{source}:1: found column {twice[0]} twice; each needs its own name")
@@ -149,21 +157,22 @@ class _Columns:
                 "to_csv(index=False))"
             )
         given = _LABELS if options.label is None else (options.label,)
-        found = [name for name in given if name in names]
-        if len(found) != 1:
+        found = [name for name in given if name in names and name not in options.columns]
+        if len(found) > 1 or (not found and options.labels is True):
             what = " and ".join(found) or f"no {' or '.join(given)}"
             raise DataError(
                 f"{source}:1: found {what} among the columns {_some(names)}; name the one that "
                 "holds the labels with --label"
             )
         missing = [name for name in options.text or () if name not in names]
-        if missing:
+        if missing and options.labels is True:
             raise DataError(
                 f"{source}:1: found no column {missing[0]} among {_some(names)}, which --text names"
             )
-        text = frozenset(names.index(name) for name in options.text or ())
+        text = frozenset(names.index(name) for name in options.text or () if name in names)
         ids = hash_names([_bytes(name) for name in names], options.hash_bits)
-        return cls(source, names, names.index(found[0]), text, ids, options.hash_bits)
+        label = names.index(found[0]) if found else -1
+        return cls(source, names, label, options.labels, text, ids, options.hash_bits)
 
     def batch(self, records: list[_Record], limit: float) -> Batch:
         """Make rows of records."""
@@ -179,12 +188,14 @@ class _Columns:
         rows: list[npt.NDArray[np.int64]] = [_NONE]
         ids: list[npt.NDArray[np.int64]] = [_NONE]
         values: list[_Floats] = [np.empty(0)]
-        labels = np.zeros(n)
+        labels = np.full(n, np.nan)
         for k, column in enumerate(cells_of):
+            if k == self.label and self.labels is False:
+                continue
             numbers, words, word_ids = self._read(k, column)
             if k == self.label:
                 labels = numbers
-                _refuse_labels(column, numbers, refused)
+                _refuse_labels(column, numbers, refused, () if self.labels else _NO_LABEL)
                 continue
             for row in np.flatnonzero(np.abs(numbers) > limit).tolist():
                 refused.setdefault(row, self._too_large(k, column[row]))
@@ -236,8 +247,13 @@ class _Columns:
         )
 
 
-def _refuse_labels(column: Sequence[str], numbers: _Floats, refused: dict[int, str]) -> None:
+def _refuse_labels(
+    column: Sequence[str], numbers: _Floats, refused: dict[int, str], allowed: Sequence[str]
+) -> None:
+    """Refuse labels that are no numbers, but for the words allowed."""
     for row in np.flatnonzero(~np.isfinite(numbers)).tolist():
+        if column[row].strip() in allowed:
+            continue
         cell = column[row] if len(column[row]) <= 40 else column[row][:37] + "..."
         expected = "where a numeric label is expected"
         if _NOT_FINITE.fullmatch(cell) or np.isinf(numbers[row]):

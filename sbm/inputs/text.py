@@ -74,6 +74,8 @@ class Source:
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
         How it is read.
+    columns : list of str
+        Of a table that was read: its columns but that of labels.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    columns: list[str] = field(default_factory=list)
 
     @property
     def comes_again(self) -> bool:
@@ -125,6 +128,7 @@ class Source:
             "sha256": self.sha256,
             "rows": self.done.rows,
             "skipped": self.done.skipped,
+            **({} if self.format == "libsvm" else {"format": self.format}),
         }
 
 
@@ -286,6 +290,10 @@ def _read_pieces(
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.done.text == 0:
                 _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
+            if is_first and piece.size >= len(_BOM) and source.done.text == 0:
+                begin = piece.text[: len(_BOM)]
+                if begin.tobytes() == _BOM:
+                    begin[:] = ord(" ")
             is_first = is_first and not piece.size
             yield piece
         if patience is None:
@@ -359,6 +367,7 @@ def _resumed(
     return go_to(source.done, stream, source.name, patience, None if unpacked else file)
 
 
+_BOM = b"\xef\xbb\xbf"  # of UTF-8
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.inputs.parsing import (
+    LABELS,
     LARGEST_VALUE,
     Arrays,
     Counts,
@@ -59,7 +60,7 @@ REASONS = (
 def vw_parser(options: InputOptions) -> TextParser:
     """Make the parser of pieces of text."""
     assert options.hash_bits is not None
-    return partial(parse_vw, mask=(1 << options.hash_bits) - 1)
+    return partial(parse_vw, mask=(1 << options.hash_bits) - 1, labels=options.labels)
 
 
 def parse_vw(
@@ -69,6 +70,7 @@ def parse_vw(
     mask: int,
     dtype: str = "float32",
     skip: bool = False,
+    labels: bool | None = True,
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
@@ -86,6 +88,8 @@ def parse_vw(
         Type of the values returned; parsing itself is float64, to the last bit but one.
     skip : bool
         Leave refused lines out instead of stopping at the first one.
+    labels : bool, optional
+        As of `InputOptions`.
     max_errors : int
         How many refused lines to describe.
     room : Room, optional
@@ -100,16 +104,16 @@ def parse_vw(
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         into = room if room is not None and room.size >= size else Room(size, "float64")
-        labels, indptr, ids = into.labels, into.indptr, into.ids
+        y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
         bits = np.empty(1, np.uint64)
         while True:
             counts = kernels.parse(
-                text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip, labels,
-                indptr, ids, values, errors, bits,
+                text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
+                LABELS[labels], y, indptr, ids, values, errors, bits,
             )  # fmt: skip
             if counts[0] >= 0:
-                return (labels, indptr, ids, values), counts
+                return (y, indptr, ids, values), counts
             ids, values = np.empty(2 * len(ids), np.int64), np.empty(2 * len(ids))  # short names
 
     return parse_lines(text, size, dtype, max_errors, read, _describe)

@@ -35,8 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
-from sbm.models.model import Model, parts
-from sbm.store import container
+from sbm.models.model import READERS, Model, parts
 from sbm.store.files import read_error, write_atomically
 from sbm.units import format_number
 
@@ -53,7 +52,7 @@ def load_model(model: str | Path | Model) -> Model:
     Returns
     -------
     Model
-        Without features whose weights are all 0.
+        Features whose weights are all 0 are among its `zero_ids`.
 
     Raises
     ------
@@ -62,26 +61,7 @@ def load_model(model: str | Path | Model) -> Model:
     """
     if isinstance(model, Model):
         return model.compact()
-    path = Path(model)
-    if _is_liblinear(path):
-        return read_model(path)
-    if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
-        raise StoreError(
-            f"{path} is no model to read; exports as npz and json are one way, for other tools, "
-            "so give the model that was exported"
-        )
-    return Model.load(path).compact()
-
-
-def _is_liblinear(path: Path) -> bool:
-    """Whether a file begins like the text of LIBLINEAR; pipes are not asked, they are read once."""
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            return file.read(12).split() == [b"solver_type"]
-    except OSError:
-        return False
+    return Model.load(model).compact()
 
 
 Weights = npt.NDArray[np.float64]
@@ -184,18 +164,23 @@ def read_model(path: str | Path) -> Model:
         raise read_error(path, error) from error
 
 
+READERS[b"solver_type"] = read_model
+
+
 def _read(lines: _ModelLines) -> Model:
     header = _read_header(lines)
     solver = header["solver_type"]
     labels, n_columns = _read_labels(lines, header)
     n, with_bias = header["nr_feature"], header["bias"] >= 0
     ids, blocks = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
+    zero_ids = [np.empty(0, np.int64)]
     bias_weights = np.zeros(n_columns)
     for first, block in _read_weights(lines, n + with_bias, n_columns):
         if first + len(block) > n:  # the last line is the bias
             bias_weights, block = block[-1], block[:-1]
         used = block.any(axis=1)
         ids.append(np.flatnonzero(used) + (first + 1))
+        zero_ids.append(np.flatnonzero(~used) + (first + 1))
         blocks.append(block[used])
     W = np.concatenate(blocks)
     del blocks
@@ -207,7 +192,9 @@ def _read(lines: _ModelLines) -> Model:
     if solver == "MCSVM_CS" and len(labels) == 2:
         W, bias_weights = np.ascontiguousarray(W[:, :1]), bias_weights[:1]
     info = {"loss": _LOSSES[solver], "solver_type": solver}
-    return Model(np.concatenate(ids), W, labels, bias, bias_weights.copy(), info).compact()
+    return Model(
+        np.concatenate(ids), W, labels, bias, bias_weights.copy(), info, np.concatenate(zero_ids)
+    ).compact()
 
 
 def _read_header(lines: _ModelLines) -> dict[str, Any]:

@@ -1,24 +1,37 @@
 """A trained model: weights by feature id, and what is proven of them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, StoreError
+from sbm.errors import DataError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.store import container
 
-if TYPE_CHECKING:
-    import scipy.sparse
-
-__all__ = ["Model", "check_output", "parts"]
+__all__ = ["READERS", "Model", "check_output", "parts"]
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
+
+
+# How files of other tools begin, and who reads them; `sbm.models.liblinear` adds its own.
+READERS: dict[bytes, Callable[[Path], "Model"]] = {}
+_LONGEST_WORD = 12
+
+
+def _first_word(path: Path) -> bytes:
+    """Return the word that a file begins with; pipes are not asked, they are read once."""
+    try:
+        if not path.is_file():
+            return b""
+        with open(path, "rb") as file:
+            return b" ".join(file.read(_LONGEST_WORD).split())
+    except OSError:
+        return b""
 
 
 def parts(n: int, n_outputs: int) -> Iterator[slice]:
@@ -66,6 +79,8 @@ class Model:
     info : dict
         Loss, C, settings, certificate, whether training converged, sources; JSON types. Models of
         other tools have only a loss. Pruned models have no certificate.
+    zero_ids : ndarray, shape (any,), int64
+        Other features that training saw, whose weights are all 0.
     more : dict
         Other fields of the file, unknown to this version; `save` keeps them.
     """
@@ -76,6 +91,7 @@ class Model:
     bias: float = 0.0
     bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     info: dict[str, Any] = field(default_factory=dict)
+    zero_ids: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     more: dict[str, Any] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
@@ -105,7 +121,7 @@ class Model:
         return bool(self.info.get("converged", False))
 
     def compact(self) -> "Model":
-        """Drop features whose weights are all 0; return the model itself if there are none.
+        """Move features whose weights are all 0 to `zero_ids`; return itself if there are none.
 
         Returns
         -------
@@ -114,7 +130,8 @@ class Model:
         used = self._used()
         if used.all():
             return self
-        return replace(self, ids=self.ids[used], W=self.W[used])
+        zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
+        return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids)
 
     def _used(self) -> npt.NDArray[np.bool_]:
         """Whether each feature has a weight other than 0."""
@@ -150,8 +167,8 @@ class Model:
     def save(self, path: str | Path) -> int:
         """Write the model atomically; return its size in bytes.
 
-        Features whose weights are all 0 are left out. The weights of several outputs are stored
-        as a list of the nonzero ones if that is smaller.
+        Of features whose weights are all 0 only the ids are kept. The weights of several outputs
+        are stored as a list of the nonzero ones if that is smaller.
 
         Raises
         ------
@@ -164,12 +181,20 @@ class Model:
             for part in parts(len(used), 1):
                 yield self.ids[part][used[part]]
 
+        def make_zero_ids() -> Iterator[npt.NDArray[np.int64]]:
+            yield self.zero_ids
+            for part in parts(len(used), 1):
+                yield self.ids[part][~used[part]]
+
         n_used = int(np.count_nonzero(used))
+        n_zero = len(self.zero_ids) + len(used) - n_used
         arrays: dict[str, container.Pieces | npt.NDArray[np.float64]] = {
             "ids": container.Pieces("<i8", (n_used,), make_ids),
             **self._stored_weights(used, n_used),
             "bias_weights": self.bias_weights,
         }
+        if n_zero:
+            arrays["zero_ids"] = container.Pieces("<i8", (n_zero,), make_zero_ids)
         meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
         before = self._header
         return container.write(Path(path), "model", arrays, meta, level=None, before=before)
@@ -203,16 +228,26 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> "Model":
-        """Read a model.
+        """Read a model of this program, or of LIBLINEAR.
 
         Raises
         ------
+        SettingsError
+            `path` is no path.
         StoreError
             The file is not a model, is damaged, or has another version.
         """
+        require_path(path, "the model")
         path = Path(path)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; give the model file that sbm train wrote")
+        if (read := READERS.get(_first_word(path))) is not None:
+            return read(path)
+        if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
+            raise StoreError(
+                f"{path} is no model to read; exports as npz and json are one way, for other "
+                "tools, so give the model that was exported"
+            )
         file = container.read(path, "model", _ARRAYS.__contains__, is_own=False)
         arrays: dict[str, Any] = file.arrays
         try:
@@ -220,6 +255,7 @@ class Model:
             model = cls(
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
+                arrays.get("zero_ids", np.empty(0, np.int64)),
                 {k: v for k, v in file.meta.items() if k not in ("labels", "bias", "info")},
                 file.header,
             )  # fmt: skip
@@ -241,11 +277,15 @@ class Model:
         n, outputs = self.W.shape
         if self.ids.shape != (n,) or self.bias_weights.shape != (outputs,) or outputs < 1:
             raise ValueError("its arrays have shapes that do not belong together")
-        if self.ids.dtype != np.int64 or {self.W.dtype, self.bias_weights.dtype} != {
-            np.dtype(np.float64)
-        }:
+        if {self.ids.dtype, self.zero_ids.dtype} != {np.dtype(np.int64)} or {
+            self.W.dtype,
+            self.bias_weights.dtype,
+        } != {np.dtype(np.float64)}:
             raise ValueError("its arrays have the wrong types")
-        if self.ids.min(initial=0) < 0:
+        if (
+            self.zero_ids.ndim != 1
+            or min(self.ids.min(initial=0), self.zero_ids.min(initial=0)) < 0
+        ):
             raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
         if len(self.labels) == 1 or not all(map(_is_number, numbers)):
@@ -267,7 +307,7 @@ class Model:
         ):
             raise ValueError("its description is none")
 
-    def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the decision values of rows.
 
         Products are summed in the order of a row's nonzeros and then the bias, as ``sbm predict``
@@ -275,7 +315,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             Column k is feature id k. Columns that the model does not know count as 0.
             scikit-learn's ``load_svmlight_file`` needs ``zero_based=True`` for that.
 
@@ -287,19 +327,27 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         """
-        if getattr(X, "format", None) != "csr":
-            raise DataError(f"X is a {type(X).__name__}; a scipy.sparse CSR matrix is expected")
         from scipy.sparse import csr_matrix
 
+        if hasattr(X, "tocsr"):
+            X = X.tocsr()
+        else:
+            X = np.asarray(X)
+            if X.ndim != 2 or X.dtype.kind not in "biuf":
+                raise DataError(
+                    f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
+                    "(sbm.predict reads files)"
+                )
+            X = csr_matrix(X)
         rows, known = self._find(X.indices)
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
         scores = np.asarray(ours @ self.W) + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the labels of rows, or numbers for regression.
 
         A binary decision value of exactly 0 counts as negative. With more than two classes, the
@@ -307,7 +355,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             As for `decision_function`.
 
         Returns
@@ -317,7 +365,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         """
         scores = self.decision_function(X)
         if self.is_regression:
@@ -329,7 +377,7 @@ class Model:
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
 
-    def predict_proba(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the probabilities of the labels of rows.
 
         Models of ``log_loss`` and models trained with ``calibrate`` have them; ``docs/predict.md``
@@ -337,7 +385,7 @@ class Model:
 
         Parameters
         ----------
-        X : scipy.sparse CSR matrix or array, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any)
             As for `decision_function`.
 
         Returns
@@ -348,7 +396,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a CSR matrix.
+            `X` is not a matrix of numbers.
         SettingsError
             The model has no probabilities.
         """
@@ -380,7 +428,7 @@ class Model:
 
 
 # Arrays of a file, whichever form the weights have; the others are passed over.
-_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values"])
+_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids"])
 
 
 def _is_number(x: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,9 @@ from sbm.models.metrics import (
 )
 from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
+from sbm.programs.splitting.deal import replay
 from sbm.rows import Arena
-from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.blocks import MANIFEST, BlockStore, Chunk
 from sbm.units import format_number
 
 __all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
@@ -41,18 +43,30 @@ class Answers:
 
     def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
         self.metrics = metrics
+        self.rows = self.unlabelled = 0
 
     def title(self) -> Iterator[str]:
         """Text before that of the rows."""
         return iter(())
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        """Count rows; return their text, which is made only if it is read."""
+        """Count rows that have a label; return the text of all, which is made only if it is read.
+
+        A label that is nan is none.
+        """
         raise NotImplementedError
 
     def result(self) -> dict[str, Any]:
         """All figures."""
         return self.metrics.result()
+
+
+def _labelled(
+    y: npt.NDArray[np.float64], found: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
+    """Leave out rows without a label."""
+    known = ~np.isnan(y)
+    return (y, found) if known.all() else (y[known], found[known])
 
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
@@ -73,7 +87,7 @@ class _Single(Answers):
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         z = scores[:, 0]
-        self._judge.add(y, z)
+        self._judge.add(*_labelled(y, z))
         return self._text(z)
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -97,7 +111,7 @@ class _Multi(Answers):
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         codes = _best(scores, self._top)
-        self._judge.add(y, self._place[codes])
+        self._judge.add(*_labelled(y, self._place[codes]))
         return self._text(codes, scores)
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -126,7 +140,7 @@ class _Probability(Answers):
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         labels = self._labels.add(y, scores)
         p = probabilities(self._model, scores)[:, self._order]
-        self._quality.add(y, p)
+        self._quality.add(*_labelled(y, p))
         return self._text(labels, p)
 
     def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -149,9 +163,10 @@ def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
 
 SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
 
-# Labels, row ends, indices and values of one batch of rows.
+# Labels, begins and ends of rows, indices and values of one batch of rows.
 _Batch = tuple[
     npt.NDArray[np.float64],
+    npt.NDArray[np.int64],
     npt.NDArray[np.int64],
     npt.NDArray[np.int32],
     npt.NDArray[np.floating] | None,
@@ -164,7 +179,9 @@ def check_input(data: str | Path) -> None:
         open_inputs([data], InputOptions())
 
 
-def sources_of(data: str | Path, names: object, kind: str | None = None) -> list[Source] | None:
+def sources_of(
+    data: str | Path, names: object, kind: str | None = None, labels: bool | None = True
+) -> list[Source] | None:
     """Open what is to be predicted, with names hashed as they were for the model; None: a store.
 
     Parameters
@@ -174,6 +191,8 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
         What makes the same ids of the same names again, of the model or of its store.
     kind : str, optional
         Format of `data`. Default: by its name.
+    labels : bool, optional
+        As of `InputOptions`.
 
     Returns
     -------
@@ -188,7 +207,7 @@ def sources_of(data: str | Path, names: object, kind: str | None = None) -> list
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind)
+    options = InputOptions(format=kind, labels=labels)
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
@@ -211,8 +230,9 @@ def read_batches(
     n_outputs: int,
     threads: int,
     progress: Progress,
+    in_order: bool = False,
 ) -> Iterator[_Batch]:
-    """Yield labels, row ends, indices and values of some rows of text or of a store at a time.
+    """Yield labels, begins, ends, indices and values of some rows of text or a store at a time.
 
     Parameters
     ----------
@@ -226,9 +246,17 @@ def read_batches(
     threads : int
         For parsing.
     progress : Progress
+    in_order : bool
+        Yield the rows of a store in the order of its text, which takes the memory of a batch of its
+        split; else block by block.
+
+    Raises
+    ------
+    StoreError
+        The order is not known.
     """
     batches = (
-        _store_batches(Path(data), table, progress)
+        _store_batches(Path(data), table, progress, in_order)
         if sources is None
         else _text_batches(sources, table, threads, progress)
     )
@@ -238,10 +266,10 @@ def read_batches(
 def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
     """Cut batches so that the decision values of each fit in `SCORES`."""
     most = max(1, SCORES // n_outputs)
-    for y, indptr, indices, values in batches:
-        for begin in range(0, len(y), most):
-            end = min(begin + most, len(y))
-            yield y[begin:end], indptr[begin : end + 1], indices, values
+    for y, begins, ends, indices, values in batches:
+        for first in range(0, len(y), most):
+            some = slice(first, first + most)
+            yield y[some], begins[some], ends[some], indices, values
 
 
 def _text_batches(
@@ -255,23 +283,50 @@ def _text_batches(
         pieces = convert_inputs(sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64")
         for _, parsed in pieces:
             rows += len(parsed.labels)
-            yield parsed.labels, parsed.indptr, table.find(parsed.ids), parsed.values
+            begins, ends = parsed.indptr[:-1], parsed.indptr[1:]
+            yield parsed.labels, begins, ends, table.find(parsed.ids), parsed.values
             progress.advance(sum(s.parsed for s in sources), rows=rows)
     progress.finish()
 
 
-def _store_batches(folder: Path, table: IdTable, progress: Progress) -> Iterator[_Batch]:
-    """Decode a store chunk by chunk and translate its feature indices."""
+def _store_batches(
+    folder: Path, table: IdTable, progress: Progress, in_order: bool
+) -> Iterator[_Batch]:
+    """Decode some chunks of a store at a time and translate their feature indices."""
     store = BlockStore(folder)
     translate = table.find(store.read_feature_ids())
-    chunks = [chunk for block in store.chunks for chunk in block]
     progress.start("predict", store.n_rows, "rows")
     done = 0
-    for chunk in chunks:
-        room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, "float64")
-        rows = store.read([chunk], room, 0)
-        indptr = np.append(rows.starts, chunk.nnz)
-        yield np.asarray(rows.y, np.float64), indptr, translate[rows.indices], rows.values
-        done += chunk.rows
+    for chunks, order in _text_order(store) if in_order else _block_order(store):
+        n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+        rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
+        y, begins = np.asarray(rows.y, np.float64), rows.starts
+        ends = begins + rows.lengths
+        if order is not None:
+            y, begins, ends = y[order], begins[order], ends[order]
+        yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
+        done += n
         progress.advance(done, rows=done)
     progress.finish()
+
+
+# Chunks that are read together, and the positions of their rows in the order that is asked for.
+_Read = tuple[list[Chunk], npt.NDArray[np.int64] | None]
+
+
+def _block_order(store: BlockStore) -> Iterator[_Read]:
+    for chunk in itertools.chain(*store.chunks):
+        yield [chunk], None
+
+
+def _text_order(store: BlockStore) -> Iterator[_Read]:
+    """What was dealt at once lies in one or more chunks of each block."""
+    coming = [iter(chunks) for chunks in store.chunks]
+    for _, dealt in replay(store):
+        chunks: list[Chunk] = []
+        for block, rows in dealt.items():
+            missing = len(rows)
+            while missing > 0:
+                chunks.append(next(coming[block]))
+                missing -= chunks[-1].rows
+        yield chunks, np.argsort(np.concatenate(list(dealt.values())))

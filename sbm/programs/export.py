@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, StoreError
+from sbm.errors import SettingsError, StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.models.model import Model, parts
 from sbm.programs.answers import check_input
@@ -68,6 +68,11 @@ def export(
     """
     write, ending = _find_format(format)
     _check_options(prune, test)
+    if not isinstance(model, Model):
+        require_path(model, "the model")
+    for file, what in ((output, "the output"), (test, "the test")):
+        if file is not None:
+            require_path(file, what)
     path = None if isinstance(model, Model) else Path(model)
     output = _name_output(path, output, ending)
     _check_output(output, format, [path, test])
@@ -189,7 +194,9 @@ def _compare(
 ) -> dict[str, Any]:
     """Predict with both models."""
     measure = "mse" if whole.is_regression else "accuracy"
-    before, after = (predict(m, test, progress=progress)[measure] for m in (whole, pruned))
+    before, after = (
+        predict(m, test, labels=True, progress=progress)[measure] for m in (whole, pruned)
+    )
     change = None if before is None else after - before
     return {
         "test": str(test), "measure": measure, "before": before, "after": after, "change": change,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.progress import Progress
-from sbm.errors import StoreError
+from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.programs.streaming.arrivals import sources_at
@@ -38,6 +38,7 @@ def info(path: str | Path) -> dict[str, Any]:
     StoreError
         The path is none of these, or damaged.
     """
+    require_path(path, "what to describe")
     path = Path(path)
     if path.is_dir():
         if (path / MANIFEST).exists():
@@ -193,6 +194,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     StoreError
         The first damage found, with its place.
     """
+    require_path(path, "the store")
     if Path(path).is_file():
         raise StoreError(
             f"{path} is a file, and a store is a folder; models are verified whenever they are "

@@ -9,7 +9,6 @@ slowly, by as many as between the last two trials whenever the rows are four tim
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
-from sbm.engine.machine import return_freed_memory
+from sbm.engine.machine import free_bytes, return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds, passes_left
 from sbm.engine.problems import make_problems
@@ -297,7 +296,7 @@ def _forecast(
     warm = scale * last.seconds_a_pass
     cold = max(warm, size / disk)
     # What the system has read once it keeps, if there is room for it.
-    later = warm if size < _free_memory() else cold
+    later = warm if size < free_bytes() else cold
     look = START_SECONDS + scale * last.seconds_a_look + (later - warm)
     likely = cold + (by_pass[1] - 1) * later + look
     least = by_pass[0] * warm + look
@@ -329,11 +328,6 @@ def _growth(trials: Sequence[Trial]) -> float:
 
 def _rounded(passes: float) -> int:
     return max(1, round(passes))
-
-
-def _free_memory() -> int:
-    """Bytes that the system can keep files in."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from sbm.compiled import load
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.text import Source
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -38,10 +40,13 @@ def predict(
     probability: bool = False,
     confusion: Sequence[str | Path] = (),
     format: str | None = None,  # noqa: A002  its name on the command line
+    labels: bool | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict labels, or numbers for regression, of a file or a store.
+
+    Predictions go to a file; `Model.predict` returns those of arrays.
 
     Parameters
     ----------
@@ -50,8 +55,8 @@ def predict(
         Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Feature
         names become ids as they did in the model's store.
     output : str or Path, optional
-        File for one label or number per line, in the order of the input (for a store, block by
-        block). ``-`` is standard output.
+        File for one label or number per line, in the order of the input. The rows of a store have
+        the order of its text, without expired sources. ``-`` is standard output.
     decision : bool
         Write decision values instead of labels. Models of more than two classes give one for each
         label, in ascending order of the labels, separated by blanks.
@@ -66,6 +71,10 @@ def predict(
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     format : str, optional
         Format of `data`, as for `sbm.split`.
+    labels : bool, optional
+        True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
+        label column, an empty cell or ``?`` in it, a line that begins with its features); the
+        figures are those of the other rows.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
@@ -74,13 +83,15 @@ def predict(
     Returns
     -------
     dict
-        ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
-        support), ``nnz``, ``unknown_nonzeros``, ``output``. For more than two classes there are
-        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and
-        ``confusion`` is a list of ``[true, predicted, rows]``; see
-        `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
-        labels, ``brier``. For regression there are ``rows``, ``mse``, ``mae``, ``r2``,
-        ``squared_correlation`` and the last three of the first list.
+        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
+        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (sentences about what
+        looks wrong with the input), ``output``. For more than two classes there are ``macro_f1``,
+        ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and ``confusion`` is a list
+        of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
+        there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
+        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
+        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
+        these four.
 
     Raises
     ------
@@ -94,6 +105,11 @@ def predict(
     """
     if threads is not None and threads < 1:
         raise SettingsError(f"threads is {threads}; it must be at least 1")
+    require_path(
+        data, "the input", "a file or a store is expected; for arrays use Model.predict(X)"
+    )
+    for path in (*confusion, *([] if output is None else [output])):
+        require_path(path, "the output")
     return_freed_memory()
     _check_outputs([model, data], output, confusion)
     model = load_model(model)
@@ -110,34 +126,99 @@ def predict(
             "this model predicts a number, not a label, so there is no confusion matrix; "
             "leave out --confusion"
         )
+    if confusion and labels is False:
+        raise SettingsError("a confusion matrix needs labels; leave out --confusion or --no-labels")
     progress = progress or Progress()
-    sources = sources_of(data, model.info.get("names"), format)
+    sources = sources_of(data, model.info.get("names"), format, labels)
     if sources is not None:
         prepare("predict", "float64", progress)
         if names_record(sources):
             prepare("names", "float64", progress)
     answers = answers_of(model, decision, top, probability)
     weights = np.ascontiguousarray(model.W)
-    nnz = unknown = 0
-    table = IdTable(model.ids)
+    rows = unlabelled = nnz = unknown = 0
+    table = _Features(model)
     batches = read_batches(
-        data, sources, table, weights.shape[1], usable_threads(threads), progress
-    )
+        data, sources, table, weights.shape[1], usable_threads(threads), progress,
+        in_order=output is not None,
+    )  # fmt: skip
     with _opened(output) as file:
         _write(answers.title(), file)
-        for y, indptr, indices, values in batches:
-            scores, missed = _decide(model, weights, indptr, indices, values)
-            nnz, unknown = nnz + int(indptr[-1] - indptr[0]), unknown + missed
+        for y, begins, ends, indices, values in batches:
+            if labels is False:
+                y = np.full(len(y), np.nan)
+            rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
+            scores, missed = _decide(model, weights, begins, ends, indices, values)
+            nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
             _write(answers.add(y, scores), file)
+    has_labels = unlabelled < rows or rows == 0
+    if confusion and not has_labels:
+        raise DataError(f"{data} has no labels; leave out --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
         write_confusion(answers.metrics.confusion(), path)
     return {
-        **answers.result(),
+        **(answers.result() if has_labels else {}),
+        "rows": rows,
+        "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
+        "warnings": _shifted(model, table) + _other_columns(sources or []),
         "output": None if output is None else str(output),
     }
+
+
+_ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
+
+
+class _Features(IdTable):
+    """Codes of a model's features: rows of its weights.
+
+    Attributes
+    ----------
+    smallest, largest : int
+        Of the ids looked for so far.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(np.concatenate([model.ids, model.zero_ids]))
+        self._n_used = len(model.ids)
+        self.smallest, self.largest = LARGEST_ID, -1
+
+    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        self.smallest = min(self.smallest, int(keys.min(initial=LARGEST_ID)))
+        self.largest = max(self.largest, int(keys.max(initial=-1)))
+        codes = super().find(keys)
+        codes[codes >= self._n_used] = _ZERO
+        return codes
+
+
+def _shifted(model: Model, features: _Features) -> list[str]:
+    """Warn of an input whose ids are one off from those of the model, which are numbers."""
+    known = np.concatenate([model.ids, model.zero_ids])
+    if model.info.get("names") is not None or not len(known):
+        return []
+    low, high = int(known.min()), int(known.max())
+    least, most = features.smallest, features.largest
+    if (low, least, high - most) not in ((1, 0, 1), (0, 1, -1)):
+        return []
+    ids = f"ids {least} to {most}, the model {low} to {high}"
+    return [f"the input has feature {ids}; they look shifted by one"]
+
+
+def _other_columns(sources: list[Source]) -> list[str]:
+    """Warn of a table that has other columns than those of the training."""
+    warnings = []
+    for source in sources:
+        known, found = source.options.columns, source.columns
+        differ = {
+            "missing": [name for name in known if name not in found],
+            "unknown": [name for name in found if name not in known],
+        }
+        if known and found and any(differ.values()):
+            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
+            warnings.append(f"columns differ from those of training: {'; '.join(words)}")
+    return warnings
 
 
 def _check_outputs(
@@ -197,14 +278,15 @@ def is_same_file(a: str | Path, b: str | Path) -> bool:
 def _decide(
     model: Model,
     weights: npt.NDArray[np.float64],
-    indptr: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    scores = np.empty((len(indptr) - 1, weights.shape[1]))
+    scores = np.empty((len(begins), weights.shape[1]))
     share = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(indptr[:-1], indptr[1:], indices, values, weights, share, scores)
+    unknown = kernels.decide(begins, ends, indices, values, weights, share, scores)
     return scores, int(unknown)
 
 

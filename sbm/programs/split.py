@@ -86,14 +86,14 @@ def split(
 
     Parameters
     ----------
-    inputs : str, Path or iterable of these, or of (X, y)
+    inputs : str, Path or iterable of these; (X, y) or iterable of these
         Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. They are read once,
         or twice with `min_count`. With `append` and without `store`, one of them is the store.
 
-        Or chunks of rows: X is a scipy.sparse matrix or array, or a dense matrix, shape (n_rows,
-        any); y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
-        iterator is read once; `min_count` needs an object that can be iterated twice, such as a
-        list.
+        Or a pair (X, y), or chunks of rows, which are such pairs: X is a matrix, sparse or dense,
+        shape (n_rows, any); y has n_rows numbers. Column k is feature id k, as for
+        `Model.decision_function`. An iterator is read once; `min_count` needs an object that can be
+        iterated twice, such as a list.
     store : str or Path, optional
         Store to write. Default: the first input's name with ``.sbm``; required for chunks.
     blocks : int, optional

@@ -38,7 +38,8 @@ def write_error(path: Path, error: OSError) -> StoreError:
         return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
     if error.errno == errno.ENOENT:
         return StoreError(
-            f"cannot write {path}: something removed it meanwhile; run the same command again"
+            f"cannot write {path}: it was removed meanwhile, or this file system takes no files; "
+            "run the same command again, or choose another place with -o"
         )
     full = error.errno in _FULL
     advice = "free space or choose another place" if full else "choose another place"

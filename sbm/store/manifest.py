@@ -273,8 +273,12 @@ def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """How names of features became ids, where some have names; see `InputOptions.record`."""
-    records = (g["options"].get("names") for g in kept_generations(manifest))
-    return next((record for record in records if isinstance(record, dict)), None)
+    given = (g["options"].get("names") for g in kept_generations(manifest))
+    records = [record for record in given if isinstance(record, dict)]
+    if not any("columns" in record for record in records):
+        return records[0] if records else None
+    columns = [name for record in records for name in record.get("columns", [])]
+    return {**records[0], "columns": list(dict.fromkeys(map(str, columns)))}
 
 
 def next_block(manifest: dict[str, Any]) -> int:

@@ -8,7 +8,13 @@ Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
 import numpy as np
 from numba import njit
 
-from sbm.inputs.kernels.text import is_inf_or_nan, parse_number, parse_short_number
+from sbm.inputs.kernels.text import (
+    IGNORED,
+    REQUIRED,
+    is_inf_or_nan,
+    parse_number,
+    parse_short_number,
+)
 from sbm.store.kernels.sorting import sort_and_add
 
 __all__ = ["hash_names", "parse"]
@@ -234,7 +240,9 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
 
 
 @njit(nogil=True, error_model="numpy")
-def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, values, errors, bits):
+def parse(
+    text, size, limit, label_limit, mask, skip, need, labels, indptr, ids, values, errors, bits
+):
     """Parse whole lines; the workhorse behind `parse_vw`.
 
     Parameters
@@ -249,6 +257,8 @@ def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, value
         Bits of a hash that are its id.
     skip : bool
         Go on behind a refused line instead of stopping at it.
+    need : int
+        As of the parser of LIBSVM text.
     labels, indptr, ids, values : arrays, filled in place
     errors : (k, 3) int64, filled in place
         Line, code and position of the first k refused lines.
@@ -284,6 +294,8 @@ def parse(text, size, limit, label_limit, mask, skip, labels, indptr, ids, value
         code = NO_BAR
         if bar < end:
             labels[rows], code, where = _parse_label(text, begin, bar, bits, label_limit)
+            if need == IGNORED or (code == NO_LABEL and need != REQUIRED):
+                labels[rows], code = np.nan, OK
         if code == OK:
             behind = text[end]
             text[end] = 10

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from sbm.store.kernels.sorting import heap_sort
 
-__all__ = ["is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
+__all__ = ["IGNORED", "REQUIRED", "is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
 
 # What a line is refused for; sbm/inputs/libsvm.py has the sentences, in this order.
 OK = 0
@@ -28,6 +28,10 @@ BAD_VALUE = 6
 OUT_OF_RANGE = 7
 DUPLICATE = 8
 HARD = 9  # not an error: the number needs arbitrary precision
+
+# Whether rows need a label: `LABELS` of sbm/inputs/parsing.py.
+REQUIRED = 0
+IGNORED = 2
 
 LARGEST_LABEL = math.ldexp(2 - 2**-52, 1023)
 LABEL = np.int64(-1)  # in a list of hard numbers: stands for the row's label instead of a feature
@@ -402,7 +406,7 @@ def is_inf_or_nan(text, p):
 
 
 @njit(nogil=True, error_model="numpy")
-def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bits):
+def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, hard, bits):
     """Parse whole lines; the workhorse behind `parse_text`.
 
     Parameters
@@ -416,6 +420,8 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
         Largest magnitude allowed for a value.
     skip : bool
         Go on behind a refused line instead of stopping at it.
+    need : int
+        0: each row has a label; 1: where there is none it is nan; 2: nor need it be a number.
     labels, indptr, ids, values : arrays, filled in place
         `values` is written only from the first value on that is not 1.
     errors : (k, 3) int64, filled in place
@@ -466,6 +472,10 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
             code = OK
         elif code == BAD_VALUE:
             code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
+        if code != OK and need != REQUIRED:
+            first = _first_feature(text, begin)
+            if first == begin or need == IGNORED:
+                x, p, code = np.nan, first, OK
         labels[rows] = x
         if code == OK:
             p = _behind_query_id(text, p)
@@ -542,6 +552,17 @@ def parse(text, size, limit, skip, labels, indptr, ids, values, errors, hard, bi
             rows += 1
             indptr[rows] = nnz
     return rows, nnz, line, ones, n_errors, n_hard
+
+
+@njit(nogil=True, error_model="numpy")
+def _first_feature(text, p):
+    """Position p if a feature stands there, which has a colon, else the end of what does."""
+    q = p
+    while not _ends_token(text[q]):
+        if text[q] == 58:
+            return p
+        q += 1
+    return q
 
 
 @njit(nogil=True, error_model="numpy")

@@ -1,6 +1,7 @@
 """Dealing: parsed rows gather in a batch, and a full batch is spread over the blocks at random."""
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.memory import AUTO_BLOCKS
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.idtable import IdTable
 from sbm.programs.splitting.options import SplitOptions, batch_bytes, check_ids
 from sbm.programs.splitting.reading import CodedText, Labels
 from sbm.rows import Rows
-from sbm.store.blocks import BlockWriter
+from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 
-__all__ = ["Deal", "Dealer"]
+__all__ = ["Deal", "Dealer", "replay"]
 
 # A block is meant to fit the default --mem of training beside its cache and the next block.
 BLOCK_BYTES = 400_000_000
@@ -103,6 +104,49 @@ class Deal:
             turn = (np.arange(m) - self._dealt) % m
         self._dealt += n
         return [order[turn[block] :: m] for block in range(m)]
+
+
+def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.int64]]]]:
+    """Deal the rows of a store again, to know where each went.
+
+    Yields
+    ------
+    int, dict of int to ndarray of int64
+        In the order of the text, without sources that were expired: the rows of a batch, and which
+        of them each block got, in the order in which they lie there.
+
+    Raises
+    ------
+    StoreError
+        The store does not know.
+    """
+    blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
+    for generation in kept_generations(store.manifest):
+        if "deal" not in generation or any(name not in blocks for name in generation["blocks"]):
+            raise StoreError(
+                f"{store.folder} does not record the order of its text; make it again with sbm "
+                "split"
+            )
+        record, options = generation["deal"], generation["options"]
+
+        def again(record: Any = record, options: Any = options) -> Deal:
+            return Deal(options["seed"], record["first"], record["blocks"], options["shuffle"])
+
+        with_rows = _blocks_with_rows(record["batches"], again())
+        number = {k: blocks[name] for k, name in zip(with_rows, generation["blocks"], strict=True)}
+        deal = again()
+        for n in record["batches"]:
+            yield n, {number[k]: rows for k, rows in enumerate(deal.next(n)) if len(rows)}
+
+
+def _blocks_with_rows(batches: list[int], deal: Deal) -> list[int]:
+    """Return the blocks that got a row; the others were never written."""
+    got: set[int] = set()
+    for n in batches:
+        got |= {k for k, rows in enumerate(deal.next(n)) if len(rows)}
+        if len(got) == deal.n_blocks:
+            break
+    return sorted(got)
 
 
 class Dealer:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sbm.errors import DataError, SettingsError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.formats import open_inputs
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.parsing import InputOptions
@@ -38,6 +38,8 @@ def find_sources(
     SettingsError, StoreError
         It is not clear to which store it goes.
     """
+    if store is not None:
+        require_path(store, "the store")
     names, chunks = _names_or_chunks(inputs)
     if chunks is not None:
         if store is None:
@@ -63,6 +65,14 @@ def _names_or_chunks(
     """Tell names of files from chunks of rows; an iterator is asked for no more than its first."""
     if isinstance(inputs, str | Path):
         return [inputs], None
+    if isinstance(inputs, tuple | list) and len(inputs) == 2 and hasattr(inputs[0], "shape"):
+        X, y = inputs
+        return [], [(X, y)]
+    if hasattr(inputs, "shape") or not isinstance(inputs, Iterable):
+        raise DataError(
+            f"inputs is a {type(inputs).__name__}; give file names, or arrays as "
+            "sbm.split((X, y), STORE)"
+        )
     given: Iterable[Any] = inputs
     if isinstance(inputs, Sequence):
         first = list(inputs[:1])

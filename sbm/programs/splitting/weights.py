@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.inputs.text import expand_inputs, parse_sources
-from sbm.programs.splitting.deal import Deal
-from sbm.store.blocks import BlockStore, Chunk, kept_generations
+from sbm.programs.splitting.deal import replay
+from sbm.store.blocks import BlockStore, Chunk
 from sbm.store.files import write_error
 from sbm.units import format_number
 
@@ -36,6 +36,7 @@ _FEATURES = "found features, as a data file has them; one number a line is expec
 # What a line is refused for, in the order of the codes of `TextError`.
 _REASONS = (
     "", _NO_WEIGHT, _NOT_FINITE, _BEHIND, _FEATURES, _BEHIND, _FEATURES, _NOT_FINITE, _FEATURES,
+    _FEATURES,
 )  # fmt: skip
 
 
@@ -92,23 +93,15 @@ class RowWeights:
     def _fill(self, file: IO[bytes], store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
         weights = _WeightText(source)
-        blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
         ends = list(begins)
-        for generation in kept_generations(store.manifest):
-            if "deal" not in generation:
-                raise StoreError(
-                    f"{store.folder} does not note where each row went; make the store with sbm "
-                    "split to use weights"
-                )
-            if any(name not in blocks for name in generation["blocks"]):
-                raise StoreError(f"{store.folder} has lost blocks; weights cannot be told apart")
-            for rows in _replay(generation, weights, store.n_rows):
-                self.total += float(sum(part.sum() for part in rows.values()))
-                for name, part in rows.items():
-                    block = blocks[name]
-                    file.seek(8 * ends[block])
-                    file.write(part.tobytes())
-                    ends[block] += len(part)
+        for n, dealt in replay(store):
+            mine = weights.take(n, store.n_rows)
+            parts = {block: mine[rows] for block, rows in dealt.items()}
+            self.total += float(sum(part.sum() for part in parts.values()))
+            for block, part in parts.items():
+                file.seek(8 * ends[block])
+                file.write(part.tobytes())
+                ends[block] += len(part)
         weights.refuse_more(store.n_rows)
         self.checksum = weights.checksum
 
@@ -120,13 +113,14 @@ class RowWeights:
         StoreError
             The disk fails.
         """
-        place, view = 8 * self._place[chunk.block, chunk.offset], memoryview(out[: chunk.rows])
+        place = 8 * self._place[chunk.block, chunk.offset]
         try:  # in several threads: pread moves no position
-            n = os.preadv(self._handle, [view.cast("B")], place)
+            data = os.pread(self._handle, 8 * chunk.rows, place)
         except OSError as error:
             raise StoreError(f"cannot read the weights of rows: {error.strerror}") from error
-        if n != 8 * chunk.rows:
+        if len(data) != 8 * chunk.rows:
             raise StoreError("the weights of rows were cut off; train again")
+        out[: chunk.rows] = np.frombuffer(data)
 
     def class_totals(self, store: BlockStore) -> list[float]:
         """Return the sum of the weights of each class's rows, by class code; reads the store."""
@@ -195,28 +189,3 @@ class _WeightText:
                 f"{self._source} has {n_rows + more:,} weights, the store has {n_rows:,} rows; "
                 "give one weight a row"
             )
-
-
-def _replay(
-    generation: dict[str, Any], weights: _WeightText, n_rows: int
-) -> Iterator[dict[str, Floats]]:
-    """Yield what each block file got of each batch, in the order in which it was written."""
-    record, options = generation["deal"], generation["options"]
-    deal = Deal(options["seed"], record["first"], record["blocks"], options["shuffle"])
-    with_rows = _blocks_with_rows(record["batches"], deal)
-    names = dict(zip(with_rows, generation["blocks"], strict=True))
-    deal = Deal(options["seed"], record["first"], record["blocks"], options["shuffle"])
-    for n in record["batches"]:
-        mine = weights.take(n, n_rows)
-        dealt = deal.next(n)
-        yield {names[k]: mine[rows] for k, rows in enumerate(dealt) if len(rows)}
-
-
-def _blocks_with_rows(batches: list[int], deal: Deal) -> list[int]:
-    """Return the blocks that got a row; the others were never written."""
-    got: set[int] = set()
-    for n in batches:
-        got |= {k for k, rows in enumerate(deal.next(n)) if len(rows)}
-        if len(got) == deal.n_blocks:
-            break
-    return sorted(got)

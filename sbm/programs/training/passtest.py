@@ -112,9 +112,9 @@ class PassTest:
         outputs = sum(W.shape[1] for W in weights)
         sources = sources_of(self.data, names_of(store.manifest))
         batches = read_batches(self.data, sources, table, outputs, 1, progress)
-        for y, indptr, indices, values in batches:
+        for y, begins, ends, indices, values in batches:
             scores = [
-                _decide(problem, W, indptr, indices, values)
+                _decide(problem, W, begins, ends, indices, values)
                 for problem, W in zip(problems, weights, strict=True)
             ]
             found = by_label(scores, model_labels(problems[0], store))
@@ -135,20 +135,19 @@ class PassTest:
 def _decide(
     problem: AnyProblem,
     W: Floats,
-    indptr: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[Any] | None,
 ) -> Floats:
     """Return decision values as the model will have them, shape (n_rows, n_outputs)."""
-    scores = np.empty((len(indptr) - 1, W.shape[1]))
+    scores = np.empty((len(begins), W.shape[1]))
     share = np.zeros(W.shape[1])
     if isinstance(problem, OneClass):
         share -= problem.rho
     elif problem.bias:
         share += problem.bias * W[-1]
-    load("sbm.solver.kernels.decision").decide(
-        indptr[:-1], indptr[1:], indices, values, W, share, scores
-    )
+    load("sbm.solver.kernels.decision").decide(begins, ends, indices, values, W, share, scores)
     return scores
 
 

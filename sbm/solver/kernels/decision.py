@@ -58,7 +58,7 @@ def _decide_one(begins, ends, indices, values, w, bias, out):
         for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
             index = indices[p]
             if index < 0:
-                unknown += 1
+                unknown += index == -1
                 continue
             v = 1.0 if values is None else np.float64(values[p])
             z += v * w[np.uint64(index)]
@@ -83,7 +83,7 @@ def _decide_many(begins, ends, indices, values, W, bias, out):
         for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
             index = indices[p]
             if index < 0:
-                unknown += 1
+                unknown += index == -1
                 continue
             v = 1.0 if values is None else np.float64(values[p])
             if waiting:
