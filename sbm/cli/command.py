@@ -140,7 +140,10 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*arguments: Any, quiet: bool, verbose: bool, as_json: bool, **options: Any) -> Any:
         terminal = Terminal(quiet, verbose, as_json)
-        return command(*arguments, terminal=terminal, **options)
+        try:
+            return command(*arguments, terminal=terminal, **options)
+        finally:  # an error is not printed behind a bar
+            terminal.finish()
 
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Tell more, on stderr."),

@@ -160,7 +160,7 @@ def _trials(
     begin = time.perf_counter()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
-    progress.start("try", None, "trials")
+    progress.start("measuring", None, "trials")
     for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
         began = time.perf_counter()
         trials.append(_try(store, settings, problems, some, seconds - (began - begin)))

@@ -406,6 +406,7 @@ class Epochs:
             "dual": dual,
             "estimated_gap": gap,
             "estimated_relative_gap": min(gap / max(abs(dual), 1e-300), 1e300),
+            "tol": self.settings.tol,
             "visits": visits,
             "cached_rows": 0,
             "cached_free": 0,

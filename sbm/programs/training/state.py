@@ -64,6 +64,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
         "dual": dual,
         "estimated_gap": done.gap if is_whole else None,
         "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
+        "tol": training.settings.tol,
         "passes_left": passes_left([gap / scale for gap in ledger.gaps], training.settings.tol),
         "visits": done.visits,
         "updates": done.updates,
