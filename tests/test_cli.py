@@ -672,9 +672,11 @@ def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
     assert ", 120 MB]" in sys.stderr.getvalue()
     progress.note("note")
     progress.stage("stage")
-    progress.wait("compiling")
+    progress.wait("compiling", 1.0)
+    assert screen(sys.stderr.getvalue())[-1].startswith("compiling: 1 s")
+    progress.wait("compiling", 2.5, is_over=True)
     progress.finish()
-    assert screen(sys.stderr.getvalue()) == ["note", "stage", "compiling", ""]
+    assert screen(sys.stderr.getvalue()) == ["note", "stage", "compiling: 2 s, done", ""]
 
 
 def test_tables_show_figures_in_80_columns(monkeypatch):

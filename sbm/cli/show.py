@@ -42,6 +42,7 @@ def split(report: Report, min_count: int) -> Lines:
         f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
         f"({_speed(report['text_bytes'], report['seconds'])})"
     )
+    yield from _compiling(report["compile_seconds"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
     if min_count > 1:
@@ -174,6 +175,12 @@ def train(report: Report) -> Lines:
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
     )
+    yield from _compiling(s["compile"])
+
+
+def _compiling(seconds: float) -> Lines:
+    if seconds:
+        yield f"compiling took {seconds:.1f} s more, once"
 
 
 def not_converged(report: Report, settings: Settings) -> Lines:
@@ -285,6 +292,7 @@ def stream(report: Report) -> Lines:
         f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
         f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
     )
+    yield from _compiling(s["compile"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
 

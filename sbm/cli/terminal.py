@@ -234,6 +234,8 @@ class Bars(Progress):
         self.quiet, self.verbose = quiet, verbose
         self._bar: Any = None
         self._titled = False
+        self._waited = 0.0  # seconds, when that was last shown
+        self._waiting = 0  # letters of it on the terminal
         self._first_gap = self._last_gap = 0.0  # of the lines shown
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
@@ -289,6 +291,7 @@ class Bars(Progress):
 
     def finish(self) -> None:
         """Remove the bar."""
+        self._clear()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -302,9 +305,22 @@ class Bars(Progress):
         """Show what one of several stages came to."""
         self._tell(text)
 
-    def wait(self, why: str) -> None:
-        """Show why nothing will be seen for a while."""
-        self._tell(why)
+    def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
+        """Show why nothing happens, and for how long: on a terminal in one line."""
+        text = f"{why}: {seconds:.0f} s"
+        if self.quiet:
+            return
+        if is_over:
+            self._waited = 0.0
+            self._tell(f"{text}, done")
+        elif sys.stderr.isatty():
+            self._clear()
+            self._waiting = len(text)
+            sys.stderr.write(f"{text}\r")
+            sys.stderr.flush()
+        elif not self._waited or seconds - self._waited > _EVERY:
+            self._waited = seconds
+            self._tell(text)
 
     def doubling(self, record: dict[str, Any]) -> None:
         """Add a line to the table of a stream."""
@@ -344,11 +360,17 @@ class Bars(Progress):
         """Print a line above the bar."""
         if self.quiet:
             return
-        if self._bar is not None:
-            self._bar.clear()
+        self._clear()
         complain(text)
         if self._bar is not None:
             self._bar.refresh()
+
+    def _clear(self) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        if self._waiting:
+            sys.stderr.write(f"{'':{self._waiting}}\r")
+            self._waiting = 0
 
 
 def _doubling_line(record: dict[str, Any]) -> str:

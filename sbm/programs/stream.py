@@ -11,11 +11,11 @@ goes on from the commit, as it does in another process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sbm.engine.clock import clock
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
@@ -91,7 +91,7 @@ def stream(
     KeyboardInterrupt
         It was told to stop before there was any row.
     """
-    begin = time.perf_counter()
+    begin = clock()
     return_freed_memory()
     progress = progress or Progress()
     names = [inputs] if isinstance(inputs, str | Path) else inputs

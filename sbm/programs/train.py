@@ -11,7 +11,6 @@ to the same bytes as if nothing had happened.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, overload
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
@@ -135,7 +135,7 @@ def train(
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
         ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
-        load, wait, solve, certify, combine, write),
+        load, wait, solve, certify, combine, write; compile, which is no part of the total),
         ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
         (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
         processes that took part, one after the other; of several at a time, those of this one.
@@ -155,7 +155,7 @@ def train(
     KeyboardInterrupt
         It was told to stop; all is kept.
     """
-    begin = time.perf_counter()
+    begin = clock()
     return_freed_memory()
     comm = comm or SerialComm()
     settings = share_cores(Settings.of(settings), comm)
@@ -237,7 +237,7 @@ def _finish(
     is_resumed: bool,
 ) -> tuple[Model | None, dict[str, Any]]:
     """Write the model, and note in the run that there is one."""
-    begin = time.perf_counter()
+    begin = clock()
     model = crc32 = None
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
@@ -246,7 +246,7 @@ def _finish(
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
-    report["seconds"]["total"] += time.perf_counter() - begin
+    report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})
     run.note(report=report, model_crc32=job.comm.share(crc32)[0])

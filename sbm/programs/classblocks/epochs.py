@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Lists
 from sbm.distributed.comm import Comm
+from sbm.engine.clock import clock
 from sbm.engine.learners import Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, usable_threads
 from sbm.engine.pace import choose_rounds
@@ -61,7 +61,7 @@ class ClassJob:
         Whether somebody wants it to end.
     progress : Progress
     begin : float
-        When it began, by `time.perf_counter`.
+        When it began, by `sbm.engine.clock.clock`.
     itself : dict
         What tells it from others, in every commit.
     """
@@ -383,7 +383,7 @@ class Epochs:
 
     def _elapsed(self) -> float:
         """Seconds of all commands that took part."""
-        return self.ledger.elapsed + time.perf_counter() - self.job.begin
+        return self.ledger.elapsed + clock() - self.job.begin
 
     def _tell(
         self,

@@ -16,7 +16,6 @@ the model has the same bytes whatever the number of processes.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
+from sbm.engine.clock import clock
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import peak_bytes
 from sbm.engine.problems import make_model
@@ -87,7 +87,7 @@ def train_class_blocks(
         `is_stopped` is asked before each match day; what was done since the end of the last epoch
         is lost then.
     begin : float, optional
-        When the training began, by ``time.perf_counter``.
+        When the training began, by `sbm.engine.clock.clock`.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def train_class_blocks(
     KeyboardInterrupt
         One of the processes was told to stop.
     """
-    begin = time.perf_counter() if begin is None else begin
+    begin = clock() if begin is None else begin
     progress = (progress or Progress()) if comm.rank == 0 else Progress()
     division = divide(store, settings, comm)
     itself = identity(settings, store, None) | {
@@ -146,9 +146,9 @@ def _learn(
 ) -> tuple[npt.NDArray[np.float64] | None, dict[str, Any]]:
     """Train; return all weights, in the first process, and the report."""
     report = epochs.run(record)
-    begin = time.perf_counter()
+    begin = clock()
     W = epochs.collect()
-    report["seconds"]["total"] += time.perf_counter() - begin
+    report["seconds"]["total"] += clock() - begin
     return W, report
 
 
@@ -161,7 +161,7 @@ def _finish(
     is_resumed: bool,
 ) -> Model | None:
     """Write the model in the process that has the weights; note in all runs that there is one."""
-    begin, path, comm = time.perf_counter(), job.path, job.comm
+    begin, path, comm = clock(), job.path, job.comm
     gc.collect()  # of the epochs, which may know themselves: their memory goes to the writing
     model = None
     if W is not None:
@@ -170,7 +170,7 @@ def _finish(
         model.save(path)
     comm.barrier()  # nobody has finished before there is a model
     report |= {"model": str(path), "resumed": is_resumed, "was_finished": False}
-    report["seconds"]["total"] += time.perf_counter() - begin
+    report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = int(comm.gather([peak_bytes()]).max())
     run.log({"event": "end", **report})
     run.note(report=report, model_crc32=file_checksum(path) if model else None)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import less, peak_bytes, resident_bytes, system_limit, usable_threads
@@ -79,7 +80,7 @@ class Stream:
     progress : Progress
     is_stopped : callable
     begin : float
-        When it was asked for, by `time.perf_counter`.
+        When it was asked for, by `sbm.engine.clock.clock`.
 
     Attributes
     ----------
@@ -108,6 +109,7 @@ class Stream:
         self.is_stopped = is_stopped
         record = opened.record
         self.seconds = Seconds()
+        self._compiled_before = compile_seconds()
         self._predict_seconds = 0.0
         self._bound = self._mem = self._usable_memory()
         # Of what calls this, beside an interpreter.
@@ -214,9 +216,9 @@ class Stream:
         """Predict the rows of a block, and learn them."""
         assert self.learner is not None
         self.learner.grow(block.needs.features)
-        begin = time.perf_counter()
+        begin = clock()
         self._predict(block.rows)
-        self._predict_seconds += time.perf_counter() - begin
+        self._predict_seconds += clock() - begin
         with self.seconds.measure("solve"):
             done = self.learner.learn(block.rows)
         self.totals.add(done)
@@ -225,7 +227,7 @@ class Stream:
         self.progress.advance(source, rows=block.needs.rows)
         self.run.log({
             "event": "block", "rows": block.needs.rows, "features": block.needs.features,
-            "elapsed": time.perf_counter() - self.begin, "cached_rows": self.learner.n_cached,
+            "elapsed": clock() - self.begin, "cached_rows": self.learner.n_cached,
             "dual": self.learner.dual, "visits": done.visits, "updates": done.updates,
             **self.quality(), "resident_bytes": resident_bytes(),
         })  # fmt: skip
@@ -246,7 +248,7 @@ class Stream:
             record |= {"accuracy": None, "last_accuracy": None}
         self.progress.doubling({
             **record, "features": self.seen.features, "cached_rows": self.learner.n_cached,
-            "elapsed": time.perf_counter() - self.begin, "resident_bytes": resident_bytes(),
+            "elapsed": clock() - self.begin, "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
     # ------------------------------------------------------------------------- plan and student
@@ -478,9 +480,10 @@ class Stream:
             "stopped": self.is_cut_short,
             "pending": sum(len(rows["y"]) for rows in self.pending),
             "seconds": {
-                "total": time.perf_counter() - self.begin, "load": self.seconds.load,
+                "total": clock() - self.begin, "load": self.seconds.load,
                 "wait": self.seconds.wait, "predict": self._predict_seconds,
                 "learn": self.seconds.solve, "write": self.seconds.write,
+                "compile": compile_seconds() - self._compiled_before,
             },
             "peak_rss_bytes": peak_bytes(),
             "model": str(self.path),

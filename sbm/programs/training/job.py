@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import Comm
+from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.machine import resident_bytes
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
@@ -93,7 +94,7 @@ class TrainingPlan:
     resume, is_stopped, progress, read_rate
         As of `sbm.train`.
     begin : float
-        When it was asked for, by `time.perf_counter`.
+        When it was asked for, by `sbm.engine.clock.clock`.
     comm : Comm
     test : PassTest or None
     share : WorkShare
@@ -139,6 +140,7 @@ class TrainingPlan:
         self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # of what calls this
         self._plans = 0
+        self.compile_seconds = 0.0
 
     # ------------------------------------------------------------------------ what it has
 
@@ -329,9 +331,11 @@ class TrainingPlan:
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
+        before = compile_seconds()
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.progress))
         if self.test is not None:
             prepare("predict", "float64", self.progress)
+        self.compile_seconds += compile_seconds() - before
         if any_of(self.comm, self.is_stopped())[0]:
             raise KeyboardInterrupt
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sbm.engine.certificate import certify, replace_weights, visit_all
+from sbm.engine.clock import clock
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
@@ -136,7 +137,7 @@ class Training:
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
-        When this process began, its rests apart, by `time.perf_counter`.
+        When this process began, its rests apart, by `sbm.engine.clock.clock`.
     """
 
     job: TrainingPlan
@@ -157,6 +158,7 @@ class Training:
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
         self.seconds = self.engine.seconds
+        self.seconds.compile = job.compile_seconds
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
         self._n_commits = 0
@@ -193,6 +195,7 @@ class Training:
             self.ledger = ledger = Ledger.of(record)
             for name, value in ledger.seconds.items():
                 setattr(self.seconds, name, value)
+            self.seconds.compile += self.job.compile_seconds
             self.engine.disk_before = self.seconds.disk
             self.engine.reader.bytes_read = ledger.bytes_read
             needs_rows = not ledger.is_done or bool(self.job.spare)
@@ -320,12 +323,12 @@ class Training:
     def _test(self) -> dict[str, Any]:
         """Predict the test text; the clock of the training stands still."""
         assert self.job.test is not None
-        begin = time.perf_counter()
+        begin = clock()
         weights = [solver.W for solver in self.solvers]
         found = self.job.test.judge(
             self.job.store, self.problems, weights, self.job.progress, self._stop_if_asked
         )
-        took = time.perf_counter() - begin
+        took = clock() - begin
         self.begin += took
         return {**found, "seconds": took}
 
@@ -437,4 +440,4 @@ class Training:
 
     def elapsed(self) -> float:
         """Seconds of all processes that took part."""
-        return self.ledger.elapsed + time.perf_counter() - self.begin
+        return self.ledger.elapsed + clock() - self.begin
