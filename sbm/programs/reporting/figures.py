@@ -130,6 +130,10 @@ class RunFigures:
         ``name``, ``rows`` and, if known, ``bytes`` and ``sha256``. Empty without a model.
     certificate : dict or None
         The last one.
+    inputs : list of str
+        The store, or what was streamed.
+    changed : float
+        When the log was last written, in seconds since 1970.
     """
 
     name: str
@@ -143,6 +147,8 @@ class RunFigures:
     end: dict[str, float] = field(default_factory=dict)
     sources: list[dict[str, Any]] = field(default_factory=list)
     certificate: dict[str, float] | None = None
+    inputs: list[str] = field(default_factory=list)
+    changed: float = 0.0
 
     @property
     def tol(self) -> float:
@@ -268,6 +274,8 @@ def read_run(path: str | Path) -> RunFigures:
             end=end,
             sources=_sources(path, folder, record),
             certificate=certified[-1] if certified else _certificate(record),
+            inputs=[str(one) for one in record.get("inputs") or [record.get("store", "STORE")]],
+            changed=(home / LOG).stat().st_mtime if events else 0.0,
         )
         _number(found.settings, "tol")
         assert found.mem > 0  # raises the errors of a bad setting
@@ -331,6 +339,7 @@ def _end(report: Event | None) -> dict[str, float]:
         **found,
         "peak_rss_bytes": _number(report, "peak_rss_bytes", 0),
         "seconds": _number(report["seconds"], "total", 0),
+        "compile": _number({"compile": 0.0, **report["seconds"]}, "compile", 0),
         "stopped": float(bool(report.get("stopped"))),
     }
 
