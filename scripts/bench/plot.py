@@ -125,6 +125,8 @@ def _tune(report: dict[str, Any], panels: Any) -> None:
             points = [[float(row[name]) for row in mine] for name in ("C", metric, "std")]
             panels[0].errorbar(*points, fmt="o", capsize=3, label=status)
     panels[0].set_xscale("log")
+    tried = sum(row[metric] is not None for row in values)
+    panels[0].set_title(f"{tried} of {len(values)} values of C tried")
     panels[0].set_xlabel("C")
     panels[0].set_ylabel(f"{metric} of the folds, mean and deviation")
     panels[0].legend()

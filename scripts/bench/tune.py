@@ -42,7 +42,8 @@ def without_a_fold(text: Path, folds: int, fold: int, out: Path) -> Path:
 def bench_tune(args: argparse.Namespace, report: Report) -> None:
     """Time one training and ``sbm tune``, whole processes on one store, taking turns.
 
-    With ``--alone`` each model of each fold is trained by itself, too, once.
+    With ``--alone`` each model of each fold is trained by itself, too, once, for the values of C
+    that the tuning tried.
     """
     tell("splitting")
     store, model = args.folder / "tune.sbm", args.folder / "tune.model"
@@ -80,7 +81,7 @@ def bench_tune(args: argparse.Namespace, report: Report) -> None:
     ]
     if args.alone:
         remove(store)
-        values = [row["C"] for row in found["settings"]]
+        values = [row["C"] for row in found["settings"] if row["status"] != "not tried"]
         _train_alone(args, values, runs["tune"], report)
 
 
@@ -216,7 +217,8 @@ def _train_alone(
     report.notes.append(
         f"alone: sbm train to {_looser() * args.tol:g}, the tolerance of tune's folds, as "
         f"processes, one after the other, measured once; the splits do not count; {short} of "
-        f"{len(every)} used up their {args.max_passes} passes; a fold is one line of "
+        f"{len(every)} used up their {args.max_passes} passes; values that tune did not try are "
+        "left out; a fold is one line of "
         f"{args.folds} in turn, of tune a hash of the row; folds of alone: without the final "
         "training, which the CPU time of tune includes"
     )

@@ -162,7 +162,11 @@ def _command(run: RunFigures) -> str:
         if isinstance(value, bool):
             words.append(option if value else f"--no-{name}")
         elif isinstance(value, dict):
-            words += [word for k, weight in value.items() for word in (option, f"{k}={format_number(weight)}")]
+            words += [
+                word
+                for k, weight in value.items()
+                for word in (option, f"{k}={format_number(weight)}")
+            ]
         else:
             words += [option, _in_words(value)]
     return shlex.join(["sbm", run.kind, *words])
