@@ -35,6 +35,7 @@ from sbm.programs.training.ranks import (
     own_name,
     share_cores,
 )  # fmt: skip
+from sbm.programs.training.scales import feature_scales
 from sbm.programs.training.setup import find_store, place_of, run_folder
 from sbm.programs.training.state import Training, final_report
 from sbm.settings import Settings
@@ -92,8 +93,8 @@ def train(
 ) -> tuple[Model | None, dict[str, Any]]:
     """Train a model on a store.
 
-    What an earlier call with the same store and settings began is gone on with; where that one came
-    to its end, its model and report are returned.
+    Resumes an unfinished run with the same store and settings. If that run already finished,
+    returns its model and report.
 
     Several processes train one model together if each of them calls this with the same arguments
     (`sbm.programs.training.ranks`). Where one of them fails the others wait for it, until their
@@ -136,7 +137,9 @@ def train(
         ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
         load, wait, solve, certify, combine, write; compile, which is no part of the total),
-        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``; ``resumed``
+        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``blocks``, ``passes_left``
+        (to the tolerance, by the last gaps), ``feature_scales`` (smallest and largest, unless it
+        converged), ``model``; ``resumed``
         (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
         processes that took part, one after the other; of several at a time, those of this one.
         These also report ``processes`` and ``bytes_sent`` by this one.
@@ -246,6 +249,7 @@ def _finish(
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
+    report["feature_scales"] = None if report["converged"] else feature_scales(job.store)
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})

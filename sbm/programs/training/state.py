@@ -66,7 +66,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
         "estimated_gap": done.gap if is_whole else None,
         "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
         "tol": training.settings.tol,
-        "passes_left": passes_left([gap / scale for gap in ledger.gaps], training.settings.tol),
+        "passes_left": training.passes_left(),
         "visits": done.visits,
         "updates": done.updates,
         "free_rows": ledger.free_rows,
@@ -110,6 +110,8 @@ def final_report(training: Training) -> dict[str, Any]:
         "n_support": certificate.n_support,
         "n_free": certificate.n_free,
         "drift": certificate.drift,
+        "blocks": len(training.job.plan.parts),
+        "passes_left": training.passes_left(),
     }
 
 
@@ -170,6 +172,11 @@ class Training:
         """F(α) at this moment, up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
 
+    def passes_left(self) -> float | None:
+        """Estimate the passes to the tolerance by the last gaps."""
+        scale = max(abs(self.dual), _LEAST)
+        return passes_left([gap / scale for gap in self.ledger.gaps], self.settings.tol)
+
     # ------------------------------------------------------------------------ the beginning
 
     def start(self, start: StartPoint) -> None:
@@ -204,10 +211,10 @@ class Training:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
-                f"{self.run.folder} cannot be gone on with ({error}); start over with --fresh"
+                f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
             ) from error
         self.job.progress.stage(
-            f"going on with {self.run.folder}, after {ledger.passes} passes; --fresh starts over"
+            f"resuming {self.run.folder} after {ledger.passes} passes; --fresh starts over"
         )
 
     def _start_from(self, earlier: PreviousRun) -> None:
