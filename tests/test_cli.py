@@ -237,10 +237,42 @@ def test_not_converged_exits_with_3(run, here):
     assert Path("y.model").exists()
 
 
+def test_advice_fits_why_it_did_not_converge(run, tmp_path):
+    random = np.random.default_rng(1)
+    age, income = random.uniform(1, 2, 2000), random.normal(5e4, 1.5e4, 2000)
+    y = np.where(age + random.normal(0, 0.2, 2000) > 1.5, 1, -1)
+    rows = [f"{label} 1:{a} 2:{b}\n" for label, a, b in zip(y, age, income, strict=True)]
+    Path("raw.svm").write_text("".join(rows))
+    run("split raw.svm")
+    code, _, err = run("train raw.sbm --max-passes 20")
+    assert code == 3
+    assert "raise --max-passes" not in err
+    assert re.search(r"features range from (1\.99|2) to [\d.]+e\+0[45] in size", err)
+    advice = err.splitlines()[-1]
+    assert "--cache-frac auto" in advice
+    assert "smaller -C" in advice
+    assert "--cache-frac auto" not in run("train raw.sbm --max-passes 21 --cache-frac auto")[2]
+    rows = [f"{label} 1:{a} 2:{b / 5e4}\n" for label, a, b in zip(y, age, income, strict=True)]
+    Path("scaled.svm").write_text("".join(rows))
+    run("split scaled.svm")
+    code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5")
+    assert re.search(r"raise --max-passes \(about \d+ more passes\)$", err, re.M)
+    assert "features range" not in err
+
+
+def test_tune_points_to_the_edge_of_the_grid(run, here):
+    for grid in ("1e-5,1e-4", "1e-3,1e-2,0.1", "0.1"):
+        out = run(f"tune big.sbm --C {grid} --folds 3 -o x.model --fresh")[1]
+        best = float(re.search(r"best C is (\S+),", out)[1])
+        values = [float(C) for C in grid.split(",")]
+        is_edge = len(values) > 1 and best in (values[0], values[-1])
+        assert ("a wider grid" in out) == is_edge, out
+
+
 def test_finished_training_and_warm_start(run, here):
     code, out, err = run("train big.sbm -o x.model --warm-start")
     assert (code, err.count("\n")) == (0, out.count("x") + len(err.splitlines()) - 1)
-    assert err.startswith("x.model was not trained yet")
+    assert err.startswith("x.model has no earlier run")
     Path("warm.toml").write_text("warm-start = true\n")
     for line in (
         "train big.sbm -o x.model --warm-start",
@@ -249,8 +281,10 @@ def test_finished_training_and_warm_start(run, here):
         "train -o x.model --config warm.toml",
     ):
         code, out, err = run(line)
-        assert (code, err.count("\n")) == (0, 1), line
-        assert "x.model is trained already" in err
+        assert (code, err) == (0, ""), line
+        assert out.startswith("x.model: already trained on this store"), line
+        assert "peak memory" not in out  # of the training before
+        assert strict(run(f"{line} --json")[1])["was_finished"], line
         code, out, err = run(f"{line} --fresh")
         assert (code, err) == (0, ""), line
         assert " after 0 passes\n" in out, line
@@ -298,7 +332,7 @@ def test_names_follow_the_input(run, tmp_path, name, store):
 
 def test_pipe_is_read_as_it_stands(run, monkeypatch):
     for text, code, facts in (
-        (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no line end"),
+        (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no newline"),
         (b"1 1:1\n-1 2:1\n", 0, ""),
         (b"1 1:1\n" * 13 + b"spam\n", 1, "sbm: standard input, line 14: found 'spam'"),
     ):
@@ -518,19 +552,21 @@ PAIRS = [
         (12, "squared_epsilon_insensitive"), (13, "epsilon_insensitive"), (21, "one_class"))),
     ("-s 13 -p 0.3", "--loss epsilon_insensitive --epsilon 0.3"),
     ("-s 21 -n 0.3", "--loss one_class --nu 0.3"),
-    ("-B 2", "--bias 2"), ("-B -1", ""), ("-W v.txt", "--weights v.txt"),
-    ("-w1 2.5 -w-1 0.5", "--class-weight 1=2.5 --class-weight -1=0.5"),
-    ("-w+1 1e1 -w1.0 3", "--class-weight 1=30"),
+    ("-B 2 -s 3", "--bias 2"), ("-B -1", "--loss squared_hinge"),
+    ("-W v.txt", "--weights v.txt --loss squared_hinge"),
+    ("-w1 2.5 -w-1 0.5 --loss hinge", "--class-weight 1=2.5 --class-weight -1=0.5"),
+    ("-w+1 1e1 -w1.0 3 --config hinge.toml", "--class-weight 1=30"),
     *((f"-s {s} -e {usual}", f"--loss {loss}") for s, usual, loss in (
         (0, 0.01, "log_loss"), (1, 0.1, "squared_hinge"), (2, 0.01, "squared_hinge"),
         (11, 1e-4, "squared_epsilon_insensitive"), (21, 0.01, "one_class"))),
-    ("-c 0.25 -e 0.01", "-C 0.25 --tol 1e-4"),
+    ("-c 0.25 -e 0.01", "-C 0.25 --tol 1e-4 --loss squared_hinge"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
 def test_liblinear_options_give_the_same_model(run, here, theirs, ours):
     Path("v.txt").write_text("1\n2\n" * 20)
+    Path("hinge.toml").write_text("loss = 'hinge'\n")
     (here / "5").mkdir()
     for name, words in (("a", f"{theirs} -v"), ("b", ours)):
         assert run(f"train big.sbm -q -o {name}.model --max-passes 3 {words}")[0] in (0, 3)

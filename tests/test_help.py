@@ -5,13 +5,16 @@ import shlex
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import sbm
 from sbm.cli import cli
 from sbm.cli.liblinear import OPTIONS
+from sbm.cli.options import GROUPS
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
+from sbm.programs.tuning.candidates import METRICS
 from sbm.settings import SETTINGS, Settings
 from sbm.solver.cache import POLICIES
 from scripts import docs_tables
@@ -83,6 +86,32 @@ def test_choices_are_the_tables():
     for name in ("split", "predict"):
         (option,) = [o for o in cli.commands[name].params if o.name == "format"]
         assert sorted(option.type.choices) == sorted(FORMATS)
+
+    (metric,) = [o for o in cli.commands["tune"].params if o.name == "metric"]
+    assert [*metric.type.choices] == [*METRICS]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "values"),
+    [("split", "file", ""), ("split a.svm", "file", ""), ("train", "file", ""),
+     ("predict a.model", "file", ""), ("stream", "file", ""), ("info", "file", ""),
+     ("report a.model", "file", ""), ("tune --metric", "plain", "mae macro_f1 mse"),
+     ("train --loss", "plain", "log_loss")],
+)  # fmt: skip
+def test_shells_complete_files_and_choices(line, kind, values):
+    completion = ShellComplete(cli, {}, "sbm", "_SBM_COMPLETE")
+    start = "" if kind == "file" else values[0]
+    found = completion.get_completions(line.split(), start)
+    assert {item.type for item in found} == {kind}
+    assert {item.value for item in found} == set(values.split() or [""])
+
+
+def test_options_of_train_are_grouped():
+    titles = re.findall(r"^([A-Z].*):$", help_of("train"), re.M)
+    assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Several processes"]
+    assert set(GROUPS) <= set(TRAINING)
+    assert "Several processes" not in help_of("tune")
+    assert re.findall(r"^([A-Z].*):$", help_of("check"), re.M) == ["Options", "Example"]
 
 
 def test_table_of_settings_in_the_docs_is_current(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sbm.cli.liblinear import OPTIONS, expand_weights, refuse_cross_validation
+from sbm.cli.options import GROUPS
 from sbm.cli.processes import refuse_several
 from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 # What is said when a command was stopped.
-STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
-GOES_ON = "what was committed is kept, and the same command goes on from there"
+STARTS_AGAIN = "no partial files were left"
+GOES_ON = "progress is saved, run the same command to resume"
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -74,6 +75,17 @@ class Command(click.Command):
             if option.name == name and ctx.get_parameter_source(name) is _TYPED:
                 return f"{max(option.opts, key=len)} {rest}"
         return sentence
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the options, in groups if there are several."""
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in self.get_params(ctx):
+            if (shown := option.get_help_record(ctx)) is not None:
+                groups.setdefault(GROUPS.get(str(option.name), "Options"), []).append(shown)
+        width = max(len(typed) for rows in groups.values() for typed, _ in rows)
+        for name, rows in groups.items():
+            with formatter.section(name):
+                formatter.write_dl([(f"{typed:{min(width, 30)}}", text) for typed, text in rows])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
@@ -146,9 +158,9 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
             terminal.finish()
 
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Tell more, on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="The result alone, no progress."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+        click.option("-v", "--verbose", is_flag=True, help="Show more on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="Print the result only, no progress."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
     ):
         run = option(run)
     return run

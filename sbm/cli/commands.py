@@ -41,12 +41,12 @@ __all__ = [
 
 
 @click.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=click.Path())
 @click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
 @click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
 @settings_of("stream", "rounds")
 @click.option(
-    "--classes", metavar="L,L,...", help="All labels there may be.  [default: as they appear]"
+    "--classes", metavar="L,L,...", help="All labels that can occur.  [default: as they appear]"
 )
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]),
@@ -55,14 +55,18 @@ __all__ = [
 @ON_ERROR
 @click.option(
     "--checkpoint-every", metavar="T|N",
-    help="Commit after so much time, 60s, or so many rows, 100000rows.  [default: 60s]",
+    help="Time or rows between checkpoints, such as 60s or 100000rows.  [default: 60s]",
 )  # fmt: skip
 @click.option(
-    "--follow", is_flag=True, default=None, help="Wait for more at the end of the last file."
+    "--follow", is_flag=True, default=None, help="Wait for more text at the end of the last file."
 )
-@click.option("--idle-timeout", metavar="T", help="End when nothing came for so long.")
 @click.option(
-    "--resume", type=FILE, metavar="MODEL", help="Go on with the stream that made this model."
+    "--idle-timeout",
+    metavar="T",
+    help="Stop if no text arrives for this time.",
+)
+@click.option(
+    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that wrote this model."
 )
 @TEST
 @shared
@@ -70,11 +74,12 @@ def stream(
     terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
     test: str | None, config: Path | None, classes: str | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Learn a model from text that is read once, as it comes.
+    """Train a model on text that is read once, as it arrives.
 
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
-    Every row is predicted before it is learned; the mean loss of that is told whenever the rows
-    have doubled. Ctrl-C and SIGTERM finish the block, save and end with exit code 130.
+    INPUT is one or more files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No
+    store is written. Each row is predicted before it is learned; the mean loss of these
+    predictions is printed each time the row count doubles. Ctrl-C and SIGTERM finish the block,
+    save and exit with code 130.
     """
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
@@ -82,7 +87,7 @@ def stream(
     from sbm.programs.streaming.options import StreamOptions
 
     if resume is not None and model not in (None, resume):
-        raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")
+        raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     if test is not None:
         check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
@@ -101,7 +106,7 @@ def stream(
         if not Path(f"{name}.run", "run.json").exists():
             raise
         complain(
-            f"sbm: stopped at once; what {name} last saved is kept, go on from there with "
+            f"sbm: stopped at once; {name} keeps its last checkpoint, resume with "
             f"sbm stream --resume {name}"
         )
         sys.exit(INTERRUPTED)
@@ -125,7 +130,9 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
         for line in show.open_lines(report):
             complain(line)
     if report["stopped"]:
-        complain(f"sbm: stopped; all is kept, go on with sbm stream --resume {report['model']}")
+        complain(
+            f"sbm: stopped; everything is saved, resume with sbm stream --resume {report['model']}"
+        )
         sys.exit(INTERRUPTED)
 
 
@@ -146,17 +153,17 @@ _MODEL = click.option(
 @some(LIBLINEAR.values())
 @click.option(
     "--resume/--fresh", default=None,
-    help="Go on with the training of this model, or begin anew.  [default: go on with a training "
-    "of the same store and settings, if there is one]",
+    help="Resume the training of this model, or start over.  [default: resume a training with "
+    "the same store and settings, if there is one]",
 )  # fmt: skip
 @TEST
 @click.option(
     "--test-every", type=int, metavar="N",
-    help="With --test: predict it after every N passes, too; its seconds do not count.",
+    help="Also predict the file of --test after every N passes; this time does not count.",
 )  # fmt: skip
 @click.option(
     "--launch", type=int, metavar="N",
-    help="Run this command in N processes, by mpiexec; {rank} in STORE is the number of each.",
+    help="Run this command in N processes with mpiexec; {rank} in STORE is the process number.",
 )  # fmt: skip
 @shared
 @click.pass_context
@@ -167,11 +174,14 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
-    STORE may be left out where there is only one in the current folder. Exit code 3: a budget was
-    used up before the tolerance was reached; the model is written and says so.
+    STORE can be omitted if the current folder holds only one. Progress shows a line per pass; ~
+    marks estimates, other gaps are certified. With -v it also shows seconds (load, wait, solve),
+    millions of rows and nonzeros per second, the dual, and the cache: rows, rows with free alphas
+    and visits saved.
 
-    After Ctrl-C, SIGTERM or a crash the same command goes on from the last commit; after it has
-    come to its end it does nothing.
+    After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
+    a finished training does nothing. Exit code 3: --max-passes or --time-limit was reached before
+    the tolerance; the model is written.
     """
     store, options["warm_start"] = _start(store, options["warm_start"])
     settings = read_settings(config, options)
@@ -184,7 +194,7 @@ def train(
     if test is not None:
         check_input(test)  # before hours of training
     elif test_every is not None:
-        raise SettingsError("--test-every needs a text to predict; give one with --test FILE")
+        raise SettingsError("--test-every needs a file to predict; add --test FILE")
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
@@ -197,11 +207,6 @@ def train(
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
         return
-    if report["was_finished"]:
-        terminal.stage(
-            f"{report['model']} is trained already, with these settings on this store; --fresh "
-            "trains it again"
-        )
     if not terminal.as_json:
         terminal.answer(report, show.train)
     try:
@@ -237,20 +242,20 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @_STORE
 @click.option(
     "--C", "-C", "Cs", required=True, metavar="GRID",
-    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10.",
+    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10. Larger values are skipped "
+    "once the metric gets worse.",
 )  # fmt: skip
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
-    "--metric", metavar="NAME",
-    help="What is best: accuracy, macro_f1, auc, mse, mae or r2.  "
-    "[default: accuracy, of targets mse]",
+    "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
+    help="Metric to choose C by.  [default: accuracy, or mse for regression]",
 )  # fmt: skip
 @_MODEL
 @click.option(
     "--png", "picture", type=NEW_FILE, metavar="FILE",
     help="Draw the metric over C (needs matplotlib).",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Begin anew, whatever an earlier command left.")
+@click.option("--fresh", is_flag=True, help="Start over, ignoring what an earlier command left.")
 @settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
 @shared
@@ -260,10 +265,10 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation, and train with it.
 
-    All values and all folds learn from each block that is loaded, up to ten times --tol. A fold is
-    some of the rows, chosen by a hash of their content. C of a configuration file is not read.
+    All values and folds train together on each loaded block, to ten times --tol. Rows are assigned
+    to folds by a hash of their content. C in a configuration file is ignored.
 
-    After Ctrl-C or a crash the same command goes on from the end of the last pass.
+    After Ctrl-C or a crash, the same command resumes from the end of the last pass.
     """
     settings = read_settings(config, options)
     values = parse_grid(Cs)
@@ -283,16 +288,16 @@ def tune(
 @some(LIBLINEAR.values())
 @click.option(
     "--seconds", type=float, default=5.0, metavar="S",
-    help="Time to measure for; more of it foresees better.  [default: 5]",
+    help="Measurement time; longer gives better estimates.  [default: 5]",
 )  # fmt: skip
 @shared
 def plan(
     terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
 ) -> None:
-    """Tell what a training will take: memory, passes, time.
+    """Estimate the memory, passes and time of a training.
 
-    Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
-    the settings of the training. Each figure that may vary has a range behind it.
+    Measures the disk, decoding and solving for a few seconds, on some rows of the store and with
+    the settings of the training. Estimates are followed by their range.
     """
     from sbm.programs.plan import plan as job
 
@@ -302,40 +307,40 @@ def plan(
 
 @click.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
 @click.argument("model", type=FILE)
-@click.argument("data", metavar="INPUT")
+@click.argument("data", metavar="INPUT", type=click.Path())
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
-    help="A label or number a line goes here; - is stdout, and the report goes to stderr then.",
+    help="File for the predictions, one per line; - is stdout, and the report goes to stderr.",
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
-    help="Labels a line, the best first, separated by blanks (more than two classes).  "
+    help="Number of labels per line, best first, separated by spaces (more than two classes).  "
     "[default: 1]",
 )  # fmt: skip
 @click.option(
     "--decision", is_flag=True,
-    help="Write decision values instead of labels; multi-class: one for each label, in ascending "
-    "order of the labels, separated by blanks.",
+    help="Write decision values instead of labels; for more than two classes one per label, in "
+    "ascending order of the labels.",
 )  # fmt: skip
 @click.option(
     "--probability", is_flag=True,
-    help="Write the probabilities of all labels behind each label, in ascending order of the "
-    "labels, which the first line names (models of log_loss, or trained with --calibrate).",
+    help="Append the probability of each label to the predicted one, as LIBLINEAR's -b 1; the "
+    "first line lists the labels. Needs a log_loss model or train --calibrate.",
 )  # fmt: skip
 @click.option(
     "--confusion", multiple=True, type=FILE, metavar="FILE",
-    help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
-    "be repeated.",
+    help="Write the confusion matrix as a table (.tsv) or a picture (.png, needs matplotlib); "
+    "repeatable.",
 )  # fmt: skip
 @INPUT_FORMAT
 @THREADS
 @shared
 def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
-    """Predict the labels of rows, and say how good they are.
+    """Predict the labels of rows, and report accuracy.
 
     INPUT is a file, plain or compressed, a store, or - for standard input. A regression model
-    predicts numbers. Feature ids that the model does not know are ignored and counted. Of many
-    classes the most frequent and the worst are shown, all of them with -v.
+    predicts numbers. Feature ids unknown to the model are ignored and counted. If there are many
+    classes, the most frequent and the worst ones are shown; -v shows all.
     """
     from sbm.programs.predict import predict as job
 
@@ -356,25 +361,22 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 @click.argument("model", type=FILE)
 @click.option(
     "-o", "--output", type=NEW_FILE, metavar="FILE",
-    help="File to write.  [default: MODEL's name, with the format's ending]",
+    help="File to write.  [default: MODEL with the extension of the format]",
 )  # fmt: skip
 @click.option(
     "--format", type=click.Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
     help="Format of the file.  [default: liblinear]",
 )  # fmt: skip
-@click.option(
-    "--prune", type=float, metavar="T", help="Leave out weights between -T and T, these included."
-)
+@click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(
     "--test", type=click.Path(), metavar="FILE",
-    help="With --prune: predict this file or store with all weights and without the small ones.",
+    help="With --prune: compare predictions of this file or store before and after.",
 )  # fmt: skip
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
-    """Write a model as a file of another tool.
+    """Convert a model to a file format of another tool.
 
-    MODEL is what sbm train wrote, or a model file of LIBLINEAR. With --prune its smallest weights
-    are left out.
+    MODEL is a model of sbm or a model file of LIBLINEAR.
     """
     from sbm.programs.export import export as job
 
@@ -393,10 +395,10 @@ def export(terminal: Terminal, model: Path, **options: Any) -> None:
 )  # fmt: skip
 @shared
 def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
-    """Show what trainings and streams did, side by side, on a page.
+    """Write a page that compares trainings and streams.
 
-    RUN is a model, or the MODEL.run folder beside it, also of a training that goes on. The page is
-    one HTML file that needs no network; test accuracy is in it if sbm train had --test-every.
+    RUN is a model, or the MODEL.run folder next to it; it may still be running. The page is one
+    HTML file that needs no network. It shows test accuracy if sbm train had --test-every.
     """
     from sbm.programs.report import report as job
 
@@ -409,61 +411,65 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 
 
 @click.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
 @click.option(
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
     help="Store to write.  [default: INPUT.sbm]",
 )  # fmt: skip
 @click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
-@click.option("--block-size", metavar="SIZE", help="Or: memory that a block takes when loaded.")
+@click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
 @click.option(
     "--shards", type=int, metavar="P",
-    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm ..., one for each process to train.",
+    help="Write P folders NAME.0.sbm, NAME.1.sbm, ..., one for each process of a training.",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
     help="Type of values; values that are all 1 take no space.  [default: auto]",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
-@click.option("--no-shuffle", is_flag=True, help="Deal rows in turn, in the order of the input.")
-@click.option("--level", type=int, default=1, help="Level of compression, 1 to 19.  [default: 1]")
+@click.option("--no-shuffle", is_flag=True, help="Deal rows to blocks in turn, not at random.")
+@click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
 @THREADS
 @click.option(
     "--mem", default="1GB", metavar="SIZE",
-    help="Most memory the process may take.  [default: 1GB]",
+    help="Maximum resident memory of the process.  [default: 1GB]",
 )  # fmt: skip
 @click.option(
-    "--append", is_flag=True, help="Add new blocks to a store: --append STORE INPUT..., or with -o."
+    "--append", is_flag=True, help="Add the rows to a store: --append STORE INPUT..., or with -o."
 )
-@click.option("--force", is_flag=True, help="Replace a store; with --append: take data twice.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace a store; with --append, add files it holds already.",
+)
 @ON_ERROR
 @click.option(
     "--min-count", type=int, default=1, metavar="N",
-    help="Leave out features that fewer than N rows have; reads the input twice.  [default: 1]",
+    help="Drop features that occur in fewer than N rows; reads the input twice.  [default: 1]",
 )  # fmt: skip
 @INPUT_FORMAT
 @click.option(
     "--hash-bits", type=int, metavar="B",
-    help="Ids of features that have names are B bits of their hashes.  [default: 22]",
+    help="Number of bits of the hash that turns feature names into ids.  [default: 22]",
 )  # fmt: skip
 @click.option(
     "--label", metavar="COLUMN",
-    help="Of a table: the labels.  [default: column label, y or target]",
+    help="Tables only: column of the labels.  [default: label, y or target]",
 )  # fmt: skip
 @click.option(
     "--text", multiple=True, metavar="COLUMN",
-    help="Of a table: its cells are words, even if they look like numbers; may be repeated.",
+    help="Tables only: column to encode one-hot even if its cells are numbers; repeatable.",
 )  # fmt: skip
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
     on_error: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Turn text into a block store, which can be trained on.
+    """Convert text to a block store for training.
 
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
-    (twice with --min-count), and its rows are dealt to the blocks at random. Files that end in
-    .csv, .tsv, .vw, .npz or .parquet are read as what they are, all others as LIBSVM text.
+    INPUT is one or more files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is
+    read once (twice with --min-count). Rows are assigned to blocks at random. The format follows
+    from the extension .csv, .tsv, .vw, .npz or .parquet; other files are read as LIBSVM text.
     """
     from sbm.programs.split import split as job
 
@@ -485,20 +491,20 @@ def split(
 @click.argument("store", type=FILE)
 @click.option(
     "--before", metavar="DATE",
-    help="Drop what was added before 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for so long ago.",
+    help="Drop sources added before a date: 2026-01-31, 2026-01-31T06:00 (UTC), or 30d ago.",
 )  # fmt: skip
 @click.option(
     "--source", "sources", multiple=True, metavar="NAME",
-    help="Or: drop a source, named as sbm info shows it or by its path; may be repeated.",
+    help="Drop a source, by its name in sbm info or its path; repeatable.",
 )  # fmt: skip
-@click.option("--if-any", is_flag=True, help="That there is nothing to drop is no error.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be dropped, and leave it.")
+@click.option("--if-any", is_flag=True, help="Do not fail if nothing matches.")
+@click.option("--dry-run", is_flag=True, help="Report what would be dropped, and drop nothing.")
 @shared
 def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     """Drop old sources from a store, with all of their rows.
 
-    What one run of sbm split added goes as a whole, with its files. The next sbm train --warm-start
-    goes on without it.
+    Everything that one run of sbm split added is dropped together. The next sbm train --warm-start
+    continues without these rows.
     """
     from sbm.programs.expire import expire as job
 
@@ -509,9 +515,9 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 @click.argument("path", type=FILE)
 @shared
 def info(terminal: Terminal, path: Path) -> None:
-    """Tell what a store, a run or a model is.
+    """Describe a store, a run or a model.
 
-    With -v also what is long, or as it is by default.
+    -v also shows long fields and default settings.
     """
     from sbm.programs.info import info as job
 
@@ -531,7 +537,7 @@ def check(terminal: Terminal, store: Path) -> None:
 @click.command(cls=Command, example="sbm precompile --loss hinge")
 @click.option(
     "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
-    help="Loss to train with; may be repeated.  [default: all]",
+    help="Loss to compile for; repeatable.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32",
@@ -542,8 +548,8 @@ def check(terminal: Terminal, store: Path) -> None:
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 20 seconds.
-    Use it when building an image, or before a nightly job.
+    Otherwise each command compiles its kernels on its first run, which takes 5 to 30 seconds. Use
+    it when building an image, or before a nightly job.
     """
     from sbm.programs.precompile import precompile as job
 

@@ -257,7 +257,7 @@ class TrainingPlan:
         before = self.plan.total
         self.bound = smaller_plan(self.settings, self.store, self.plan, self.shape).total
         self.progress.stage(
-            f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
+            f"a plan for {format_size(before)} was not enough; continuing with smaller blocks, "
             f"planned for {format_size(self.bound)}"
         )
 
@@ -309,12 +309,12 @@ class TrainingPlan:
         if warm_start is True:
             folders = last_run(self.path)
             if not folders:
-                self.progress.stage(f"{self.path} was not trained yet: starting from nothing")
+                self.progress.stage(f"{self.path} has no earlier run; starting from zero")
         elif warm_start is not None:
             folders = find_run(str(warm_start))
         elif folders:
             self.progress.stage(
-                f"going on from the alphas of another number of processes, in {folders[0].parent}"
+                f"starting from the run of another number of processes, in {folders[0].parent}"
             )
         if not folders:
             return start

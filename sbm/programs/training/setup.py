@@ -268,7 +268,7 @@ def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Itera
         return
     with Run.resume(folder, *shape) as (run, found):
         if found["state"] != record["state"]:
-            raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
+            raise StoreError(f"{folder} was changed by another process; run the command again")
         yield run
 
 
