@@ -8,6 +8,8 @@ __all__ = ["Progress"]
 class Progress:
     """Receives the news of a job. The command line shows them; this base class logs long waits."""
 
+    _waits_for = ""
+
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
         """Begin a piece of work of a known size, or None."""
 
@@ -25,9 +27,10 @@ class Progress:
 
     def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
         """Report, once a second, why nothing happens. Goes to the log, as nobody watches it."""
-        if int(seconds) == 1 and not is_over:
+        if not is_over and why != self._waits_for:
             import logging  # it takes a while
 
+            self._waits_for = why
             logging.getLogger("sbm").warning("%s; this may take a minute", why)
 
     def row(self, record: dict[str, Any]) -> None:
