@@ -245,7 +245,7 @@ def test_training_stops_and_resumes(here):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
-    assert err.splitlines()[-1].startswith(b"sbm: stopped; progress is saved")
+    assert err.splitlines()[-1].startswith(b"sbm: stopped; checkpoints are kept")
     assert not list(here.rglob("*.tmp"))
     assert not (here / "x.model").exists()
     assert call(line.format(2)) == 3

@@ -26,7 +26,7 @@ __all__ = [
 
 # What is said when a command was stopped.
 STARTS_AGAIN = "no partial files were left"
-GOES_ON = "progress is saved, run the same command to resume"
+GOES_ON = "checkpoints are kept, run the same command to resume"
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE

@@ -17,6 +17,7 @@ from pathlib import Path
 import sbm
 from sbm import compiled
 from sbm.engine.clock import stopped_clock
+from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
@@ -30,6 +31,7 @@ CLASS_BLOCKS = "class-blocks"
 STREAM = "stream-"
 WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 TICK = 1.0  # seconds
+MOST_WORKERS = 8  # that compile at a time, each in 150 MB
 WITHOUT_STORE = ("split", "predict", "names")
 
 
@@ -66,7 +68,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     what = f"compiling the kernels of {_in_words(command)}, once"
     begin = time.perf_counter()
     with _ticking(lambda seconds: progress.wait(what, seconds)):
-        problem = compile_ahead([command], value_type)
+        problem = compile_ahead([command], value_type, min(usable_threads(None), MOST_WORKERS))
     if problem:
         progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
     else:
@@ -97,11 +99,14 @@ def is_ready(command: str, value_type: str) -> bool:
     return any(os.path.exists(place / marker) for place in compiled.places())
 
 
-def compile_ahead(commands: Sequence[str], value_type: str) -> str:
-    """Compile the kernels of commands in a child; return what went wrong, or an empty string."""
+def compile_ahead(commands: Sequence[str], value_type: str, workers: int = 1) -> str:
+    """Compile the kernels of commands in a child; return what went wrong, or an empty string.
+
+    The child has so many processes compile at a time.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
-            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}"
+            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}, {workers}"
             with stopped_clock():
                 problem, _ = compiled.run_compiler(
                     f"from sbm.programs.precompile import run; run({arguments})"
