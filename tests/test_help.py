@@ -50,6 +50,7 @@ def test_help_is_whole(name):
     command, shown = cli.commands[name], help_of(name)
     assert help_of(name) == CliRunner().invoke(cli, [name, "-h"], terminal_width=80).output
     assert not [line for line in shown.splitlines() if len(line) > 80]
+    assert not re.search(r"^  [\[A-Z]\S* *$", shown, re.M)  # arguments are in the text above
     for option in command.params:
         if isinstance(option, click.Option):
             assert option.help, option.opts
@@ -111,7 +112,7 @@ def test_options_of_train_are_grouped():
     assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Several processes"]
     assert set(GROUPS) <= set(TRAINING)
     assert "Several processes" not in help_of("tune")
-    assert re.findall(r"^([A-Z].*):$", help_of("check"), re.M) == ["Options", "Example"]
+    assert re.findall(r"^([A-Z].*):$", help_of("split"), re.M) == ["Options", "Example"]
 
 
 def test_table_of_settings_in_the_docs_is_current(tmp_path):

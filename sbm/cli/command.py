@@ -76,12 +76,18 @@ class Command(click.Command):
                 return f"{max(option.opts, key=len)} {rest}"
         return sentence
 
+    @property
+    def _has_loss(self) -> bool:
+        return any(option.name == "loss" for option in self.params)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the options, in groups if there are several."""
+        """Show the options, in groups if they are the settings of a training."""
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for option in self.get_params(ctx):
-            if (shown := option.get_help_record(ctx)) is not None:
-                groups.setdefault(GROUPS.get(str(option.name), "Options"), []).append(shown)
+            shown = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if shown is not None:
+                group = GROUPS.get(str(option.name), "Options") if self._has_loss else "Options"
+                groups.setdefault(group, []).append(shown)
         width = max(len(typed) for rows in groups.values() for typed, _ in rows)
         for name, rows in groups.items():
             with formatter.section(name):
@@ -89,7 +95,7 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
-        if any(option.name == "loss" for option in self.params):
+        if self._has_loss:
             with formatter.section("Losses, and what is minimised over w"):
                 formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
         with formatter.section("Example"):

@@ -177,7 +177,7 @@ class RunFigures:
             if self.certificate["relative_gap"] > self.tol:
                 found.append(
                     f"The training did not converge: the certified relative gap is above the "
-                    f"tolerance of {self.tol:g}. Raise --max-passes or --time-limit."
+                    f"tolerance of {self.tol:g}."
                 )
             if self.end.get("visits_cut_short"):
                 found.append(
