@@ -1,12 +1,12 @@
-"""Exact linear models on LIBSVM files bigger than memory.
+"""Exact linear models on data bigger than memory.
 
-The functions and classes here do all that the commands do::
+Each command of the command line is a function::
 
     sbm.split(["big.svm"], blocks=12)
     model, report = sbm.train(settings=sbm.Settings(C=0.1, mem="2GB"))
     sbm.predict(model, "test.svm")
 
-What can go wrong is an `SbmError`: its message says what was found, where, and what to do.
+Errors are subclasses of `SbmError`. Their message says what is wrong, where, and what to do.
 """
 
 from __future__ import annotations

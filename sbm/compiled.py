@@ -10,9 +10,10 @@ it and ctypes calls it, without the interpreter's lock. numba is imported only t
     used = rows.encode_numbers(lengths, symbols, bits)  # as if rows were the module
 
 Kernels allocate nothing and raise nothing: scratch is an argument, trouble is a number returned.
-Machine code is named after the text of its kernel's file and of the files of the same folder that
-this one imports, so that it is made again when any of them changes. It is trusted where nobody else
-could have written it, and made again elsewhere: whoever can write it could as well write this file.
+Machine code is named after the text of its kernel's file and of the kernel files that this one
+imports, so it is compiled again when any of them changes. It is made for the processor at hand. A
+wheel may bring code for a more general processor (``sbm/native``, see ``hatch_build.py``); if this
+one can run it, nothing is compiled at all. Files that another user could have written are ignored.
 """
 
 import atexit
@@ -44,8 +45,8 @@ import numpy as np
 from sbm.errors import SbmError
 
 __all__ = [
-    "COMPILE_HERE", "FOLDER", "Kernel", "KernelError", "fingerprint", "folder", "keep", "load",
-    "places", "run_compiler", "unusable",
+    "COMPILE_HERE", "FOLDER", "NATIVE", "PROCESSOR", "Kernel", "KernelError", "fingerprint",
+    "folder", "keep", "load", "places", "run_compiler", "unusable",
 ]  # fmt: skip
 
 # Set in the environment of a process that may compile; others start a child for it, because
@@ -53,9 +54,17 @@ __all__ = [
 COMPILE_HERE = "SBM_COMPILE_HERE"
 # Names the folder for machine code, instead of those that are looked for.
 FOLDER = "SBM_CACHE_DIR"
+# Names the processor to compile for, one of _FEATURES, instead of the one at hand.
+PROCESSOR = "SBM_PROCESSOR"
 
 _lock = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent
+# Machine code that a wheel brings, and what it was made with: two lines, processor and llvmlite.
+NATIVE = _PACKAGE / "native"
+_FEATURES = {
+    "x86-64-v3": "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3",
+    "generic": "",
+}
 _SCALARS = {
     "bool": ctypes.c_int64, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64,
     "float64": ctypes.c_double,
@@ -262,7 +271,8 @@ def unusable() -> list[Path]:
 
 def places() -> list[Path]:
     """Return where machine code is looked for, the folder that is written to first."""
-    return [place for place in dict.fromkeys([folder(), *_candidates()]) if _is_safe(place)]
+    wanted = dict.fromkeys([folder(), *_candidates(), NATIVE])
+    return [place for place in wanted if _is_safe(place)]
 
 
 def _is_safe(file: Path | int) -> bool:
@@ -282,10 +292,25 @@ def _is_ours(status: os.stat_result, package: os.stat_result) -> bool:
 
 
 @functools.cache
+def _target() -> tuple[str, str, str]:
+    """Return what machine code is made for and with: processor, its features, llvmlite."""
+    host = llvm.get_host_cpu_features()
+    name, version = os.environ.get(PROCESSOR), llvmlite.__version__
+    if name is None:
+        with contextlib.suppress(OSError, ValueError):
+            name, version = (NATIVE / "made-for").read_text("ascii").split("\n")[:2]
+    elif name not in _FEATURES:
+        raise KernelError(f"{PROCESSOR} is {name}; choose one of {', '.join(_FEATURES)}")
+    if name in _FEATURES and all(map(host.get, _FEATURES[name].split())):
+        return name, ",".join(f"+{feature}" for feature in _FEATURES[name].split()), version
+    return llvm.get_host_cpu_name(), host.flatten(), llvmlite.__version__
+
+
+@functools.cache
 def _machine() -> str:
-    """The processor that machine code is made for."""
-    features = llvm.get_host_cpu_features().flatten()
-    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
+    """Return the platform and the processor that machine code is made for."""
+    name, features, _ = _target()
+    return f"{llvm.get_process_triple()} {name} {features}"
 
 
 def _source(module: str) -> Path:
@@ -296,7 +321,7 @@ def fingerprint(*sources: Path) -> str:
     """Name a state of sources, compiler, its settings and the processor, in 16 letters."""
     numba = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
     numba = [setting for setting in numba if not setting.startswith(_SAME_CODE)]
-    state = f"{llvmlite.__version__} {_machine()} {numba!a}"
+    state = f"{_target()[2]} {_machine()} {numba!a}"
     digest = hashlib.blake2b(state.encode(), digest_size=8)
     for source in (Path(__file__), *sources):
         digest.update(source.read_bytes())
@@ -397,17 +422,12 @@ def _make(module: str, name: str, kinds: Kinds) -> bytes:
 def _one_at_a_time(name: str) -> Iterator[None]:
     """Let one process compile a kernel while others that need it wait."""
     lock = folder() / f"{name}.lock"
-    try:
-        file = open(lock, "ab", opener=_open_for_us)  # noqa: SIM115  closed below
-    except OSError:  # then each compiles for itself
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # without locks each process compiles for itself
+            file = held.enter_context(open(lock, "ab", opener=_open_for_us))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            held.callback(lock.unlink, missing_ok=True)
         yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 def print_code(module: str, name: str, kinds: Kinds) -> None:
@@ -453,6 +473,8 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
         It allocates, or returns something else than whole numbers.
     """
     numba: Any = importlib.import_module("numba")
+    if _target()[0] in _FEATURES:  # by itself numba takes the processor at hand
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES, _ = _target()
     types = numba.types
     function = getattr(importlib.import_module(module), name)
     _spare_wrappers(module)
@@ -524,9 +546,9 @@ def _emit(ir: str, symbol: str, n_results: int) -> bytes:
     for function in module.functions:
         if function.is_declaration and function.name.startswith("NRT_MemInfo_alloc"):
             raise KernelError(f"{symbol} allocates; give it its scratch as an argument")
+    cpu, features, _ = _target()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(),
-        opt=3, reloc="pic",
-    )  # fmt: skip
+        cpu=cpu, features=features, opt=3, reloc="pic"
+    )
     head = json.dumps({"symbol": symbol, "results": n_results}).encode()
     return head + b"\n" + bytes(machine.emit_object(module))

@@ -1,30 +1,30 @@
-"""The exceptions a user can cause; each message is one full sentence.
+"""The exceptions that input, files and settings can cause.
 
 A message says what was found, where it was found and what to do about it. The command line prints
-it as it is, without a traceback.
+it without a traceback.
 """
 
 __all__ = ["DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError"]
 
 
 class SbmError(Exception):
-    """Base of every error that input, files or settings can cause."""
+    """Base class of all errors that input, files or settings can cause."""
 
 
 class DataError(SbmError, ValueError):
-    """Text or arrays that are not what they should be (``file:line: found, expected``)."""
+    """Text or arrays with invalid content (``file:line: found, expected``)."""
 
 
 class SettingsError(SbmError, ValueError):
-    """An option or a key of a configuration file that has no meaning."""
+    """An invalid option or key of a configuration file."""
 
 
 class StoreError(SbmError, OSError):
-    """A store, run or model that is missing, damaged, locked or cannot be written."""
+    """A store, run or model that is missing, damaged, locked or not writable."""
 
 
 class MemoryPlanError(SbmError, MemoryError):
-    """A memory bound that the work does not fit in; holds the least bound that would do.
+    """A memory bound that is too small; holds the smallest bound that would do.
 
     Attributes
     ----------

@@ -1,7 +1,6 @@
-"""Settings of a training, and the small languages they are written in (sizes, durations, TOML)."""
+"""Settings of a training: the table of them, their rules, and the files they are written in."""
 
 import dataclasses
-import datetime
 import difflib
 import inspect
 import math
@@ -15,145 +14,12 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
+from sbm.units import format_number, format_size, parse_duration, parse_size
 
 __all__ = [
     "SETTINGS", "Setting", "Settings", "format_number", "format_size", "nearest", "option_name",
-    "parse_duration", "parse_grid", "parse_moment", "parse_size",
+    "parse_duration",
 ]  # fmt: skip
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_size(text: str | int) -> int:
-    """Turn ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes into bytes.
-
-    K, M, G, T are powers of 1000, Ki, Mi, Gi, Ti powers of 1024.
-
-    Raises
-    ------
-    SettingsError
-        Anything else.
-    """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
-    try:
-        if match is None or match[2] == "I":
-            raise ValueError
-        size = int(float(match[1]) * _UNITS[match[2]])
-        if size <= 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
-    return size
-
-
-def format_size(size: float) -> str:
-    """Write bytes as ``1.5 GB``; powers of 1000, three digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"
-
-
-def format_number(number: float) -> str:
-    """Write a number so that it reads back the same: ``1`` for 1.0, else the shortest decimal."""
-    if isinstance(number, int):
-        text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
-    elif number.is_integer() and abs(number) < 1e15:
-        text = str(int(number))
-    else:
-        text = repr(number)
-    return text
-
-
-def _to_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
-
-
-def parse_duration(text: str | float) -> float:
-    """Turn ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d`` into seconds.
-
-    Raises
-    ------
-    SettingsError
-        Anything else.
-    """
-    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
-        return float(text)
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([smhd]?)\s*", str(text).lower())
-    try:
-        if match is None:
-            raise ValueError
-        return float(match[1]) * _SECONDS[match[2]]
-    except (ValueError, OverflowError):
-        raise SettingsError(f"{text!r} is not a time; write it as 90s, 5m or 1.5h") from None
-
-
-def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.datetime:
-    """Turn ``2026-01-31``, ``2026-01-31T06:00`` (UTC) or ``30d`` (so long ago) into a moment.
-
-    Parameters
-    ----------
-    text : str
-    now : datetime, optional
-        What a duration is counted back from; default: now.
-
-    Returns
-    -------
-    datetime.datetime
-
-    Raises
-    ------
-    SettingsError
-        Anything else.
-    """
-    try:
-        moment = datetime.datetime.fromisoformat(str(text).strip())
-        return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-    except ValueError:
-        pass
-    try:
-        if not re.search(r"[smhd]\s*$", str(text).lower()):
-            raise SettingsError(text)  # a number without a unit is more likely a mistyped date
-        ago = datetime.timedelta(seconds=parse_duration(str(text)))
-        return (now or datetime.datetime.now(datetime.UTC)) - ago
-    except (SettingsError, OverflowError):
-        raise SettingsError(
-            f"{text!r} is not a date; write it as 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for "
-            "so long ago"
-        ) from None
-
-
-def parse_grid(text: str) -> list[float]:
-    """Turn ``0.01:100:x10`` or ``0.1,1,10`` into numbers.
-
-    Of ``first:last:xF`` each number is F times the one before, up to the last one.
-
-    Raises
-    ------
-    SettingsError
-        Anything else, or more than 1000 numbers.
-    """
-    try:
-        if ":" not in text:
-            return [float(part) for part in text.split(",")]
-        first, last, step = text.split(":")
-        a, b, factor = float(first), float(last), float(step.removeprefix("x"))
-        if not (step.startswith("x") and 0 < a <= b < math.inf and factor > 1):
-            raise ValueError
-        n = math.floor(math.log(b / a, factor) * (1 + 1e-12) + 1e-9) + 1
-        if n > 1000:
-            raise ValueError
-        return [float(f"{a * factor**k:.12g}") for k in range(n)]
-    except (ValueError, OverflowError):
-        raise SettingsError(
-            f"{text!r} is no list of numbers; write it as 0.01:100:x10 (from, to, factor) or 0.1,1"
-        ) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -166,6 +32,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def option_name(name: str) -> str:
     """Return the option of a setting, as it is typed: ``-C``, ``--cache-frac``."""
     return "-C" if name == "C" else "--" + name.replace("_", "-")
+
+
+def _to_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -477,10 +350,10 @@ class Settings:
         commands="train", ignored_by="tune plan stream",
     )
     class_blocks: int | None = _setting(
-        None, _Rule(int, (None,), lambda n: 1 <= n <= 1024, "from 1 to 1024"),
-        "Divide the classes among processes, in N blocks, for weston_watkins.",
-        "The model depends on N, not on the number of processes.", metavar="N",
-        unset="rows are divided", commands="train",
+        None, _Rule(int, (None,), lambda n: 4 <= n <= 1024, "from 4 to 1024"),
+        "Divide the classes into N blocks and solve them on N / 2 threads, for weston_watkins.",
+        "The model depends on N, not on the number of threads.", metavar="N",
+        unset="one thread solves", commands="train",
     )
     checkpoint_every: float | str = _setting(
         "5m", _DURATION, "Time between checkpoints within a pass; 0: only at its end.",

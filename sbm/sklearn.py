@@ -1,17 +1,17 @@
 """Estimators for scikit-learn: `sbm train` behind `fit`, `sbm stream` behind `partial_fit`.
 
-`fit` takes matrices, sparse or dense, and paths: of a store, or of LIBSVM text. What is not in a
-store yet is put into a temporary one (in the folder that ``TMPDIR`` names), which is removed again.
-Of a path, column k of the estimator is feature id k.
+`fit` takes matrices, sparse or dense, and paths of a store or of LIBSVM text. Data that is not in a
+store is written to a temporary one in ``TMPDIR``, which is removed again. For a path, column k of
+the estimator is feature id k.
 
-Where they differ from what is usual in scikit-learn:
+Differences from scikit-learn:
 
-- The intercept is the weight of one more feature, of value `intercept_scaling`, regularised like
-  the others, as in `sklearn.svm.LinearSVC`.
-- Training ends at a certified gap, not at an exact optimum: the order of the rows, or a sample
-  weight of 2 instead of a row that is there twice, gives coefficients that differ within `tol`.
-- `partial_fit` after `fit` begins anew, with a warning: the variables of the rows are gone.
-- `class_weight` multiplies the cost of a class's own rows; of one-vs-rest only where they are the
+- The intercept is the weight of an extra feature of value `intercept_scaling`, regularised like the
+  others, as in `sklearn.svm.LinearSVC`.
+- Training ends at a certified gap, not at an exact optimum. Another order of the rows, or a sample
+  weight of 2 instead of a repeated row, gives coefficients that differ within `tol`.
+- `partial_fit` after `fit` starts over, with a warning, because the variables of the rows are gone.
+- `class_weight` multiplies the cost of a class's own rows; in one-vs-rest only where they are the
   positive ones, as in `sklearn.svm.LinearSVC`.
 """
 
@@ -34,10 +34,12 @@ from sbm.models.fitted import coefficients, whole_labels
 from sbm.models.model import Model
 from sbm.programs.split import split
 from sbm.programs.streaming.incremental import Incremental
+from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
 from sbm.rows import Rows
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.units import format_size
 
 try:
     from joblib import effective_n_jobs
@@ -53,7 +55,7 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
-        "sbm.sklearn needs scikit-learn 1.6 or newer; pip install 'sbm[sklearn]'"
+        "sbm.sklearn needs scikit-learn 1.6 or newer; run: pip install 'scikit-learn>=1.6'"
     ) from error
 
 __all__ = ["SBMClassifier", "SBMOneClass", "SBMRegressor"]
@@ -164,7 +166,9 @@ class _Linear(BaseEstimator):
             self._learner = Incremental(chosen, labels, X.shape[1])
         self._learner.refuse_changes(chosen)
         self.n_iter_ = 1
-        return self._learner.learn(_rows_of(X, y, weights, self._learner.y_dtype, self.dtype))
+        return self._learner.learn(
+            _rows_of(X, y, weights, target_type(self._learner.settings), self.dtype)
+        )
 
     def _is_first_batch(self) -> bool:
         """Whether `partial_fit` begins; says so where that forgets what `fit` found."""
@@ -207,34 +211,35 @@ class SBMClassifier(ClassifierMixin, _Linear):
     Parameters
     ----------
     loss : str
-        ``hinge``, ``squared_hinge``, ``log_loss`` or ``squared_error``, of more than two classes
-        one against the rest; ``crammer_singer`` or ``weston_watkins``, all in one problem.
+        ``hinge``, ``squared_hinge``, ``log_loss`` or ``squared_error``, one-vs-rest for more than
+        two classes; or ``crammer_singer`` or ``weston_watkins``, all classes in one problem.
     C : float
         Cost of a row's loss against ½|w|².
     class_weight : dict or "balanced", optional
-        Factor of C for the rows of a class. A class that is not named has 1.
+        Factor of C for the rows of a class. Default: 1.
     fit_intercept : bool
+        Whether to fit an intercept.
     intercept_scaling : float
-        Value of the feature whose weight the intercept is; the larger, the less it is regularised.
+        Value of the feature whose weight is the intercept; larger values regularise it less.
     probability : bool
-        Also fit probabilities, on rows held out from a second model; ``log_loss`` needs none.
+        Also fit probabilities, on held-out rows of a second model; not needed for ``log_loss``.
     mem : int or str
-        Bound of the memory of the process while it trains, as ``"2GB"``; what it holds beside an
-        interpreter comes on top.
+        Bound of the memory of the training, such as ``"2GB"``, in addition to what the process
+        already uses.
     cache_frac : float or "auto"
         Share of the working set (cache and block) that is cache.
     rounds : int or str
-        Most rounds over the working set before the next block; ``"auto"``, which is 50 of a single
-        block, or ``"2,2,5"``.
+        Maximum rounds over the working set before the next block; ``"auto"``, which is 50 for a
+        single block; or ``"2,2,5"``.
     blocks : int, optional
-        Blocks of the temporary store; default: by its size.
+        Blocks of the temporary store. Default: by its size.
     dtype : {"auto", "float32", "float64"}
-        Type of stored values; ``auto`` is float32 where that changes none of them, else float64.
-        Of a path, float32.
+        Type of stored values. ``auto`` is float32 if that changes none of them, else float64; for a
+        path, float32.
     tol : float
         Relative duality gap to certify.
     max_iter : int
-        Most passes over the data.
+        Maximum passes over the data.
     random_state : int, RandomState or None
     n_jobs : int, optional
         Threads; no result depends on them. None is 1, -1 all cores.
@@ -247,12 +252,12 @@ class SBMClassifier(ClassifierMixin, _Linear):
     n_iter_ : int
         Passes.
     dual_gap_ : float
-        Certified relative gap; not there after `partial_fit`.
+        Certified relative gap; missing after `partial_fit`.
     model_ : Model
-        The same as a model of `sbm`, to save or to predict files with. Its labels are `classes_`
-        where these are numbers, else their positions.
+        The model as `sbm.train` returns it, to save or to predict files with. Its labels are
+        `classes_` if these are numbers, else their positions.
     n_features_in_, feature_names_in_
-        As of every estimator.
+        As for every estimator.
     """
 
     def __init__(
@@ -296,11 +301,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Parameters
         ----------
         X : matrix, shape (n_rows, n_features), sparse or dense; or str or Path
-            A path is that of a store, or of LIBSVM text.
+            A path is a store or LIBSVM text.
         y : array, shape (n_rows,), of any labels
-            None with a path, which has the labels.
+            None for a path, which has the labels.
         sample_weight : array, shape (n_rows,), optional
-            Factor of C for each row; of a path, in the order of the text.
+            Factor of C for each row; for a path, in the order of the text.
 
         Returns
         -------
@@ -309,9 +314,9 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Raises
         ------
         ValueError
-            Data or parameters are not what they should be, or there is one class alone.
+            Invalid data or parameters, or a single class.
         MemoryPlanError
-            `mem` is too small; says what would do.
+            `mem` is too small; the message has the smallest that would do.
         """
         if _is_path(X):
             weight: Any = self.class_weight
@@ -333,17 +338,17 @@ class SBMClassifier(ClassifierMixin, _Linear):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from a batch of rows, as `sbm stream` does; then they are forgotten.
+        """Learn from a batch of rows, as `sbm stream` does, and forget them.
 
-        A batch is solved together with the cached rows of those before it. Larger batches are
-        learned better: 1,000 rows and more are good. There is no certificate.
+        A batch is solved together with the cached rows of earlier batches. Use large batches, at
+        least 1,000 rows. There is no certificate.
 
         Parameters
         ----------
         X : matrix, shape (n_rows, n_features), sparse or dense
         y : array, shape (n_rows,)
         classes : array, shape (n_classes,), optional
-            All labels there will ever be; must be given with the first batch.
+            All labels there will ever be; required in the first call.
         sample_weight : array, shape (n_rows,), optional
             Factor of C for each row.
 
@@ -354,7 +359,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Raises
         ------
         ValueError
-            A label that `classes` has not, or parameters that changed since the first batch.
+            A label that is not in `classes`, or parameters that changed since the first batch.
         """
         first = self._is_first_batch()
         if first and classes is not None:
@@ -391,25 +396,25 @@ class SBMClassifier(ClassifierMixin, _Linear):
         return replace(model, labels=[float(label) for label in self.classes_])
 
     def decision_function(self, X: Any) -> Floats:
-        """Decision values, shape (n_rows,) of two classes, else (n_rows, n_classes)."""
+        """Return decision values, shape (n_rows,) or (n_rows, n_classes)."""
         return self._scores(X)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Labels, shape (n_rows,)."""
+        """Return labels, shape (n_rows,)."""
         scores = self._scores(X)
         codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
     @available_if(_can_tell_probabilities)
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities, shape (n_rows, n_classes)."""
+        """Return probabilities, shape (n_rows, n_classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
         return self.model_.predict_proba(scipy.sparse.csr_matrix(X))
 
     @available_if(_can_tell_probabilities)
     def predict_log_proba(self, X: Any) -> Floats:
-        """Logarithms of the probabilities, shape (n_rows, n_classes)."""
+        """Return log probabilities, shape (n_rows, n_classes)."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
 
@@ -425,17 +430,17 @@ class SBMRegressor(RegressorMixin, _Linear):
     C : float
         Cost of a row's loss against ½|w|².
     epsilon : float
-        Half the width of the tube inside which an error costs nothing; not of ``squared_error``.
+        Error that costs nothing; not for ``squared_error``.
     fit_intercept, intercept_scaling, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
     random_state, n_jobs
-        As of `SBMClassifier`.
+        As for `SBMClassifier`.
 
     Attributes
     ----------
     coef_ : ndarray, shape (n_features,), float64
     intercept_ : float64
     n_iter_, dual_gap_, model_, n_features_in_, feature_names_in_
-        As of `SBMClassifier`.
+        As for `SBMClassifier`.
     """
 
     def __init__(
@@ -472,7 +477,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on all rows; as of `SBMClassifier`, with numbers for labels."""
+        """Train on all rows; as `SBMClassifier.fit`, with numbers for labels."""
         if not _is_path(X):
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True)
             X, y, sample_weight = _weighted(X, y, sample_weight)
@@ -480,7 +485,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from a batch of rows; as of `SBMClassifier`."""
+        """Learn from a batch of rows; as `SBMClassifier.partial_fit`."""
         first = self._is_first_batch()
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True, reset=first
@@ -494,19 +499,19 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
 
     def predict(self, X: Any) -> Floats:
-        """Predictions, shape (n_rows,)."""
+        """Return predictions, shape (n_rows,)."""
         return self._scores(X)
 
 
 class SBMOneClass(OutlierMixin, _Linear):
-    """One-class machine: w and an offset ρ so that w·x >= ρ for all but a share ν of the rows.
+    """One-class machine: w and an offset ρ such that w·x >= ρ for all but a share ν of the rows.
 
     Parameters
     ----------
     nu : float
         Share of rows that may lie outside, in (0, 1].
     mem, cache_frac, rounds, blocks, dtype, tol, max_iter, random_state, n_jobs
-        As of `SBMClassifier`.
+        As for `SBMClassifier`.
 
     Attributes
     ----------
@@ -516,7 +521,7 @@ class SBMOneClass(OutlierMixin, _Linear):
     intercept_ : ndarray, shape (1,), float64
         -ρ.
     n_iter_, dual_gap_, model_, n_features_in_, feature_names_in_
-        As of `SBMClassifier`.
+        As for `SBMClassifier`.
     """
 
     def __init__(
@@ -545,7 +550,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on all rows; labels do not matter. As of `SBMClassifier`."""
+        """Train on all rows; labels are ignored. As `SBMClassifier.fit`."""
         if _is_path(X):
             y = None
         else:
@@ -555,7 +560,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from a batch of rows; as of `SBMClassifier`, without weights."""
+        """Learn from a batch of rows; as `SBMClassifier.partial_fit`, but unweighted."""
         first = self._is_first_batch()
         X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=first)
         self._keep(self._partial_fit(X, np.zeros(X.shape[0]), None, None, loss="one_class"))
@@ -566,15 +571,15 @@ class SBMOneClass(OutlierMixin, _Linear):
         self.offset_ = -self.intercept_
 
     def decision_function(self, X: Any) -> Floats:
-        """How far inside rows are, shape (n_rows,); negative outside."""
+        """Return how far inside rows are, shape (n_rows,); negative outside."""
         return self._scores(X)
 
     def score_samples(self, X: Any) -> Floats:
-        """Decision values without the offset, shape (n_rows,)."""
+        """Return decision values without the offset, shape (n_rows,)."""
         return self._scores(X) + self.offset_
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
-        """1 inside and -1 outside, shape (n_rows,)."""
+        """Return 1 for rows inside and -1 outside, shape (n_rows,)."""
         return np.where(self._scores(X) >= 0, 1, -1)
 
 

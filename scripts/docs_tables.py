@@ -1,36 +1,116 @@
-"""Write the table of settings in ``docs/train.md`` from the rows of `sbm.settings.SETTINGS`.
+"""Write the tables of ``docs/`` that repeat what the code knows: options, losses, formats.
 
-python -m scripts.docs_tables           writes it
-python -m scripts.docs_tables --check   exits with 1 if it is stale
+A table stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, where NAME is a key of
+`TABLES`.
+
+python -m scripts.docs_tables           writes them
+python -m scripts.docs_tables --check   exits with 1 if one is stale
 """
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sbm.settings import SETTINGS, option_name
+import click
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "train.md"
-BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+from sbm.cli import cli
+from sbm.cli.liblinear import OPTIONS
+from sbm.inputs.formats import FORMATS
+from sbm.losses import LOSSES
+from sbm.settings import SETTINGS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+_SHARED = ("quiet", "verbose", "as_json")
+_OPTION = ("option", "meaning", "default")
 
 
-def update(page: Path, check: bool = False) -> int:
-    """Write the table between its markers; return 1 if that was only checked and is due."""
-    lines = ["| option | meaning | default | commands |\n", "|---|---|---|---|\n"]
-    for name, row in SETTINGS.items():
-        typed = f"`{option_name(name)}" + (f" {row.metavar}`" if row.metavar else "`")
-        if isinstance(row.default, bool):
-            typed += f", `--no-{name}`"
-        meaning = f"{row.meaning} {row.details}".strip()
-        cells = [typed, meaning, row.default_text, row.commands.replace(" ", ", ")]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
-    text = page.read_text("utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    new = before + BEGIN + "".join(lines) + END + after
-    if check:
-        return int(new != text)
-    page.write_text(new, "utf-8")
-    return 0
+def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(titles), ["---"] * len(titles)]
+    lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _row_of(option: click.Option, in_detail: bool) -> list[str]:
+    """Return option, meaning and default, from the help and the details of settings."""
+    meaning, _, default = (option.help or "").partition("[default: ")
+    default = default.removesuffix("]")
+    choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+    metavar = option.metavar or ("NAME" if choices else "")
+    if not (metavar or option.is_flag):
+        metavar = "N" if option.type is click.INT else "X"
+    typed = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    if metavar:
+        typed = typed.removesuffix("`") + f" {metavar.replace('|', ' or ')}`"
+    details = SETTINGS[option.name].details if in_detail and option.name in SETTINGS else ""
+    if choices and list(choices) != [*LOSSES]:
+        details = f"One of {', '.join(f'`{choice}`' for choice in choices)}. {details}"
+    return [typed, f"{meaning.strip()} {details}".strip(), default]
+
+
+def _options(name: str) -> str:
+    """Return the section of a command: what it does, its options, an example."""
+    command = cli.commands[name]
+    usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+    first = " ".join((command.help or "").split("\n\n")[0].split())
+    shown = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
+    rows = [_row_of(o, in_detail=name == "train") for o in shown if o.name not in _SHARED]
+    text = f"## sbm {name}\n\n{first}\n\n```text\nsbm {name} {usage}\n```\n\n"
+    return text + (_table(_OPTION, rows) + "\n" if rows else "")
+
+
+def _ranks() -> str:
+    """Return the options of several processes."""
+    names = ("launch", "sigma", "sync_every", "comm_timeout")
+    options = {o.name: o for o in cli.commands["train"].params if isinstance(o, click.Option)}
+    return _table(_OPTION, [_row_of(options[name], in_detail=True) for name in names])
+
+
+def _losses() -> str:
+    rows = [
+        [f"`{loss.name}`", loss.problem, ", ".join(f"`-s {s}`" for s in loss.liblinear)]
+        for loss in LOSSES.values()
+    ]
+    return _table(["`--loss`", "problem, minimised over w", "LIBLINEAR"], rows)
+
+
+def _liblinear() -> str:
+    rows = [[f"`{o.flag} {o.metavar}`", o.meaning] for o in OPTIONS]
+    return _table(["LIBLINEAR", "sbm"], [*rows, ["`-wL W`", "--class-weight L=W"]])
+
+
+def _formats() -> str:
+    rows = [
+        [f"`{f.name}`", ", ".join(f"`{ending}`" for ending in f.endings),
+         "yes" if f.is_stream else "no", "hashes of feature names" if f.is_hashed else
+         "column numbers" if f.name == "npz" else "as written"]
+        for f in FORMATS.values()
+    ]  # fmt: skip
+    return _table(["`--format`", "file names", "pipes, compressed files", "feature ids"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "options": lambda: "".join(_options(name) for name in cli.commands).rstrip("\n") + "\n",
+    "ranks": _ranks,
+    "losses": _losses,
+    "liblinear": _liblinear,
+    "formats": _formats,
+}
+
+
+def update(docs: Path, check: bool = False) -> int:
+    """Write the tables of all pages; return 1 if that was only checked and one is stale."""
+    stale = 0
+    for page in sorted(docs.glob("*.md")):
+        text = new = page.read_text("utf-8")
+        for name, make in TABLES.items():
+            begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+            if begin in new:
+                new = new.split(begin)[0] + begin + make() + end + new.split(end)[1]
+        stale |= new != text
+        if new != text and not check:
+            page.write_text(new, "utf-8")
+    return int(stale and check)
 
 
 if __name__ == "__main__":
-    sys.exit(update(PAGE, check="--check" in sys.argv))
+    sys.exit(update(DOCS, check="--check" in sys.argv))

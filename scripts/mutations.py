@@ -80,12 +80,12 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
-        "sign of the step in the hinge's kernel", "sbm/solver/kernels/svc.py",
+        "sign of the step of weights", "sbm/solver/kernels/rounds.py",
         "w, sigma * step * s)",
         "w, -sigma * step * s)",
     ),
     Mutation(
-        "shrinking: which rows later rounds leave out", "sbm/solver/kernels/svc.py",
+        "shrinking: which rows later rounds leave out", "sbm/solver/kernels/rounds.py",
         "rank < -limit and violation",
         "rank < limit and violation",
     ),
@@ -95,9 +95,9 @@ MUTATIONS = (
         "permute(order, chunks, state[0])",
     ),
     Mutation(
-        "curvature with σ' of several solvers", "sbm/solver/kernels/svc.py",
-        "sigma * a + diagonal)",
-        "a + diagonal)",
+        "curvature with σ' of several solvers", "sbm/solver/kernels/rounds.py",
+        "visit(z, sigma * a, old",
+        "visit(z, a, old",
     ),
     Mutation(
         "bound of a margin's rounding in the certificate", "sbm/solver/kernels/common.py",
@@ -181,8 +181,8 @@ MUTATIONS = (
     ),
     Mutation(
         "two buffers in the memory plan", "sbm/engine/memory.py",
-        "buffers = 2 * (nnz",
-        "buffers = 1 * (nnz",
+        "2 * max(p.nnz for p in parts)",
+        "max(p.nnz for p in parts)",
     ),
     Mutation(
         "the larger label is the positive one", "sbm/engine/problems.py",

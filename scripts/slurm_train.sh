@@ -13,7 +13,7 @@
 # --kill-on-bad-exit: a process that ends with 3, not converged, must not end one that still writes.
 #
 # LAUNCH  how to start the processes; default: srun --mpi=pmi2
-# PYTHON  the Python that has sbm[mpi]; default: python
+# PYTHON  the Python that has sbm and mpi4py; default: python
 # LIMIT   seconds of sbm's own --time-limit: it ends itself, certifies and writes the model as it is;
 #         default: 39600, 11 of the 12 hours
 # OUTER   seconds until the launcher is killed if it hangs, as it may when a node is gone; default:

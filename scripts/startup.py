@@ -34,7 +34,7 @@ COMMANDS = {
     "train --loss squared_error": f"{_TRAIN} --loss squared_error",
     "train --loss one_class": f"{_TRAIN} --loss one_class",
     "train --loss crammer_singer": f"{_TRAIN} --loss crammer_singer",
-    "train --class-blocks": f"{_TRAIN} --loss weston_watkins --class-blocks 2",
+    "train --class-blocks": f"{_TRAIN} --loss weston_watkins --class-blocks 4",
     "stream": "stream rows.svm -o s.model",
     "tune": "tune rows.sbm -o t.model --C 0.1,1",
 }

@@ -14,6 +14,7 @@ case "$1" in
     --all) TIER=all; shift ;;
 esac
 EXTRAS='[test]'
+[ "$TIER" != all ] || EXTRAS='[test,docs]'
 if [ "$TIER" = quick ] && [ -x .venv/bin/pytest ]; then
     INSTALLED=yes
 fi

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sbm
 from sbm.distributed import comm as messages
 from sbm.distributed.comm import Comm, MpiComm, world
+from sbm.programs.train import train_ranks
 
 PATIENT = 60.0  # seconds
 SMALL_SLICE = 1000
@@ -161,7 +161,7 @@ def train_each(comm: Comm, folder: Path, name: str) -> None:
     """Train a model of each store there; its settings are in a file beside it."""
     for store in sorted(folder.glob("*.sbm")):
         options = json.loads(store.with_suffix(".json").read_text())
-        sbm.train(store, store.with_suffix(f".{name}.model"), options, comm=comm)
+        train_ranks(comm, store, store.with_suffix(f".{name}.model"), options)
 
 
 def command(folder: Path, fault: str, *words: str) -> None:
@@ -213,20 +213,6 @@ def _meet(owner: Any, method: str, when: str, count: int, what: Callable[[], Non
 
 
 # --------------------------------------------------------------------------------------- faults
-
-
-def not_started(folder: Path, timeout: str) -> None:
-    """One process ends before it meets the others."""
-    if os.environ["PMI_RANK"] == "0":
-        world(float(timeout))
-
-
-def not_ended(folder: Path, timeout: str) -> None:
-    """One process stops when all is done."""
-    comm = world(float(timeout))
-    comm.barrier()
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def for_ever(folder: Path, timeout: str) -> None:

@@ -21,18 +21,16 @@ from sbm.inputs.text import Source
 from sbm.programs.splitting import reading as coding
 from sbm.programs.splitting.deal import Labels
 from sbm.programs.streaming.arrivals import (
+    ANY,
     Arrivals,
     Block,
-    Limits,
     Needs,
+    Reached,
     TextOptions,
     arrays_of,
     sources_at,
 )
 from sbm.rows import Arena, Rows
-
-OFFSET = 3  # where blocks begin in the arena
-WIDE = Needs(features=1 << 20, largest_id=1 << 20, hashed=True, labels=1 << 16, has_values=True)
 
 
 class Reader:
@@ -54,35 +52,34 @@ class Reader:
         self.make_room(rows, nnz)
 
     def make_room(self, rows: int, nnz: int) -> None:
-        self.rows, self.nnz = rows, nnz
         kind = "float64" if self.labels is None else "int32"
-        self.room = Arena.of(nnz + 7, "float32").room(rows, kind)
+        self.room = Arena.of(nnz, "float32").room(rows, kind)
 
-    def gather(self, planned: Needs = WIDE, may_end: bool = False) -> Block:
-        limits = Limits(self.rows, self.nnz, planned, lambda: may_end)
-        return self.arrivals.gather(self.room, OFFSET, limits)
+    def gather(self, planned: Needs = ANY, may_end: bool = False) -> Block:
+        return self.arrivals.gather(self.room, planned, lambda: may_end)
 
     def plain(self, rows: Rows) -> list[Row]:
-        used = slice(OFFSET, OFFSET + rows.nnz)
+        used = slice(0, rows.nnz)
         ids = self.ids.keys[rows.indices[used]]
         labels = rows.y if self.labels is None else np.array(self.labels.values)[rows.y]
-        return as_rows(labels, rows.starts - OFFSET, rows.lengths, ids, rows.values[used])
+        return as_rows(labels, rows.starts, rows.lengths, ids, rows.values[used])
 
-    def all_rows(self, planned: Needs = WIDE) -> list[Row]:
-        rows, is_last = [], False
-        while not is_last:
-            block = self.gather(planned)
-            rows += self.plain(block.rows)
-            is_last = block.is_last
-        return rows
+    def all_rows(self, planned: Needs = ANY) -> list[Row]:
+        """Rows up to the end, or up to one that was not planned for."""
+        rows: list[Row] = []
+        while True:
+            self.block = self.gather(planned)
+            rows += self.plain(self.block.rows)
+            if self.block.is_last or self.block.wanted:
+                return rows
 
-    def kept(self, position: Any, pending: Sequence[Any], needs: Needs) -> dict[str, Any]:
+    def kept(self, needs: Needs, position: Any, pending: Sequence[Any]) -> dict[str, Any]:
         """What another process resumes from."""
         labels = self.labels.values if self.labels else ()
         copies = [{name: array.copy() for name, array in part.items()} for part in pending]
         return {
-            "ids": self.ids.keys.copy(), "labels": labels, "position": position,
-            "pending": copies, "needs": needs,
+            "ids": self.ids.keys.copy(), "labels": labels,
+            "reached": Reached(needs, position, copies),
         }  # fmt: skip
 
 
@@ -135,14 +132,14 @@ def test_blocks_and_needs_depend_on_rows_alone(
     with pytest.MonkeyPatch.context() as patch:
         small_pieces(patch, piece)
         reader = Reader(path, rows=most_rows, nnz=most_nnz)
-        assert reader.arrivals.peek(most_rows) == needs_of(rows[:most_rows])
         while not is_last:
             block = reader.gather()
             blocks.append(reader.plain(block.rows))
             seen += len(block.rows)
             is_last = block.is_last
-            assert block.needs == reader.arrivals.needs == needs_of(rows[:seen])
-            [source] = sources_at(block.position)
+            assert block.reached == reader.arrivals.reached
+            assert block.reached.needs == needs_of(rows[:seen])
+            [source] = sources_at(block.reached.position)
             assert source == {"name": str(path), "rows": seen, "skipped": 0}
         reader.arrivals.close()
     assert [block for block in blocks if block] == blocks_of(rows, most_rows, most_nnz)
@@ -176,15 +173,13 @@ def test_plan_is_outgrown_exactly_before_the_row(
     planned, wanted = needs_of(front), needs_of(whole[: len(front) + 1])
     reader = Reader(write(tmp_path / "a.svm", text), rows=4, nnz=6)
     assert reader.all_rows(planned) == front
-    assert (reader.arrivals.is_outgrown, reader.arrivals.needs) == (True, planned)
-    assert reader.arrivals.wanted == wanted
+    assert (reader.block.wanted, reader.block.reached.needs) == (wanted, planned)
     assert all(getattr(wanted, name) == value for name, value in more.items())
     assert reader.all_rows(planned) == []  # nothing comes until there is room
-    reader.arrivals.is_outgrown = False
     reader.make_room(4, 40)
     assert front + reader.all_rows(wanted) == whole
-    assert reader.arrivals.is_over
-    assert reader.arrivals.needs == needs_of(whole)
+    assert reader.block.is_last
+    assert reader.block.reached.needs == needs_of(whole)
     reader.arrivals.close()
 
 
@@ -211,11 +206,11 @@ def test_rows_are_the_same_after_stops(
             os.close(write_end)
         for n in [*parts, 10**6]:
             reader, block = Reader(path, before, rows=3, nnz=12), None
-            needs = before["needs"] if before else Needs()
+            needs = reader.arrivals.reached.needs
             for _ in range(n):
                 block = reader.gather()
                 got += reader.plain(block.rows)
-                needs = block.needs
+                needs = block.reached.needs
                 if block.is_last:
                     break
             if end != "dies":
@@ -225,34 +220,15 @@ def test_rows_are_the_same_after_stops(
                     mine = [arrays_of(late.rows)] if len(late.rows) else []
                 else:
                     got += reader.plain(late.rows)
-                    needs = late.needs
+                    needs = late.reached.needs
                 position, pending = reader.arrivals.remaining()
-                before = reader.kept(position, [*mine, *pending], needs)
+                before = reader.kept(needs, position, [*mine, *pending])
             elif block is not None:
-                before = reader.kept(block.position, block.pending, needs)
+                before = reader.kept(needs, block.reached.position, block.reached.pending)
             reader.arrivals.close()
     assert got == rows
     assert before is not None
-    assert before["needs"] == needs_of(rows)
-
-
-def test_another_pipe_is_read_from_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = None
-    for text in (USUAL, "1 3:1\n" + USUAL):  # the second one begins otherwise
-        read, write_end = os.pipe()
-        with stdin_of(monkeypatch, read):
-            os.write(write_end, text.encode())
-            os.close(write_end)
-            reader = Reader("-", before)
-            if before is None:  # it dies in the middle of a piece
-                block = reader.gather()
-                assert [record["skip"] for record in block.position] == [5]
-                before = reader.kept(block.position, block.pending, block.needs)
-            else:
-                assert reader.all_rows() == slow_parse(text.encode())[0]
-                position, _ = reader.arrivals.remaining()
-                assert sources_at(position) == [{"name": "-", "rows": 17, "skipped": 0}]
-            reader.arrivals.close()
+    assert before["reached"].needs == needs_of(rows)
 
 
 def test_block_ends_early_only_if_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +258,7 @@ def test_rows_before_a_refused_one_are_gathered(
     small_pieces(monkeypatch, piece)
     path = write(tmp_path / "a.svm", f"{USUAL}{row}\n{USUAL}")
     reader = Reader(path, labels=(-1.0, 1.0), fixed=True)
-    assert reader.arrivals.needs.labels == 2
+    assert reader.arrivals.reached.needs.labels == 2
     assert reader.all_rows() == USUAL_ROWS
     assert re.match(f"{path}{facts}", str(reader.arrivals.error))
     position, pending = reader.arrivals.remaining()

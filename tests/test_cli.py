@@ -19,7 +19,7 @@ import sbm
 from sbm import Model
 from sbm.cli import main
 from sbm.cli.command import Terminal
-from sbm.settings import format_size
+from sbm.units import format_size
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 

@@ -1,9 +1,5 @@
 """Messages between ranks: bits and bytes of sums, order, deadlines, and how ranks are started."""
 
-import os
-import select
-import signal
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -13,13 +9,13 @@ import pytest
 import ranks
 from families import Case, make_store
 from launching import environment
-from processes import finished, started
+from processes import finished
 from threads import in_threads
 
 import sbm
 from sbm.cli import main, processes
 from sbm.distributed import comm
-from sbm.distributed.comm import SerialComm, launched_size, world
+from sbm.distributed.comm import MpiComm, SerialComm, launched_size, world
 from sbm.errors import SettingsError, StoreError
 
 
@@ -78,7 +74,7 @@ def test_alone_it_is_the_same():
 def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
     """Messages put the deadline off: only one that is late ends the rank."""
 
-    def leave(code):
+    def leave(mine, code):
         raise SystemExit(code)
 
     over = threading.Event()
@@ -96,42 +92,13 @@ def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
             finally:
                 over.set()
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(MpiComm, "abort", leave)
     with pytest.raises(SystemExit, match="75"):
         in_threads(2, work, timeout=0.3)
     said = capfd.readouterr().err
     assert said.startswith(f"sbm: process {1 - silent} of 2 ")
     assert "0.3 s" in said
     assert "--comm-timeout" in said
-
-
-WAITS = """
-import os, sys
-import sbm
-from sbm.cli import main, processes
-from sbm.distributed import comm
-comm.HEARD = float(sys.argv[1])
-os.write(2, b"the last word")
-os.write(1, b"said")
-comm._wait_until_heard()
-os.write(int(sys.argv[2]), b"heard")
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("seconds", "is_read"), [(600.0, True), (0.01, False)])
-def test_last_words_are_read_before_the_end(seconds, is_read):
-    ear, mouth = os.pipe()
-    line = [sys.executable, "-c", WAITS, seconds, mouth]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [mouth]}
-    with started(line, **streams) as process:
-        os.close(mouth)
-        assert process.stdout.read(4) == b"said"
-        if is_read:
-            assert select.select([ear], [], [], 0.2)[0] == []
-            assert process.stderr.read(13) == b"the last word"
-        assert os.read(ear, 10) == b"heard"
-    os.close(ear)
 
 
 # ------------------------------------------------------------------------------- how it is started
@@ -211,12 +178,7 @@ print([name for name in sys.modules if name.startswith("mpi4py")])
 def test_world_is_what_mpi4py_started(alone):
     mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_rank=lambda: 1, Get_size=lambda: 2))
     alone.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
-    at_exit, handler = [], signal.getsignal(signal.SIGALRM)
-    alone.setattr(comm.atexit, "register", lambda work, *seconds: at_exit.append(seconds))
     assert (world(50).rank, world(50).size) == (1, 2)
-    assert at_exit == [(50,), (50,)]  # the deadline is for the start and the end alone
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    assert signal.getsignal(signal.SIGALRM) == handler
     mpi.COMM_WORLD.Get_size = lambda: 1
     assert isinstance(world(50), SerialComm)
     alone.setenv("PMI_SIZE", "2")
@@ -225,4 +187,3 @@ def test_world_is_what_mpi4py_started(alone):
     alone.setitem(sys.modules, "mpi4py", SimpleNamespace())
     with pytest.raises(SettingsError, match=r"mpi4py .*mpich"):
         world(50)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

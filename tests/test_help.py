@@ -115,9 +115,10 @@ def test_options_of_train_are_grouped():
     assert re.findall(r"^([A-Z].*):$", help_of("split"), re.M) == ["Options", "Example"]
 
 
-def test_table_of_settings_in_the_docs_is_current(tmp_path):
-    page = tmp_path / "train.md"
-    page.write_text(docs_tables.PAGE.read_text("utf-8").replace("| 2GB |", "| 1GB |"), "utf-8")
-    assert docs_tables.update(page, check=True) == 1
-    docs_tables.update(page)
-    assert page.read_text("utf-8") == docs_tables.PAGE.read_text("utf-8")
+def test_tables_in_the_docs_are_current(tmp_path):
+    pages = {page.name: page.read_text("utf-8") for page in docs_tables.DOCS.glob("*.md")}
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text.replace("| 2GB |", "| 1GB |"), "utf-8")
+    assert docs_tables.update(tmp_path, check=True) == 1
+    docs_tables.update(tmp_path)
+    assert {page.name: page.read_text("utf-8") for page in tmp_path.iterdir()} == pages

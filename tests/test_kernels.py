@@ -57,7 +57,8 @@ def test_kernels_link_in_a_process_without_numba(tmp_path):
         "one = np.ones(1)\n"
         "compiled.load('sbm.solver.kernels.logistic').certify(\n"
         "    np.zeros(1, np.int64), np.ones(1, np.int32), np.ones(1, np.int32), None,\n"
-        "    np.zeros(1, np.int32), one, 0.5 * one, w, w.copy(), 1, 1.0, 1.0, 0.0, 0, sums)\n"
+        "    np.zeros(1, np.int32), one, 0.5 * one, w, w.copy(), 0.0, 1.0, 1, True, 1.0, 1.0,\n"
+        "    False, 0.0, 0, w.copy(), None, sums)\n"
         "print(*sums.tolist(), 'numba' in sys.modules)\n"
     )
     env = {k: v for k, v in os.environ.items() if k != compiled.COMPILE_HERE}

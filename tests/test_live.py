@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from helpers import Row, as_rows, slow_parse
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from streams import PACK, chunks, small_pieces, stdin_of, writer
+from streams import PACK, small_pieces
 
-from sbm.inputs.live import TAIL, LiveFile, Patience, Place, is_pipe
+from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import Source, convert_sources
 
@@ -43,13 +43,6 @@ def rows_of(
     return [row for _, rows in pieces_of(sources, patience, skip) for row in rows]
 
 
-def left(source: Source) -> Source:
-    """A source that resumes where this one ended."""
-    return Source(
-        source.name, place=source.place, head=source.head, rest=source.rest, carried=source.carried
-    )
-
-
 def over_after(questions: int) -> Callable[[], bool]:
     asked = iter(range(questions))
     return lambda: next(asked, None) is None
@@ -72,6 +65,19 @@ def test_silent_pipe_does_not_block(tmp_path: Path) -> None:
         os.close(write)
         assert [live.readinto(room), live.readinto(room)] == [0, 0]
     assert not is_pipe(pipe)  # it is closed
+
+
+def test_line_begun_in_a_pipe_is_read_to_its_end() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", 0) as pipe:
+        live, room = LiveFile(pipe, "-", Patience(is_over=over_after(1))), bytearray(20)
+        os.write(write, b"1 1:1\n2 2:")
+        assert live.readinto(memoryview(room)) == 10
+        os.write(write, b"3\n4 4:1\n")
+        assert live.readinto(memoryview(room)) == 2
+        assert live.readinto(memoryview(room)) == 0
+        os.close(write)
+        assert pipe.read() == b"4 4:1\n"  # for the next reader
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -112,73 +118,22 @@ def test_text_resumes_from_any_place(
     path.write_bytes(PACK[ending](text))
     with pytest.MonkeyPatch.context() as patch:
         small_pieces(patch, 48)
-        source, places, n = Source(str(path)), [Place()], 0
+        source, places, n = Source(str(path)), [SourceProgress()], 0
         for piece_of, piece in pieces_of([source], skip=True):
             assert piece == rows[n : n + len(piece)]
             assert piece_of.before == places[-1]
             n += len(piece)
-            places.append(source.place)
-            assert (source.place.rows, source.place.tail) == (n, text[: source.place.text][-TAIL:])
+            places.append(source.done)
+            assert (source.done.rows, source.done.tail) == (n, text[: source.done.text][-TAIL:])
         assert n == len(rows)
-        assert (source.place.text, source.place.skipped) == (len(text), len(refused))
+        assert (source.done.text, source.done.skipped) == (len(text), len(refused))
         for place in places:
-            other = Source(str(path), place=place)
+            other = Source(str(path), done=place)
             assert rows_of([other], skip=True) == rows[place.rows :]
-            assert other.place == source.place
+            assert other.done == source.done
             wanted = [f"{path}:{line}: {why}" for line, why in refused if line > place.lines]
             assert len(other.problems) == len(wanted)
             assert all(map(str.startswith, other.problems, wanted))  # the last may be torn
-
-
-@pytest.mark.long
-@settings(max_examples=8)  # each waits for the clock
-@given(st.lists(st.integers(1, len(TEXT)), min_size=1, max_size=3), st.sampled_from([31, 400]))
-@example([len(TEXT) - 1], 64)
-@example([1, 1], 64)
-def test_pipe_resumes_with_what_is_left_in_it(cuts: list[int], piece: int) -> None:
-    # Each reader gets what was written up to a cut, in the middle of a line or not, and is stopped.
-    with pytest.MonkeyPatch.context() as patch:
-        small_pieces(patch, piece)
-        source, rows, begin = Source("-"), [], 0
-        for end in [*sorted(cuts), None]:
-            source = left(source)
-            read, write = os.pipe()
-            with stdin_of(patch, read):
-                os.write(write, TEXT[begin:end])
-                if end is None:
-                    os.close(write)
-                # A pipe that stays open and brings nothing ends by the clock.
-                rows += rows_of([source], Patience(idle_timeout=0.0))
-            if end is not None:
-                os.close(write)
-                begin = end
-                assert len(rows) == len(slow_parse(TEXT[: end - len(source.rest)])[0])
-                assert TEXT[:end].endswith(source.rest)
-        assert rows == ROWS
-        assert source.rest == b""
-
-
-@pytest.mark.parametrize("cut", [0, 1, 300, 302, 304, 305, len(TEXT) - 1])
-def test_replayed_pipe_resumes_behind_what_was_taken(
-    cut: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_pieces(monkeypatch, 64)
-    source, rows = Source("-"), []
-    for parts in ([TEXT[:cut]], [], chunks(TEXT, (5, 333)), chunks(TEXT, (700,))):
-        before = source = left(source)
-        read, write = os.pipe()
-        with stdin_of(monkeypatch, read):
-            if len(parts) > 1:
-                with writer(write, parts):
-                    rows += rows_of([source])
-            else:
-                os.write(write, b"".join(parts))
-                rows += rows_of([source], Patience(idle_timeout=0.0))
-                os.close(write)
-                assert (source.head, source.rest) == (before.head, TEXT[source.place.text : cut])
-    assert rows == ROWS
-    assert source.place.text == len(TEXT)
-    assert source.head == TEXT[:TAIL]
 
 
 @pytest.mark.long
@@ -214,7 +169,7 @@ def test_followed_file_waits_for_line_ends_and_starts_over_when_cut(tmp_path: Pa
     for source, piece in pieces_of([Source(str(path))], patience):
         rows += piece
         if len(rows) == 1 and path.stat().st_size == 11:
-            assert source.place.text == 6
+            assert source.done.text == 6
             with open(path, "ab") as end:
                 end.write(b"5\n")
         if len(rows) == 2 and path.stat().st_size > 6:
@@ -229,4 +184,4 @@ def test_no_source_is_opened_behind_a_stop(tmp_path: Path) -> None:
     patience = Patience(is_over=over_after(1))
     assert rows_of(sources, patience) == ROWS
     assert patience.gave_up
-    assert sources[1].place == Place()
+    assert sources[1].done == SourceProgress()

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import hashlib
 import lzma
 import random
 from collections import Counter, defaultdict
@@ -13,6 +12,7 @@ import zstandard
 from helpers import load_script
 
 prep = load_script("data.prep")
+prose = load_script("data.prose")
 synthetic = load_script("data.synthetic")
 trigrams = load_script("data.trigrams")
 
@@ -93,8 +93,7 @@ def test_prep_rows_depend_on_text_and_seed_alone(tmp_path, text_file, monkeypatc
     assert [[(1 if k == 1 else -1, row) for k, row in rows] for rows in ten] == [*expected]
     other = run(prep, tmp_path, text_file, "--seed", 1)
     assert expected != other
-    monkeypatch.setattr(prep, "CHUNK", 7)
-    monkeypatch.setattr(prep, "LONGEST", 10_000)  # of a sentence, counted in chunks
+    monkeypatch.setattr(prose, "PIECE", 7)
     frames = zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:])
     for suffix, packed in {"": plain, ".gz": gzip.compress(plain), ".bz2": bz2.compress(plain),
                            ".xz": lzma.compress(plain), ".zst": frames}.items():  # fmt: skip
@@ -141,22 +140,20 @@ def test_trigrams_are_those_counted_slowly(tmp_path):
 # --- make_synthetic -------------------------------------------------------------------------------
 
 
-def test_synthetic_labels_follow_true_weights():
-    problem = synthetic.Problem(features=5000, nnz=30, power=1.5, start=10**12, real=True)
-    rows = parse(b"".join(synthetic.generate(problem, 2000)))
-    weights = synthetic.true_weights(problem)
-    for label, row in rows:
-        score = sum(value * weights[feature - problem.start] for feature, value in row.items())
-        assert label == (1 if score > 0 else -1)
-
-
-@pytest.mark.parametrize(("settings", "rows", "by_label", "digest"), [
-    ({"features": 500, "nnz": 20, "real": True, "power": 0.8, "noise": 0.1, "start": 0, "seed": 3},
-     1500, False, "94c36cc99de167e6"),
-    ({"features": 100_000, "nnz": 7, "power": 1.0, "seed": -2}, 1500, True, "9fbfdbceb83f245a"),
-])  # fmt: skip
-def test_synthetic_bytes_never_change(settings, rows, by_label, digest):
-    problem = synthetic.Problem(**settings)
-    for buffer in (1, 1 << 20):
-        text = b"".join(synthetic.generate(problem, rows, by_label=by_label, buffer=buffer))
-        assert hashlib.sha256(text).hexdigest()[:16] == digest
+@pytest.mark.parametrize("classes", [2, 5])
+def test_synthetic_rows_are_as_asked(classes):
+    problem = synthetic.Problem(features=5000, nnz=30, power=1.5, real=True, classes=classes)
+    text = b"".join(problem.text(2000))
+    rows = parse(text)
+    assert {len(row) for _, row in rows} == set(range(1, 60))
+    ids = {feature for _, row in rows for feature in row}
+    assert (min(ids), max(ids) <= 5000) == (1, True)
+    if classes == 2:
+        weights = problem.weights
+        scores = [sum(v * weights[k - 1] for k, v in row.items()) for _, row in rows]
+        assert [label for label, _ in rows] == [1 if score > 0 else -1 for score in scores]
+    assert {label for label, _ in rows} == ({-1, 1} if classes == 2 else {1, 2, 3, 4, 5})
+    assert text.startswith(b"".join(problem.text(300)))
+    some = b"".join(problem.text(None, 9999))
+    assert text.startswith(some)
+    assert 9999 <= len(some) < 11_000

@@ -19,24 +19,23 @@ from streams import learn, make_lines, same, small_plans
 import sbm
 from sbm.engine import machine as limits
 from sbm.engine import machine as process
-from sbm.engine.machine import Limit, less, system_limit, within_limit
+from sbm.engine.machine import Limit, smaller, system_limit, within_limit
 from sbm.engine.memory import (
     INTERPRETER,
     MemoryPlan,
     Shape,
     dealing_bytes,
     plan_training,
-    plan_with_less,
 )
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
 from sbm.inputs import text
 from sbm.programs.splitting import deal
-from sbm.programs.splitting import options as dealing
 from sbm.programs.splitting import reading as coding
+from sbm.programs.splitting.options import SplitOptions
 from sbm.rows import Arena
-from sbm.settings import parse_size
 from sbm.store.blocks import CHUNK_NNZ, Chunk
+from sbm.units import parse_size
 from scripts.bench.tools import run_process
 
 MEM = 400_000_000
@@ -267,15 +266,21 @@ def test_dealing_weights_needs_the_largest_batch() -> None:
 def test_smaller_plan_has_smaller_parts_or_cache() -> None:
     store, shape = store_of(2, 40, 5000, 100_000, "float32"), Shape(1000)
     plan, least, tries = plan_training(store, 10**9, 0.5, shape), least_of(store, 0.5, shape), 0
+
+    def less() -> MemoryPlan:
+        return smaller(
+            lambda mem: plan_training(store, mem, 0.5, shape), plan.total, "training on x.sbm"
+        )
+
     while plan.total > least + 2_000_000:
-        smaller = plan_with_less(store, plan, 0.5, shape)
-        assert least <= smaller.total < plan.total
-        assert len(smaller.parts) > len(plan.parts) or smaller.cache_nnz < plan.cache_nnz
-        plan, tries = smaller, tries + 1
+        found = less()
+        assert least <= found.total < plan.total
+        assert found.mem == least + (plan.total - least) // 2
+        assert len(found.parts) > len(plan.parts) or found.cache_nnz < plan.cache_nnz
+        plan, tries = found, tries + 1
     assert 2 < tries < 15
     with pytest.raises(MemoryPlanError, match=r"ran out while training on x\.sbm, with --mem"):
-        plan_with_less(store, plan, 0.5, shape)
-    assert less(3_000_000, 1_000_000, "x") == 2_000_000
+        less()
 
 
 # ------------------------------------------------------------------------------------- limits
@@ -415,14 +420,21 @@ def test_split_begins_anew_with_less_memory(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(text, "PIECE", 10_000)
     bounds: list[int] = []
-    monkeypatch.setattr(dealing, "less", lambda *a: bounds.append(less(*a)) or bounds[-1])
+    within = SplitOptions.within
+
+    def noted(self: SplitOptions, mem: int, reserved: int = 0) -> SplitOptions:
+        made = within(self, mem, reserved)
+        bounds.append(made.mem)
+        return made
+
+    monkeypatch.setattr(SplitOptions, "within", noted)
     owner, name = PLACES[place]
     options: dict[str, Any] = {"blocks": 3, "threads": 2, "min_count": min_count}
     progress = Notes()
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(calls, getattr(owner, name)))
         sbm.split(source, tmp_path / "one.sbm", mem=MEM, progress=progress, **options)
-    assert len(progress.about("ran out, with --mem")) == len(bounds) > 0
+    assert len(progress.about("ran out, with --mem")) == len(bounds) - 1 > 0
     sbm.split(source, tmp_path / "other.sbm", mem=bounds[-1], **options)
     one, other = files_of(tmp_path / "one.sbm"), files_of(tmp_path / "other.sbm")
     assert {n: b for n, b in one.items() if n.endswith("sbb")} == {
@@ -442,7 +454,7 @@ def test_stream_without_room_continues_from_its_commit(
     with monkeypatch.context() as patch:
         patch.setattr(Arena, "of", failing({2, 4, 5}, Arena.of))
         learn(source, other)
-    assert len(plans) == n_plans + 3
+    assert len(plans) == n_plans + 2 * 3  # a smaller one each, and the one that is used
     same(one, other)  # the plans of these tests have one size, whatever the bound
     with monkeypatch.context() as patch:
         patch.setattr(Arena, "of", failing(range(3, 1000), Arena.of))

@@ -6,6 +6,7 @@ import pytest
 
 from sbm.engine.pace import (
     LEAST_BYTES,
+    PassCost,
     choose_blocks,
     choose_cache_rows,
     choose_rounds,
@@ -41,14 +42,15 @@ MUCH = 10 * LEAST_BYTES
     ],
 )  # fmt: skip
 def test_auto_rounds_follow_blocks_and_disk(rounds, blocks, options):
-    before, times = options.pop("before", ()), options.pop("times", ())
-    assert choose_rounds("auto", blocks, before, *times, **options) == rounds
+    before, times = options.pop("before", ()), options.pop("times", (0, 0.0, 0.0, 0.0))
+    assert choose_rounds("auto", blocks, before, PassCost(*times), **options) == rounds
 
 
 def test_rounds_of_a_list_are_those_of_its_passes():
-    chosen = [choose_rounds("2,3,5", 12, [0] * k, MUCH, 9.0, 9.0, 0.1) for k in range(5)]
+    last = PassCost(MUCH, 9.0, 9.0, 0.1)
+    chosen = [choose_rounds("2,3,5", 12, [0] * k, last) for k in range(5)]
     assert chosen == [2, 3, 5, 5, 5]
-    assert choose_rounds(7, 12, [7] * 3, MUCH, 9.0, 9.0, 0.1, warm=True) == 7
+    assert choose_rounds(7, 12, [7] * 3, last, warm=True) == 7
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import sys
 import sysconfig
 import tarfile
@@ -19,9 +20,9 @@ from sbm.cli import cli
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def build(source: Path, target: Path, kind: str) -> Path:
+def build(source: Path, target: Path, kind: str, **variables: str) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(target)]
-    finished(command, cwd=source, check=True)
+    finished(command, cwd=source, env={**os.environ, **variables}, check=True)
     (made,) = target.iterdir()
     return made
 
@@ -36,20 +37,26 @@ def wheel(tmp_path_factory):
     return build(ROOT, tmp_path_factory.mktemp("wheel"), "wheel")
 
 
+def install(wheel: Path, folder: Path) -> Path:
+    """Return the Python of a new environment that has the wheel, and borrows what that needs."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
+    finished([*command, "--no-deps", "-q", wheel], check=True)
+    base = {"base": str(folder), "platbase": str(folder)}
+    own = Path(sysconfig.get_path("purelib", vars=base))
+    (own / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return python
+
+
 @pytest.mark.process
 def test_wheel_holds_the_package_and_works(wheel, tmp_path):
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "sbm").rglob("*.py")}
-    names = {name for name in contents(wheel) if not name.startswith("sbm-")}
+    names = {name for name in contents(wheel) if not name.startswith("sbm_linear-")}
     templates = {str(p.relative_to(ROOT)) for p in (ROOT / "sbm").rglob("*.html")}
     assert len(templates) == 1
-    assert names - {"sbm/.gitignore"} == modules | templates | {"sbm/py.typed"}
-    venv.create(tmp_path / "env", with_pip=False)
-    python = tmp_path / "env/bin/python"
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
-    finished([*command, "--no-deps", "-q", wheel], check=True)
-    base = {"base": str(tmp_path / "env"), "platbase": str(tmp_path / "env")}
-    own = Path(sysconfig.get_path("purelib", vars=base))
-    (own / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    assert names == modules | templates | {"sbm/py.typed"}
+    python = install(wheel, tmp_path / "env")
     # Machine code is kept by the text of kernels, which is the same here and there.
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     environment |= {"SBM_CACHE_DIR": str(ROOT / "sbm/__pycache__")}
@@ -66,14 +73,33 @@ def test_wheel_holds_the_package_and_works(wheel, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64-v3")
+def test_wheel_with_machine_code_never_compiles(tmp_path):
+    made = build(ROOT, tmp_path / "made", "wheel", SBM_PROCESSOR="x86-64-v3", SBM_LOSSES="hinge")
+    assert made.name.endswith("-py3-none-linux_x86_64.whl")
+    python = install(made, tmp_path / "env")
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SBM_CACHE_DIR")}
+    commands = "split SAMPLE -o s.sbm", "train s.sbm"
+    for line in (*commands, "predict s.model SAMPLE", "stream SAMPLE -o t.model"):
+        words = line.replace("SAMPLE", str(ROOT / "data/sample.svm")).split()
+        code = (
+            f"import sys, sbm.cli\ntry: sbm.cli.main({words!r})\nfinally: "
+            "assert 'numba' not in sys.modules"
+        )
+        finished([python, "-c", code], cwd=tmp_path, env=environment, check=True)
+    assert not list((tmp_path / "env").rglob("__pycache__/*.sbk"))
+
+
+@pytest.mark.slow
 def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
     archive = build(ROOT, tmp_path / "made", "sdist")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
-    unpacked = tmp_path / f"sbm-{sbm.__version__}"
+    unpacked = tmp_path / f"sbm_linear-{sbm.__version__}"
     assert {p.name for p in unpacked.iterdir()} == {
         "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", "README.md", "CHANGELOG.md",
-        "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "PKG-INFO",
+        "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "hatch_build.py", "mkdocs.yml",
+        "pyproject.toml", "PKG-INFO",
     }  # fmt: skip
     assert not list(unpacked.rglob("__pycache__"))
     assert (unpacked / "scripts/demo.sh").stat().st_mode & 0o111

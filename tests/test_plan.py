@@ -140,7 +140,7 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
         ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too little .*3\.sbm"),
         ("2", {"calibrate": True}, {}, SettingsError, "calibrate"),
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
-        ("3", {"class_blocks": 2, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),
+        ("3", {"class_blocks": 4, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),
         ("2", {}, {"seconds": 0}, SettingsError, "seconds is 0"),
         ("s.0", {}, {}, StoreError, "part"),
     ],

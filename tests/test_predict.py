@@ -21,8 +21,8 @@ from sbm.errors import DataError, SbmError, SettingsError, StoreError
 from sbm.inputs import text as text_module
 from sbm.models.model import Model
 from sbm.programs import answers as batches
-from sbm.settings import format_number
 from sbm.store import container
+from sbm.units import format_number
 
 N_FEATURES = 60
 LARGEST = 2**63 - 1

@@ -14,7 +14,9 @@ from threads import in_threads
 import sbm
 from sbm.engine.sync import Adding, Combiner
 from sbm.errors import SettingsError, StoreError
+from sbm.programs.train import train_ranks
 from sbm.programs.training import ranks, state
+from sbm.programs.training.job import TrainOptions
 from sbm.store.manifest import encode_record
 from sbm.store.run import Run, runs_here
 
@@ -61,7 +63,9 @@ def model(tmp_path):
 
 def train(size, store, path, options, **more):
     """Train as several ranks; return what each returned."""
-    return in_threads(size, lambda comm: sbm.train(store, path, options, comm=comm, **more))
+    return in_threads(
+        size, lambda comm: train_ranks(comm, store, path, options, TrainOptions(**more))
+    )
 
 
 def stop(size, store, path, options, after):
@@ -75,7 +79,7 @@ def stop(size, store, path, options, after):
             return comm.rank == 0 and left[0] < 0
 
         with pytest.raises(KeyboardInterrupt):
-            sbm.train(store, path, options, comm=comm, is_stopped=is_stopped)
+            train_ranks(comm, store, path, options, TrainOptions(is_stopped=is_stopped))
 
     in_threads(size, train_some)
 
@@ -288,7 +292,7 @@ def test_shards_reach_the_optimum_of_the_store(store_of, alone, tmp_path, monkey
     sbm.split([text], tmp_path / "e.sbm", blocks=6, shards=size)
     monkeypatch.chdir(tmp_path)
     (found, report), *_ = in_threads(
-        size, lambda comm: sbm.train("e.{rank}.sbm", None, options_of(CS), comm=comm)
+        size, lambda comm: train_ranks(comm, "e.{rank}.sbm", None, options_of(CS))
     )
     assert report["model"] == "e.model"
     assert_same_optimum((found, report), alone(CS))
@@ -362,7 +366,7 @@ def test_first_rank_works_before_the_others():
 def test_other_stores_are_refused(tmp_path, model):
     stores = [make_store(tmp_path, *HINGE.rows(k), name=str(k), blocks=3) for k in (0, 1)]
     with pytest.raises(StoreError, match=r"[01]\.sbm of process [01] .* [01] "):
-        in_threads(2, lambda c: sbm.train(stores[c.rank], model, options_of(HINGE), comm=c))
+        in_threads(2, lambda c: train_ranks(c, stores[c.rank], model, options_of(HINGE)))
     assert not model.exists()
 
 
@@ -374,7 +378,7 @@ def test_other_stores_are_refused(tmp_path, model):
 def test_settings_of_a_rank_are_refused(store_of, model, options, error, facts):
     chosen = [options_of(HINGE, **mine) for mine in options]
     with pytest.raises(error, match=facts):
-        in_threads(2, lambda c: sbm.train(store_of(HINGE), model, chosen[c.rank], comm=c))
+        in_threads(2, lambda c: train_ranks(c, store_of(HINGE), model, chosen[c.rank]))
 
 
 def test_unfinished_run_of_others_is_not_overwritten(store_of, tmp_path, model):

@@ -19,6 +19,7 @@ from threads import in_threads
 import sbm
 from sbm.distributed import comm
 from sbm.distributed.comm import EXIT_TIMEOUT
+from sbm.programs.train import train_ranks
 from sbm.store.run import Run, runs_here
 
 pytestmark = pytest.mark.process
@@ -46,7 +47,7 @@ def said(done):
 def played(size, store, name="played.model"):
     """Return the bytes that ranks in threads write."""
     path = store.parent / name
-    in_threads(size, lambda comm: sbm.train(store, path, OPTIONS, comm=comm))
+    in_threads(size, lambda comm: train_ranks(comm, store, path, OPTIONS))
     return path.read_bytes()
 
 
@@ -264,16 +265,6 @@ def test_stopped_process_meets_the_deadline(store, model):
         assert " 3 s (--comm-timeout)" in text
     assert_unfinished(model)
     assert resume(3, store, model) == played(3, store)
-
-
-@needs_mpi
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["not_started", "not_ended"])
-def test_start_and_end_meet_the_deadline(tmp_path, name):
-    done = finished(line_of(2, RANKS, name, tmp_path, 2), env=environment())
-    assert done.returncode != 0
-    assert "Alarm clock (signal 14)" in done.stdout
-    assert all_gone(pids_of(tmp_path))
 
 
 def commits(model, size):

@@ -25,6 +25,7 @@ BLOCKS = {  # the same block is run once
     match[2]: (f"{path.stem}, line {text[: match.start()].count(chr(10)) + 1}", match[1])
     for path, text in PAGES.items()
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    if match[1] != "text"
 }
 # Lines that are not run as they stand, and what is run instead.
 INSTEAD = {
@@ -53,9 +54,19 @@ def test_links_and_extras_exist():
                 headings = re.findall(r"^#+ (.*)$", other.read_text("utf-8"), re.MULTILINE)
                 words = [re.sub(r"[^\w -]", "", heading.lower()) for heading in headings]
                 assert anchor in [word.replace(" ", "-") for word in words], target
-        for names in re.findall(r"install '?sbm\[([\w,]+)\]'?", text):
+        for names in re.findall(r"install '?(?:sbm|sbm-linear|\.)\[([\w,]+)\]'?", text):
             assert {*names.split(",")} <= {*extras}
     assert {language for _, language in BLOCKS.values()} == {"sh", "python"}
+
+
+@pytest.mark.slow
+def test_site_builds_without_warnings(tmp_path):
+    for package in ("material", "mkdocstrings"):
+        pytest.importorskip(package, reason="the site needs pip install -e '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path]
+    finished(command, cwd=ROOT, env=environment(), check=True)
+    for page in ROOT.glob("docs/*.md"):
+        assert (tmp_path / page.stem.replace("index", "") / "index.html").exists()
 
 
 def rows(seed, n, classes=2):

@@ -13,7 +13,6 @@ from sbm.programs.streaming.arrivals import Needs
 from sbm.programs.streaming.plan import (
     LEAST_ROWS,
     StreamPlan,
-    least_for_stream,
     parsers_of,
     plan_stream,
 )
@@ -59,7 +58,9 @@ def test_plan_keeps_its_bound(
     needs = Needs(
         rows, rows * average, max(longest, average), features, largest, hashed, 2, has_values
     )
-    least = least_for_stream(frac, shape, needs, dtype)
+    with pytest.raises(MemoryPlanError) as caught:
+        plan(1, shape, needs, frac, dtype)
+    least = caught.value.least_bytes
     if mem < least:
         with pytest.raises(MemoryPlanError):
             plan(mem, shape, needs, frac, dtype)

@@ -68,7 +68,7 @@ def test_compressed_members_give_rows_and_digest(
     [source], rows = read(write(tmp_path / f"a.svm{ending}", data))
     assert rows == ROWS
     assert source.size == source.read == source.parsed == len(data)
-    assert (source.text, source.lines, source.skipped) == (len(TEXT), 800, 0)
+    assert (source.done.text, source.done.lines, source.done.skipped) == (len(TEXT), 800, 0)
     assert source.describe() == {
         "name": f"a.svm{ending}", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(),
         "rows": 400, "skipped": 0,
@@ -182,8 +182,8 @@ def test_rows_and_lines_do_not_depend_on_cuts(
         path = write(tmp_path_factory.mktemp("cuts") / "a.svm", body)
         [source], rows = read(path, ahead=ahead)
         assert rows == slow_parse(body)[0]
-        assert source.text == len(body)
-        assert source.lines == body.count(b"\n") + (not body.endswith(b"\n") and body != b"")
+        assert source.done.text == len(body)
+        assert source.done.lines == body.count(b"\n") + (not body.endswith(b"\n") and body != b"")
         body += b"\n" * (not newline)
         write(path, body + b"bad\n")
         assert refusal(path).startswith(f"{path}:{body.count(10) + 1}: found 'bad'")
@@ -199,8 +199,8 @@ def test_skipped_lines_are_counted_and_named(
     assert refusal(path) == f"{path}:{refused[0][0]}: {refused[0][1]}"
     [first, second], got = read(path, other, skip=True)
     assert got == [*rows, (7, ((1, 1),))]
-    assert (first.rows, first.skipped, first.lines) == (200, 40, 240)
-    assert (second.rows, second.skipped, second.lines) == (1, 1, 2)
+    assert (first.done.rows, first.done.skipped, first.done.lines) == (200, 40, 240)
+    assert (second.done.rows, second.done.skipped, second.done.lines) == (1, 1, 2)
     assert first.problems == [f"{path}:{line}: {why}" for line, why in refused[:20]]
     assert [problem.split(":")[1] for problem in second.problems] == ["2"]
 

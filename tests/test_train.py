@@ -8,10 +8,13 @@ import pytest
 from helpers import fit, full_weights, store_rows, write_rows
 
 import sbm
+from sbm.distributed.comm import SerialComm
 from sbm.engine import pace
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.programs.splitting import reading as coding
+from sbm.programs.train import train_ranks
 from sbm.programs.training import setup, state
+from sbm.programs.training.job import TrainOptions
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
@@ -174,7 +177,8 @@ def test_listed_rounds_repeat_slow_disk_training(store, tmp_path, monkeypatch):
     monkeypatch.setattr(pace, "LEAST_BYTES", 0)
     size = sum(b["bytes"] for b in BlockStore(store).manifest["blocks"])
     options = {"mem": "400MB", "tol": 1e-6, "max_passes": 3}
-    first, slow = sbm.train(store, tmp_path / "m.model", options, read_rate=size / 0.2)
+    how = TrainOptions(read_rate=size / 0.2)
+    first, slow = train_ranks(SerialComm(), store, tmp_path / "m.model", options, how)
     assert slow["seconds"]["disk"] >= 0.2  # of each pass
     assert slow["rounds"][1] > 5
     listed = {**options, "rounds": ",".join(map(str, slow["rounds"]))}

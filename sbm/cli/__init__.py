@@ -1,9 +1,8 @@
 """The command line: each command parses, calls one function and prints what it returns.
 
-`entry` is where it starts. Commands are in `stores`, `training`, `streams` and `models`; `options`
-are the words they share, `command` is what they have in common, and `show` turns reports into
-lines. `bars` are the progress, `output` the two streams, `stopping` the signals, `processes` what
-a command does that was started several times.
+`entry` is where it starts and `commands` has the commands. `options` are the options they share,
+`command` is their class, `show` turns reports into lines, `terminal` has progress, signals and the
+two streams, and `processes` what several processes of one command do.
 """
 
 from sbm.cli.entry import cli, main

@@ -96,7 +96,7 @@ class Command(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
         if self._has_loss:
-            with formatter.section("Losses, and what is minimised over w"):
+            with formatter.section("Losses, minimised over w"):
                 formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
         with formatter.section("Example"):
             formatter.write(f"{'':{formatter.current_indent}}{self.example}\n")
@@ -115,7 +115,7 @@ class LiblinearCommand(Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the table of LIBLINEAR's options in front of the example."""
-        with formatter.section("The same in LIBLINEAR's words"):
+        with formatter.section("LIBLINEAR's options"):
             rows = [(f"{o.flag} {o.metavar}", o.meaning) for o in OPTIONS]
             formatter.write_dl([*rows, ("-wL W", "--class-weight L=W")])
         super().format_epilog(ctx, formatter)
@@ -164,9 +164,9 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
             terminal.finish()
 
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Show more on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="Print the result only, no progress."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
+        click.option("-v", "--verbose", is_flag=True, help="Show more, on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ):
         run = option(run)
     return run

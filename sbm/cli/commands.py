@@ -32,7 +32,8 @@ from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals
 from sbm.engine.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.settings import Settings, parse_grid
+from sbm.settings import Settings
+from sbm.units import parse_grid
 
 __all__ = [
     "check", "expire", "export", "info", "plan", "precompile", "predict", "report", "split",
@@ -46,7 +47,7 @@ __all__ = [
 @click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
 @settings_of("stream", "rounds")
 @click.option(
-    "--classes", metavar="L,L,...", help="All labels that can occur.  [default: as they appear]"
+    "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]),
@@ -55,18 +56,14 @@ __all__ = [
 @ON_ERROR
 @click.option(
     "--checkpoint-every", metavar="T|N",
-    help="Time or rows between checkpoints, such as 60s or 100000rows.  [default: 60s]",
+    help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
 )  # fmt: skip
 @click.option(
-    "--follow", is_flag=True, default=None, help="Wait for more text at the end of the last file."
+    "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
+@click.option("--idle-timeout", metavar="T", help="End after T without new data.")
 @click.option(
-    "--idle-timeout",
-    metavar="T",
-    help="Stop if no text arrives for this time.",
-)
-@click.option(
-    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that wrote this model."
+    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
 )
 @TEST
 @shared
@@ -74,12 +71,11 @@ def stream(
     terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
     test: str | None, config: Path | None, classes: str | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Train a model on text that is read once, as it arrives.
+    """Learn a model from text that is read once.
 
-    INPUT is one or more files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No
-    store is written. Each row is predicted before it is learned; the mean loss of these
-    predictions is printed each time the row count doubles. Ctrl-C and SIGTERM finish the block,
-    save and exit with code 130.
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
+    Every row is predicted before it is learned; the mean loss is printed each time the number of
+    rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
@@ -153,17 +149,17 @@ _MODEL = click.option(
 @some(LIBLINEAR.values())
 @click.option(
     "--resume/--fresh", default=None,
-    help="Resume the training of this model, or start over.  [default: resume a training with "
-    "the same store and settings, if there is one]",
+    help="Resume the training of this model, or start over.  [default: resume a training with the "
+    "same store and settings, if there is one]",
 )  # fmt: skip
 @TEST
 @click.option(
     "--test-every", type=int, metavar="N",
-    help="Also predict the file of --test after every N passes; this time does not count.",
+    help="With --test: also predict it after every N passes; its time is not counted.",
 )  # fmt: skip
 @click.option(
     "--launch", type=int, metavar="N",
-    help="Run this command in N processes with mpiexec; {rank} in STORE is the process number.",
+    help="Run N processes with mpiexec; {rank} in STORE is replaced by the number of each.",
 )  # fmt: skip
 @shared
 @click.pass_context
@@ -174,14 +170,15 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
-    STORE can be omitted if the current folder holds only one. Progress shows a line per pass; ~
-    marks estimates, other gaps are certified. With -v it also shows seconds (load, wait, solve),
-    millions of rows and nonzeros per second, the dual, and the cache: rows, rows with free alphas
-    and visits saved.
+    Progress shows a line per pass; ~ marks estimates, other gaps are certified. -v adds seconds
+    (load, wait, solve), millions of rows and nonzeros per second, the dual, cached rows, those with
+    free alphas, and visits of cached rows.
+
+    STORE may be left out if there is only one in the current folder. Exit code 3: --max-passes or
+    --time-limit was reached before --tol; the model is written, with its certified gap.
 
     After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
-    a finished training does nothing. Exit code 3: --max-passes or --time-limit was reached before
-    the tolerance; the model is written.
+    a finished training does nothing.
     """
     store, options["warm_start"] = _start(store, options["warm_start"])
     settings = read_settings(config, options)
@@ -189,7 +186,9 @@ def train(
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
-    from sbm.programs.train import train as job
+    from sbm.programs.train import train_ranks
+    from sbm.programs.training.job import TrainOptions
+    from sbm.programs.training.passtest import PassTest
 
     if test is not None:
         check_input(test)  # before hours of training
@@ -199,11 +198,9 @@ def train(
     if comm.rank > 0:
         terminal.mute()
     with stop_signals() as is_stopped:
-        result, report = job(
-            store, model, settings, resume=resume, is_stopped=is_stopped, progress=terminal,
-            test=None if test_every is None else test,
-            test_every=1 if test_every is None else test_every, comm=comm,
-        )  # fmt: skip
+        pass_test = PassTest(test, test_every) if test and test_every is not None else None
+        how = TrainOptions(resume, is_stopped, terminal, pass_test)
+        result, report = train_ranks(comm, store, model, settings, how)
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
         return
@@ -248,14 +245,14 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
-    help="Metric to choose C by.  [default: accuracy, or mse for regression]",
+    help="Metric to compare by.  [default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
 @click.option(
     "--png", "picture", type=NEW_FILE, metavar="FILE",
     help="Draw the metric over C (needs matplotlib).",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Start over, ignoring what an earlier command left.")
+@click.option("--fresh", is_flag=True, help="Start over instead of resuming.")
 @settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
 @shared
@@ -265,10 +262,11 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation, and train with it.
 
-    All values and folds train together on each loaded block, to ten times --tol. Rows are assigned
-    to folds by a hash of their content. C in a configuration file is ignored.
+    All values and all folds learn from each block that is loaded, to 10 x --tol. Rows belong to
+    folds by a hash of their content. Large values of C are not tried if smaller ones are better. C
+    in a configuration file is ignored.
 
-    After Ctrl-C or a crash, the same command resumes from the end of the last pass.
+    After Ctrl-C or a crash, the same command resumes at the end of the last pass.
     """
     settings = read_settings(config, options)
     values = parse_grid(Cs)
@@ -294,10 +292,10 @@ def tune(
 def plan(
     terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
 ) -> None:
-    """Estimate the memory, passes and time of a training.
+    """Estimate memory, passes and time of a training.
 
-    Measures the disk, decoding and solving for a few seconds, on some rows of the store and with
-    the settings of the training. Estimates are followed by their range.
+    Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
+    the settings of the training. Estimates are shown with a range.
     """
     from sbm.programs.plan import plan as job
 
@@ -310,22 +308,22 @@ def plan(
 @click.argument("data", metavar="INPUT", type=click.Path())
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
-    help="File for the predictions, one per line; - is stdout, and the report goes to stderr.",
+    help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
-    help="Number of labels per line, best first, separated by spaces (more than two classes).  "
+    help="Labels per line, best first, separated by blanks (more than two classes).  "
     "[default: 1]",
 )  # fmt: skip
 @click.option(
     "--decision", is_flag=True,
-    help="Write decision values instead of labels; for more than two classes one per label, in "
+    help="Write decision values instead of labels; with more than two classes one per label, in "
     "ascending order of the labels.",
 )  # fmt: skip
 @click.option(
     "--probability", is_flag=True,
-    help="Append the probability of each label to the predicted one, as LIBLINEAR's -b 1; the "
-    "first line lists the labels. Needs a log_loss model or train --calibrate.",
+    help="Append the probability of each label, in the order of the first line (models of "
+    "log_loss, or trained with --calibrate).",
 )  # fmt: skip
 @click.option(
     "--confusion", multiple=True, type=FILE, metavar="FILE",
@@ -336,11 +334,11 @@ def plan(
 @THREADS
 @shared
 def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
-    """Predict the labels of rows, and report accuracy.
+    """Predict the labels of rows and report how good they are.
 
     INPUT is a file, plain or compressed, a store, or - for standard input. A regression model
-    predicts numbers. Feature ids unknown to the model are ignored and counted. If there are many
-    classes, the most frequent and the worst ones are shown; -v shows all.
+    predicts numbers. Unknown feature ids are ignored and counted. With many classes, only the most
+    frequent and the worst are shown; -v shows all.
     """
     from sbm.programs.predict import predict as job
 
@@ -370,13 +368,13 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(
     "--test", type=click.Path(), metavar="FILE",
-    help="With --prune: compare predictions of this file or store before and after.",
+    help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
-    """Convert a model to a file format of another tool.
+    """Write a model in the format of another tool.
 
-    MODEL is a model of sbm or a model file of LIBLINEAR.
+    MODEL is a model of sbm, or a model file of LIBLINEAR.
     """
     from sbm.programs.export import export as job
 
@@ -395,10 +393,10 @@ def export(terminal: Terminal, model: Path, **options: Any) -> None:
 )  # fmt: skip
 @shared
 def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
-    """Write a page that compares trainings and streams.
+    """Compare trainings and streams on an HTML page.
 
-    RUN is a model, or the MODEL.run folder next to it; it may still be running. The page is one
-    HTML file that needs no network. It shows test accuracy if sbm train had --test-every.
+    RUN is a model, or the MODEL.run folder next to it; the training may still be running. The page
+    is one file that needs no network. It shows test accuracy if sbm train had --test-every.
     """
     from sbm.programs.report import report as job
 
@@ -420,14 +418,14 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 @click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
 @click.option(
     "--shards", type=int, metavar="P",
-    help="Write P folders NAME.0.sbm, NAME.1.sbm, ..., one for each process of a training.",
+    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
     help="Type of values; values that are all 1 take no space.  [default: auto]",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
-@click.option("--no-shuffle", is_flag=True, help="Deal rows to blocks in turn, not at random.")
+@click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
 @click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
 @THREADS
 @click.option(
@@ -435,41 +433,41 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="Maximum resident memory of the process.  [default: 1GB]",
 )  # fmt: skip
 @click.option(
-    "--append", is_flag=True, help="Add the rows to a store: --append STORE INPUT..., or with -o."
+    "--append", is_flag=True, help="Add blocks to a store: --append STORE INPUT..., or with -o."
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace a store; with --append, add files it holds already.",
+    help="Replace a store; with --append: accept data that is already there.",
 )
 @ON_ERROR
 @click.option(
     "--min-count", type=int, default=1, metavar="N",
-    help="Drop features that occur in fewer than N rows; reads the input twice.  [default: 1]",
+    help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
 )  # fmt: skip
 @INPUT_FORMAT
 @click.option(
     "--hash-bits", type=int, metavar="B",
-    help="Number of bits of the hash that turns feature names into ids.  [default: 22]",
+    help="Number of bits of hashed feature names.  [default: 22]",
 )  # fmt: skip
 @click.option(
     "--label", metavar="COLUMN",
-    help="Tables only: column of the labels.  [default: label, y or target]",
+    help="Column of the labels in a table.  [default: label, y or target]",
 )  # fmt: skip
 @click.option(
     "--text", multiple=True, metavar="COLUMN",
-    help="Tables only: column to encode one-hot even if its cells are numbers; repeatable.",
+    help="Column of a table whose cells are always text; may be repeated.",
 )  # fmt: skip
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
     on_error: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Convert text to a block store for training.
+    """Turn text into a block store to train on.
 
-    INPUT is one or more files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is
-    read once (twice with --min-count). Rows are assigned to blocks at random. The format follows
-    from the extension .csv, .tsv, .vw, .npz or .parquet; other files are read as LIBSVM text.
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
+    (twice with --min-count), and its rows are dealt to the blocks at random. The ending .csv, .tsv,
+    .vw, .npz or .parquet gives the format; all other files are LIBSVM text.
     """
     from sbm.programs.split import split as job
 
@@ -491,20 +489,19 @@ def split(
 @click.argument("store", type=FILE)
 @click.option(
     "--before", metavar="DATE",
-    help="Drop sources added before a date: 2026-01-31, 2026-01-31T06:00 (UTC), or 30d ago.",
+    help="Drop what was added before 2026-01-31, 2026-01-31T06:00 (UTC), or 30d ago.",
 )  # fmt: skip
 @click.option(
     "--source", "sources", multiple=True, metavar="NAME",
-    help="Drop a source, by its name in sbm info or its path; repeatable.",
+    help="Drop this source, by the name that sbm info shows or its path; may be repeated.",
 )  # fmt: skip
-@click.option("--if-any", is_flag=True, help="Do not fail if nothing matches.")
-@click.option("--dry-run", is_flag=True, help="Report what would be dropped, and drop nothing.")
+@click.option("--if-any", is_flag=True, help="Exit with 0 if nothing matches.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
 @shared
 def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     """Drop old sources from a store, with all of their rows.
 
-    Everything that one run of sbm split added is dropped together. The next sbm train --warm-start
-    continues without these rows.
+    Files that were added by one sbm split are dropped together. Then run sbm train --warm-start.
     """
     from sbm.programs.expire import expire as job
 
@@ -548,8 +545,8 @@ def check(terminal: Terminal, store: Path) -> None:
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels on its first run, which takes 5 to 30 seconds. Use
-    it when building an image, or before a nightly job.
+    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 30 seconds.
+    Use it when building an image, or before a nightly job.
     """
     from sbm.programs.precompile import precompile as job
 

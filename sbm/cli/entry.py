@@ -35,13 +35,13 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(cls=Commands, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="sbm")
 def cli() -> None:
-    """Exact linear models on LIBSVM files bigger than memory.
+    """Exact linear models on data bigger than memory.
 
     \b
     sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
     sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
-    sbm predict big.model test.svm -o out.txt  accuracy here, a label a line there
-    zcat day*.gz | sbm stream - -o day.model   a model of text that comes once
+    sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
+    zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
 
 

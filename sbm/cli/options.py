@@ -35,7 +35,7 @@ TEST = click.option(
 )
 ON_ERROR = click.option(
     "--on-error", type=click.Choice(["fail", "skip"]),
-    help="Malformed lines: fail, or skip and count them.  [default: fail]",
+    help="What to do with a malformed line.  [default: fail]",
 )  # fmt: skip
 INPUT_FORMAT = click.option(
     "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),

@@ -4,21 +4,16 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from sbm.settings import Settings, format_number, format_size
+from sbm.settings import Settings
+from sbm.units import TIME, choose_unit, count, format_number, format_size
 
 __all__ = [
-    "check", "count", "expire", "export", "info", "not_converged", "open_lines", "plan",
+    "check", "expire", "export", "info", "not_converged", "open_lines", "plan",
     "precompile", "quality", "report", "split", "stream", "train", "tune",
 ]  # fmt: skip
 
 Report = dict[str, Any]
 Lines = Iterator[str]
-
-
-def count(n: int, noun: str) -> str:
-    """Write how many there are: ``1 row``, ``2,000 rows``, ``3 passes``."""
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{n:,} {noun}" + ("" if n == 1 else plural)
 
 
 def _speed(size: int, seconds: float) -> str:
@@ -297,10 +292,7 @@ def _with_range(figures: list[float], form: str) -> str:
 
 def _in_time(seconds: list[float]) -> str:
     """Show durations in the unit that suits the likely one."""
-    unit, size = next(
-        ((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds[1] > 3 * size),
-        ("s", 1),
-    )
+    size, unit = choose_unit(seconds[1], TIME)
     return f"{_with_range([s / size for s in seconds], '{:.3g}')} {unit}"
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import io
 import os
 import signal
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -71,21 +68,6 @@ class _SafeStderr:
         return getattr(self._stream, name)
 
 
-def _encode_or_escape(error: UnicodeError) -> tuple[bytes, int]:
-    """Write the bytes of a file name as they are, and letters that a terminal lacks as escapes."""
-    assert isinstance(error, UnicodeEncodeError)
-    written = b""
-    for letter in error.object[error.start : error.end]:
-        if "\udc80" <= letter <= "\udcff":
-            written += bytes([ord(letter) - 0xDC00])
-        else:
-            written += letter.encode("ascii", "backslashreplace")
-    return written, error.end
-
-
-codecs.register_error("sbm", _encode_or_escape)
-
-
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
     """See to it that printing does no harm."""
@@ -94,19 +76,15 @@ def streams() -> Iterator[None]:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    ours = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
-    before = [(stream, stream.errors) for stream in ours]
-    for stream in ours:
-        stream.reconfigure(errors="sbm")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
     sys.stderr = cast(TextIO, _SafeStderr(stderr))
     try:
         yield
     finally:
         sys.stderr = stderr
-        for stream, errors in before:
-            with contextlib.suppress(OSError, ValueError):  # it flushes
-                stream.reconfigure(errors=errors)
 
 
 def is_flushed(stream: TextIO | None) -> bool:
@@ -127,8 +105,36 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPEAT_SECONDS = 1.0  # a signal sooner than this after the first one is the same one again
 
 
-class _Stopped(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or the end of the terminal."""
+class _StopHandler:
+    """Answers Ctrl-C, SIGTERM and the end of the terminal.
+
+    Attributes
+    ----------
+    is_asked : bool
+        Whether the command asks for `is_set` now and then; else it is interrupted.
+    is_set : bool
+        Whether a signal has come.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = self.is_set = False
+        self._interrupted: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_noted = self.is_asked and not (self.is_set and number == signal.SIGINT)
+        self.is_set = True
+        if is_noted:
+            return
+        if self._interrupted is None:
+            self._interrupted = time.monotonic()
+            raise KeyboardInterrupt
+        if time.monotonic() - self._interrupted > _REPEAT_SECONDS:
+            with contextlib.suppress(OSError):
+                os.write(2, b"sbm: stopped at once; the same command starts again\n")
+            os._exit(INTERRUPTED)
+
+
+_handler = _StopHandler()
 
 
 @contextlib.contextmanager
@@ -137,72 +143,26 @@ def stoppable() -> Iterator[None]:
 
     What is ignored stays so: that is how nohup and the shells keep signals from us.
     """
-    first: list[float] = []
-
-    def stop(number: int, frame: object) -> None:
-        now = time.monotonic()
-        if not first:
-            first.append(now)
-            raise _Stopped
-        if now - first[0] > _REPEAT_SECONDS:
-            with contextlib.suppress(OSError):
-                os.write(2, b"sbm: stopped at once; the same command starts again\n")
-            os._exit(INTERRUPTED)
-
-    def try_again(lost: Any) -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):
-            if not first:  # what a signal left half made complains as it goes
-                sys.__unraisablehook__(lost)
-            return
-        # Python swallows what is raised where it tidies up, and would here: a moment later, then.
-        first.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-
-    before = _handled((*_STOPS, signal.SIGALRM), stop)
-    hook, sys.unraisablehook = sys.unraisablehook, try_again
+    global _handler
+    _handler = _StopHandler()
+    numbers = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, _handler) for number in numbers]
     try:
         yield
-    except KeyboardInterrupt as stopped:
-        traceback.clear_frames(stopped.__traceback__)  # and goes now, while that is not heard
-        raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = hook
-        _restore(before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question; a second Ctrl-C ends at once."""
-    stopped = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        handler = before[signal.Signals(number)]
-        if stopped.is_set() and number == signal.SIGINT and callable(handler):
-            handler(number, frame)
-        stopped.set()
-
-    before = _handled(_STOPS, note)
+    """Turn Ctrl-C and SIGTERM into a question; a second Ctrl-C interrupts."""
+    handler = _handler
+    handler.is_asked = True
     try:
-        yield stopped.is_set
+        yield lambda: handler.is_set
     finally:
-        _restore(before)
-
-
-def _handled(
-    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]
-) -> dict[signal.Signals, Any]:
-    """Handle signals, but those that are ignored; return what handled them before."""
-    return {
-        number: signal.signal(number, handler)
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-
-
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+        handler.is_asked = False
 
 
 _EVERY = 10  # seconds from a line to the next where there is no terminal

@@ -11,20 +11,13 @@ are lists of places and values, wherever these take less than half of the bytes.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import fcntl
 import itertools
 import json
 import os
-import signal
-import stat
-import struct
 import sys
-import termios
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +41,7 @@ MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
 # Seconds. A process that waits looks again at once, and then after a share of what it has waited:
 # it leaves the core to others, and messages, which move on only when it looks, take little longer.
 SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
-FLUSH_SECONDS = 2.0  # seconds at most until a launcher has read what was said last
+FLUSH_SECONDS = 0.5  # for a launcher to forward what was written last, before it ends all
 
 
 class Comm(Protocol):
@@ -129,8 +122,7 @@ class MpiComm:
     Parameters
     ----------
     timeout : float
-        Seconds. Where the others are not heard of for so long, the process ends with
-        `EXIT_TIMEOUT`, and the launcher ends the others.
+        Seconds. If no message comes for that long, all processes end with `EXIT_TIMEOUT`.
     world : mpi4py.MPI.Intracomm, optional
         Default: all processes.
     sparse : bool or None
@@ -289,15 +281,12 @@ class MpiComm:
     def leave(self) -> None:
         """See `Comm`; a launcher that is told nothing takes an exit code above 0 for a crash."""
         self.barrier()
-        handler = _limit(self._timeout)
         self._mpi.Finalize()
-        _limit(0, handler)
 
     def abort(self, code: int) -> None:
-        """See `Comm`."""
+        """See `Comm`; the launcher first gets time to forward what was written."""
         if not self._mpi.Is_finalized():
-            _limit(self._timeout)
-            _wait_until_heard()
+            time.sleep(FLUSH_SECONDS)
             self._world.Abort(code)
 
     # -------------------------------------------------------------------------------- waiting
@@ -317,42 +306,16 @@ class MpiComm:
             elif now - heard > SPIN:
                 time.sleep(min(LONGEST, SHARE * (now - heard)))
 
-    def _give_up(self) -> NoReturn:
+    def _give_up(self) -> None:
         text = (
-            f"sbm: process {self.rank} of {self.size} heard nothing of the others for "
-            f"{self._timeout:g} s (--comm-timeout): one of them, or the network, stands still; "
-            "all end, the same command goes on from the last commit\n"
+            f"sbm: process {self.rank} of {self.size} got no message from the others for "
+            f"{self._timeout:g} s (--comm-timeout); aborting. Run the same command to resume from "
+            "the last checkpoint.\n"
         )
         try:
             os.write(2, text.encode())
-            _wait_until_heard()
         finally:
-            os._exit(EXIT_TIMEOUT)
-
-
-def _wait_until_heard() -> None:
-    """Wait until the launcher has read all output: what is in a pipe when it ends all is lost."""
-    end = time.monotonic() + FLUSH_SECONDS
-    for number in (1, 2):
-        with contextlib.suppress(OSError):  # it is closed
-            is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
-            while is_pipe and _unread(number) and time.monotonic() < end:
-                time.sleep(LONGEST)
-
-
-def _unread(pipe: int) -> int:
-    """Return how many bytes of a pipe nobody has read so far."""
-    (n,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
-    return int(n)
-
-
-def _limit(seconds: float, handler: Any = signal.SIG_DFL) -> Any:
-    """Have the system end the process after that time; 0: not any more.
-
-    For what MPI waits for without limit, and where no line of ours is run meanwhile.
-    """
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    return signal.signal(signal.SIGALRM, handler)
+            self.abort(EXIT_TIMEOUT)
 
 
 def _pieces(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -374,8 +337,7 @@ def launched_size() -> int:
 def world(timeout: float = TIMEOUT) -> Comm:
     """Return what the process was started with: over MPI if mpi4py started it.
 
-    To be called first: where a process ends before, the others wait for it until their deadline.
-    From then on the deadline is also for the end of the process, which the system kills (SIGALRM).
+    To be called first. The deadline is for messages: MPI itself waits for all to start and to end.
 
     Raises
     ------
@@ -391,7 +353,6 @@ def world(timeout: float = TIMEOUT) -> Comm:
                 "-m sbm train ..."
             )
         return SerialComm()
-    handler = _limit(timeout)
     try:
         comm = MpiComm(timeout)  # waits for all to start
     except (ImportError, RuntimeError) as error:
@@ -399,9 +360,6 @@ def world(timeout: float = TIMEOUT) -> Comm:
             f"mpi4py cannot use an MPI library ({' '.join(str(error).split())}); where there is "
             "none, pip install 'mpich>=5,<6' brings one"
         ) from None
-    finally:
-        _limit(0, handler)
-    atexit.register(_limit, timeout)  # mpi4py waits for all to end, after all else
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
             f"{launched_size()} processes were started, but each of them is alone: the launcher is "

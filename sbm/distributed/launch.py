@@ -47,8 +47,8 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
     if program is None or importlib.util.find_spec("mpi4py") is None:
         missing = "mpiexec" if program is None else "mpi4py"
         raise SettingsError(
-            f"--launch needs {missing}, which is not there; install sbm[mpich], or load your "
-            "site's MPI and install sbm[mpi]"
+            f"--launch needs {missing}, which is not installed; run: pip install mpi4py mpich, or "
+            "load the MPI of your cluster and run: pip install mpi4py"
         )
     python = [sys.executable, "-m", "mpi4py", "-m", "sbm"]
     return [program, "-n", str(n_processes), *python, command, *_without_launch(arguments)]

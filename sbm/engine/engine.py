@@ -166,10 +166,12 @@ class Engine:
         }
         self._pool = loading_thread(threads)
         decoders = plan.decoders(threads, settings.mem_bytes)
+        buffers = [
+            self._arena.room(plan.part_rows, self._y_dtype, self._weighted) for _ in range(2)
+        ]  # fmt: skip
         self.reader = BlockReader(
-            store, plan, self._arena, caches, self._pool, decoders, read_rate, self._y_dtype,
-            weights,
-        )  # fmt: skip
+            store, plan, buffers, caches, self._pool, decoders, read_rate, weights
+        )
         self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
@@ -201,6 +203,7 @@ class Engine:
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         return Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
+            spread=self.team.map if n == 1 else map,
         )  # fmt: skip
 
     @contextmanager

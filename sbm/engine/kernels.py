@@ -23,11 +23,9 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
 __all__ = [
-    "CLASS_BLOCKS", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready",
-    "kernels_of", "prepare",
+    "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of", "prepare",
 ]  # fmt: skip
 
-CLASS_BLOCKS = "class-blocks"
 STREAM = "stream-"
 WEIGHTED = "-weighted"  # rows with weights have kernels of their own
 TICK = 1.0  # seconds
@@ -49,8 +47,7 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, ``predict`` (of text), ``names`` (of features), ``class-blocks``, or what
-        `kernels_of` says.
+        ``split``, ``predict`` (of text), ``names`` (of features), or what `kernels_of` says.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Is told when this takes a while.

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sbm.errors import MemoryPlanError
-from sbm.settings import format_size
+from sbm.units import format_size
 
 __all__ = [
-    "Limit", "less", "peak_bytes", "resident_bytes", "return_freed_memory", "system_limit",
+    "Limit", "peak_bytes", "resident_bytes", "return_freed_memory", "smaller", "system_limit",
     "usable_threads", "within_limit",
 ]  # fmt: skip
 
@@ -199,25 +199,36 @@ def within_limit(
     return smaller
 
 
-def less(mem: int, least: int, what: str) -> int:
-    """Return a smaller bound, for another try after memory ran out at `mem`.
+def smaller(plan: Callable[[int], AnyPlan], before: int, what: str) -> AnyPlan:
+    """Plan for less, for another try after memory ran out.
 
     Parameters
     ----------
-    mem, least : int
-        Bytes: the bound that was planned for, and the smallest one there is a plan for.
+    plan : callable
+        Makes the plan for a bound.
+    before : int
+        Bytes that were planned for.
     what : str
         What is done, for the sentence.
+
+    Returns
+    -------
+    AnyPlan
 
     Raises
     ------
     MemoryPlanError
         There is no smaller plan.
     """
-    if mem - least < _CLOSE:
+    least = 1
+    try:
+        plan(least)
+    except MemoryPlanError as error:
+        least = error.least_bytes
+    if before - least < _CLOSE:
         raise MemoryPlanError(
-            f"memory ran out while {what}, with --mem {format_size(mem)}, and there is no plan "
+            f"memory ran out while {what}, with --mem {format_size(before)}, and there is no plan "
             "that needs less; end other programs, or raise the limit on this one",
             least,
         )
-    return least + int(_LESS * (mem - least))
+    return plan(least + int(_LESS * (before - least)))

@@ -22,12 +22,13 @@ memory. This uses counts only.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sbm.engine.memory import BASE_FRAC
 
-__all__ = ["choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left"]
+__all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left"]
 
 VISITS = 24
 WARM_VISITS = 6
@@ -42,14 +43,34 @@ LEAST_FRAC = 0.25
 ROOM = 1.5
 
 
+@dataclass(frozen=True)
+class PassCost:
+    """What a pass took.
+
+    Attributes
+    ----------
+    size : int
+        Bytes read.
+    disk, load, solve : float
+        Seconds: waiting for the disk, loading in all, solving.
+    """
+
+    size: int
+    disk: float
+    load: float
+    solve: float
+
+    @property
+    def is_behind_disk(self) -> bool:
+        """Whether loading waited mostly for the disk, in a pass that is large enough to say so."""
+        return self.solve > 0 and self.size >= LEAST_BYTES and self.disk > 0.5 * self.load
+
+
 def choose_rounds(
     setting: str | int,
     blocks: int,
     before: Sequence[int] = (),
-    size: int = 0,
-    disk: float = 0.0,
-    load: float = 0.0,
-    solve: float = 0.0,
+    last: PassCost | None = None,
     listed: bool = False,
     warm: bool = False,
     processes: int = 1,
@@ -64,10 +85,8 @@ def choose_rounds(
         Steps of a pass.
     before : sequence of int
         Rounds of the passes so far.
-    size : int
-        Bytes read in the last pass.
-    disk, load, solve : float
-        Seconds of the last pass: waiting for the disk, loading in all, solving.
+    last : PassCost, optional
+        What the last pass took; None: it does not matter.
     listed : bool
         Whether rows have lists of variables.
     warm : bool
@@ -82,8 +101,8 @@ def choose_rounds(
     if processes > 1:
         return 1
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
-    if before and solve > 0 and size >= LEAST_BYTES and disk > 0.5 * load:
-        rounds = max(rounds, int(load / (solve / before[-1])))
+    if before and last is not None and last.is_behind_disk:
+        rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
 
 

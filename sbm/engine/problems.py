@@ -9,9 +9,11 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
-from sbm.settings import Settings, format_number
+from sbm.settings import Settings
+from sbm.solver.class_blocks import ClassBlocks, deal_classes
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
+from sbm.units import format_number
 
 __all__ = [
     "Labelled",
@@ -145,7 +147,10 @@ def _classify(
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     if loss.joint or (len(labels) > 2 and loss.kind is not None):
         costs = settings.C * np.array(weights)
-        return [MultiProblem(loss, costs, settings.C, settings.bias)]
+        if settings.class_blocks is None:
+            return [MultiProblem(loss, costs, settings.C, settings.bias)]
+        blocks = deal_classes(rows.label_counts, settings.class_blocks)
+        return [ClassBlocks(loss, costs, settings.C, settings.bias, blocks=blocks)]
 
     def one(positive: int, weight: float, other: float) -> Problem:
         C = settings.C
@@ -182,28 +187,6 @@ def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
     return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
-def _check_options(settings: Settings, loss: Loss) -> None:
-    """Refuse options that mean nothing for this loss and these labels."""
-    _check_class_blocks(settings, loss)
-    _check_numbers(settings, loss)
-
-
-def _check_class_blocks(settings: Settings, loss: Loss) -> None:
-    """Refuse blocks of classes where classes cannot be divided, and what they are not made for."""
-    if settings.class_blocks is None:
-        return
-    if loss.name != "weston_watkins":
-        raise SettingsError(
-            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
-            f"leave it out with {loss.name}"
-        )
-    for name in ("weights", "warm_start", "calibrate"):
-        if getattr(settings, name) not in (None, False):
-            raise SettingsError(
-                f"{name} does not go together with class_blocks; leave out one of the two"
-            )
-
-
 # Beside these, squares of costs and of what they are multiplied with stay in the range of a float.
 LEAST_COST, MOST_COST = 1e-40, 1e40
 
@@ -227,12 +210,17 @@ def _check_costs(costs: Sequence[float]) -> None:
 _WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
-def _check_numbers(settings: Settings, loss: Loss) -> None:
-    """Refuse numbers, other than by default, that a loss has no place for."""
+def _check_options(settings: Settings, loss: Loss) -> None:
+    """Refuse settings, other than by default, that a loss has no place for."""
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
             f"epsilon is {format_number(settings.epsilon)}, which belongs to "
             f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
+        )
+    if settings.class_blocks is not None and loss.name != "weston_watkins":
+        raise SettingsError(
+            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
+            f"leave it out with {loss.name}"
         )
     if settings.nu != Settings.nu and loss.name != "one_class":
         raise SettingsError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.prefetch import Prefetched, prefetched
-from sbm.rows import Arena, Rows
+from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, Chunk
 
 __all__ = ["BlockReader", "RowWeights"]
@@ -36,7 +36,8 @@ class BlockReader:
     store : BlockStore
     plan : MemoryPlan
         Its parts are the blocks, by number.
-    arena : Arena
+    buffers : sequence of Rows
+        Two, each for the largest block.
     first : int
         Nonzeros in front of the two buffers: those of the caches.
     pool : Executor
@@ -45,8 +46,6 @@ class BlockReader:
         Chunks that are decoded at a time. What is read is the same.
     rate : float, optional
         Read no more bytes a second than this, as a slow disk would.
-    y_dtype : dtype
-        int32 for class codes, float64 for targets.
     weights : RowWeights, optional
         Factor of each row's cost.
 
@@ -62,18 +61,17 @@ class BlockReader:
         self,
         store: BlockStore,
         plan: MemoryPlan,
-        arena: Arena,
+        buffers: Sequence[Rows],
         first: int,
         pool: Executor,
         decoders: int = 1,
         rate: float | None = None,
-        y_dtype: npt.DTypeLike = "int32",
         weights: RowWeights | None = None,
     ) -> None:
         self._store = store
         self._parts = plan.parts
         self._offsets = (first, first + plan.part_nnz)
-        self._buffers = [arena.room(plan.part_rows, y_dtype, weights is not None) for _ in range(2)]
+        self._buffers = buffers
         self._weights = weights
         self._pool = pool
         self._decoders = decoders

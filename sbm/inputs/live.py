@@ -1,4 +1,4 @@
-"""Text that is not all there yet: pipes, growing files, and where to go on in them."""
+"""Text that is not all there yet: pipes, growing files, and where to resume in them."""
 
 import contextlib
 import fcntl
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from sbm.errors import DataError
 
 __all__ = [
-    "TAIL", "Interruptible", "LiveFile", "Patience", "Place", "Readable", "go_to", "is_pipe",
-    "is_replay", "put_back",
+    "TAIL", "Interruptible", "LiveFile", "Patience", "Readable", "SourceProgress", "go_to",
+    "is_pipe",
 ]  # fmt: skip
 
 TAIL = 256  # bytes of text by which a place in it is known again
@@ -31,15 +31,17 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the text of a source, between two lines.
+class SourceProgress:
+    """How far a source has been read: a place between two lines, and rows taken behind it.
 
     Attributes
     ----------
     text, lines, rows, skipped : int
-        Bytes, lines, rows and refused lines in front of it.
+        Bytes, lines, rows and refused lines in front of the place.
     tail : bytes
         The last of these bytes, `TAIL` at most.
+    skip : int
+        Rows behind the place that are taken, too.
     """
 
     text: int = 0
@@ -47,6 +49,7 @@ class Place:
     rows: int = 0
     skipped: int = 0
     tail: bytes = b""
+    skip: int = 0
 
 
 @dataclass
@@ -120,6 +123,7 @@ class LiveFile:
         self._file, self._name, self._patience = file, name, patience
         self._follow = follow
         self._is_pipe = is_pipe(file)
+        self._in_line = False  # whether a line has begun, and not ended
         self.was_replaced = False
         patience.came()
         if self._is_pipe:
@@ -133,12 +137,23 @@ class LiveFile:
             n = self._try(buffer)
             if n is not None:
                 self._patience.came()
+                self._in_line = n > 0 and buffer[n - 1] != ord("\n")
                 return n
             if self._patience.ends(idle=True):
                 break
             if time.monotonic() - begin > _LONG:
                 return None
-        return 0
+        return self._end_line(buffer) if self._is_pipe else 0
+
+    def _end_line(self, buffer: memoryview) -> int:
+        """Read a line that has begun to its end, for the next reader to find whole lines."""
+        n = 0
+        while self._in_line and n < len(buffer) and select.select([self._file], [], [], _LONG)[0]:
+            if not self._file.readinto(buffer[n : n + 1]):
+                break
+            self._in_line = buffer[n] != ord("\n")
+            n += 1
+        return n
 
     def _try(self, buffer: memoryview) -> int | None:
         """Read once; None if there is nothing now, after a short wait."""
@@ -176,21 +191,6 @@ class Interruptible:
         return 0 if self._patience.ends() else self._stream.readinto(buffer)
 
 
-class _PutBack:
-    """A stream with bytes in front."""
-
-    def __init__(self, data: bytes, stream: Readable) -> None:
-        self._data, self._stream = memoryview(data), stream
-
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        if not self._data:
-            return self._stream.readinto(buffer)
-        n = min(len(buffer), len(self._data))
-        buffer[:n] = self._data[:n]
-        self._data = self._data[n:]
-        return n
-
-
 class _LineEnd:
     """A stream that must go on with a line end, as what came before was taken for a whole line."""
 
@@ -209,43 +209,16 @@ class _LineEnd:
         return n
 
 
-def is_replay(stream: Readable, head: bytes, patience: Patience) -> tuple[bool, Readable]:
-    """Tell whether a pipe begins as an earlier one did; also return it, read from its beginning.
-
-    Parameters
-    ----------
-    stream : Readable
-    head : bytes
-        How the other one began.
-    patience : Patience
-    """
-    seen = b""
-    room = memoryview(bytearray(max(1, len(head))))
-    while head.startswith(seen) and len(seen) < len(head) and not patience.ends():
-        n = stream.readinto(room[: len(head) - len(seen)])
-        if n == 0:
-            break
-        seen += bytes(room[: n or 0])
-    return bool(head) and seen == head, put_back(seen, stream)
-
-
-def put_back(data: bytes, stream: Readable) -> Readable:
-    """Return the stream with bytes in front that were read before."""
-    return _PutBack(data, stream) if data else stream
-
-
 def go_to(
-    place: Place, stream: Readable, name: str, patience: Patience, file: Any = None
+    place: SourceProgress, stream: Readable, name: str, patience: Patience, file: Any = None
 ) -> Readable:
     """Pass over the text in front of a place, and return the stream, to be read on from there.
 
-    It is seen to that this text is the one known from before, and that a last line of it without a
-    line end has not gone on since. Where patience ends on the way nothing more comes of the stream,
-    so nothing is wrong.
+    If patience ends on the way, nothing more comes of the stream.
 
     Parameters
     ----------
-    place : Place
+    place : SourceProgress
     stream : Readable
         At its beginning.
     name : str
@@ -257,7 +230,7 @@ def go_to(
     Raises
     ------
     DataError
-        It is another text.
+        It is another text, or its last line has grown since.
     """
     left = place.text
     if file is not None:

@@ -24,9 +24,10 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.errors import DataError
+from sbm.inputs.live import SourceProgress
 from sbm.inputs.parsing import LARGEST_VALUE, ParsedText
 from sbm.inputs.text import PIECE, Source
-from sbm.settings import format_number
+from sbm.units import format_number
 
 __all__ = [
     "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",
@@ -322,10 +323,12 @@ def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> An
     if piece.problems and not skip:
         raise DataError(piece.problems[0])
     source.problems += piece.problems[: 20 - len(source.problems)]
-    source.rows += len(piece.parsed.labels)
-    source.lines += piece.parsed.n_lines
-    source.skipped += piece.parsed.n_errors
-    source.parsed = source.text = piece.read
+    done, parsed = source.done, piece.parsed
+    source.done = SourceProgress(
+        piece.read, done.lines + parsed.n_lines, done.rows + len(parsed.labels),
+        done.skipped + parsed.n_errors,
+    )  # fmt: skip
+    source.parsed = piece.read
     return converted
 
 

@@ -48,8 +48,7 @@ def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batc
         import pyarrow.parquet as pq
     except ImportError:
         raise DataError(
-            f"{source.name} is a Parquet file, which pyarrow reads; install it with "
-            "pip install 'sbm[arrow]'"
+            f"reading the Parquet file {source.name} needs pyarrow; run: pip install pyarrow"
         ) from None
     label = source.options.label or "label"
     try:

@@ -27,13 +27,10 @@ from sbm.inputs.live import (
     Interruptible,
     LiveFile,
     Patience,
-    Place,
     Readable,
+    SourceProgress,
     go_to,
-    is_pipe,
-    is_replay,
-    put_back,
-)  # fmt: skip
+)
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.store.container import Buffers
 
@@ -60,25 +57,13 @@ class Source:
         Bytes on disk, compressed or not; 0 when unknown.
     read, parsed : int
         Bytes read of them so far, and those behind the pieces that were yielded.
-    text : int
-        Bytes of text so far.
-    lines, rows, skipped : int
-        Lines, rows taken and lines refused so far.
+    done, before : SourceProgress
+        Behind the piece that was yielded last, and in front of it. If `done` is set before reading,
+        the text is read from there.
     sha256 : str
         Of the bytes on disk, once the end is reached.
     problems : list of str
         What the first of the refused lines were refused for.
-    place, before : Place
-        Where the text that was yielded ends, and where its last piece begins; set `place` before
-        reading to go on from there.
-    head, rest : bytes
-        How a pipe begins; what was read of a line whose end had not come yet.
-    earlier : int
-        Rows of pipes that came before this one under the same name.
-    skip : int
-        Rows behind `place` that whoever reads passes over; 0 where another text comes.
-    carried : bytes
-        The rest that another pipe left and that was put in front of this one.
     is_open : bool
         Whether its last line had no line end.
     was_replaced : bool
@@ -95,19 +80,10 @@ class Source:
     size: int = 0
     read: int = 0
     parsed: int = 0
-    text: int = 0
-    lines: int = 0
-    rows: int = 0
-    skipped: int = 0
+    done: SourceProgress = field(default_factory=SourceProgress)
+    before: SourceProgress = field(default_factory=SourceProgress)
     sha256: str = ""
     problems: list[str] = field(default_factory=list)
-    place: Place = field(default_factory=Place)
-    before: Place = field(default_factory=Place)
-    earlier: int = 0
-    skip: int = 0
-    head: bytes = b""
-    rest: bytes = b""
-    carried: bytes = b""
     is_open: bool = False
     was_replaced: bool = False
     chunks: Iterable[Any] | None = None
@@ -147,8 +123,8 @@ class Source:
             "name": "-" if self.name == "-" else Path(self.name).name,
             "bytes": self.read,
             "sha256": self.sha256,
-            "rows": self.rows,
-            "skipped": self.skipped,
+            "rows": self.done.rows,
+            "skipped": self.done.skipped,
         }
 
 
@@ -208,18 +184,15 @@ class _Digested:
 
 
 class _CountedFile:
-    """The bytes of a live file, counted; how a pipe begins is noted."""
+    """The bytes of a live file, counted."""
 
     def __init__(self, file: LiveFile, source: Source) -> None:
         self._file, self._source = file, source
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         n = self._file.readinto(buffer)
-        source = self._source
-        source.read += n or 0
-        source.was_replaced = self._file.was_replaced
-        if n and len(source.head) < TAIL:
-            source.head += bytes(buffer[: min(n, TAIL - len(source.head))])
+        self._source.read += n or 0
+        self._source.was_replaced = self._file.was_replaced
         return n
 
 
@@ -308,10 +281,10 @@ def _read_pieces(
         digested = _Digested(raw, source)
         stream: Readable = opener(digested) if opener else digested
         if patience is not None:
-            stream = _go_on(source, raw, stream if opener else None, patience, is_last)
+            stream = _resumed(source, raw, stream if opener else None, patience, is_last)
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
-            if is_first and piece.size and opener is None and source.place.text == 0:
+            if is_first and piece.size and opener is None and source.done.text == 0:
                 _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
             is_first = is_first and not piece.size
             yield piece
@@ -374,42 +347,16 @@ def _open(name: str, patience: Patience | None) -> Any:
     return os.fdopen(handle, "rb", 0)
 
 
-def _go_on(
+def _resumed(
     source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
 ) -> Readable:
-    """Return the text of a source, from where it was left on.
-
-    A pipe that begins as it did before brings the same text again, so what was taken of it is
-    passed over. Any other text of a pipe comes behind what was there before.
-    """
+    """Return the text of a source, from where it was left on."""
     file = getattr(raw, "raw", raw)  # standard input has a buffer in front
     live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
-    if unpacked is not None:
-        stream: Readable = Interruptible(unpacked, patience)
-        stream = go_to(source.place, stream, source.name, patience)
-    elif source.name == "-" or is_pipe(file):
-        head, source.head = source.head, b""
-        stream = _CountedFile(live, source)
-        again, stream = is_replay(stream, head, patience)
-        if head and not source.head:  # nothing came: it is where it was
-            source.head, stream = head, put_back(source.rest, stream)
-        else:
-            if not again:
-                source.earlier += source.place.rows + source.skip
-                source.carried, source.place = source.rest, Place(text=-len(source.rest))
-                source.skip = 0
-            if source.place.text < 0:
-                stream = put_back(source.carried, stream)
-            else:
-                stream = go_to(source.place, stream, source.name, patience)
-    else:
-        stream = _CountedFile(live, source)
-        if source.place.text:
-            stream = go_to(source.place, stream, source.name, patience, file)
-    place, source.rest = source.place, b""
-    source.text, source.lines = place.text, place.lines
-    source.rows, source.skipped = place.rows, place.skipped
-    return stream
+    stream = Interruptible(unpacked, patience) if unpacked else _CountedFile(live, source)
+    if not source.done.text:
+        return stream
+    return go_to(source.done, stream, source.name, patience, None if unpacked else file)
 
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -434,7 +381,7 @@ def _cut(
 ) -> Iterator[_TextPiece]:
     capacity = PIECE
     text = buffers.take(capacity + SPARE, np.uint8)
-    size, tail = 0, source.place.tail
+    size, tail = 0, source.done.tail
 
     def piece(end: int) -> _TextPiece:
         nonlocal tail
@@ -464,15 +411,15 @@ def _cut(
             capacity *= 2
             if capacity > largest_line:
                 raise DataError(
-                    f"{source.at(source.lines + 1)} or later: found a line longer than "
+                    f"{source.at(source.done.lines + 1)} or later: found a line longer than "
                     f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
                 )
             longer = buffers.take(capacity + SPARE, np.uint8)
             longer[:size] = text[:size]
             text = longer
             continue
-        if n == 0:
-            source.rest = text[end:size].tobytes()
+        if n == 0 and end < size and not source.comes_again:
+            source.problems.append(f"{source.shown}: the last line, whose end did not come")
         capacity = PIECE
         while capacity <= size - end:
             capacity *= 2
@@ -651,25 +598,24 @@ def _take(
 ) -> Iterator[tuple[Source, T]]:
     """Yield what became of a piece. Rows in front of a refused line come before the refusal."""
     source, (parsed, converted) = piece.source, task.result()
+    before = source.before = source.done
     refused = [
-        f"{source.at(source.lines + error.line)}: {error.explain(reasons)}"
+        f"{source.at(before.lines + error.line)}: {error.explain(reasons)}"
         + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]
-    source.before = source.place
-    source.rows += len(parsed.labels)
     if refused and not skip:
         yield source, converted
         raise DataError(refused[0])
     source.problems += refused[: 20 - len(source.problems)]
-    source.lines += parsed.n_lines
-    source.skipped += parsed.n_errors
-    source.text += piece.size
     source.parsed = piece.read
     refused_lines = [error.line for error in parsed.errors]
     source.is_open = piece.open_line > 0 and piece.open_line not in refused_lines
-    tail = piece.tail[-source.text :] if source.text < TAIL else piece.tail
-    source.place = Place(source.text, source.lines, source.rows, source.skipped, tail)
+    text, n_rows = before.text + piece.size, len(parsed.labels)
+    source.done = SourceProgress(
+        text, before.lines + parsed.n_lines, before.rows + n_rows, before.skipped + parsed.n_errors,
+        piece.tail[-text:] if text < TAIL else piece.tail, max(0, before.skip - n_rows),
+    )  # fmt: skip
     yield source, converted
 
 

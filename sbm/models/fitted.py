@@ -19,7 +19,7 @@ def to_sklearn(model: Any, n_features: int | None = None) -> Any:
         from sklearn.svm import LinearSVC, LinearSVR
     except ImportError as error:
         raise SettingsError(
-            "to_sklearn needs scikit-learn, which is not installed; pip install 'sbm[sklearn]'"
+            "to_sklearn needs scikit-learn; run: pip install scikit-learn"
         ) from error
     loss, info = model.info.get("loss", ""), model.info.get("settings", {})
     C = float(info.get("C", 1.0))

@@ -36,9 +36,9 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.models.model import Model, parts
-from sbm.settings import format_number
 from sbm.store import container
 from sbm.store.files import read_error, write_atomically
+from sbm.units import format_number
 
 __all__ = ["load_model", "read_model", "write_model"]
 

@@ -53,21 +53,21 @@ class Model:
     ids : ndarray, shape (n_features,), int64
         Feature id of each row of `W`.
     W : ndarray, shape (n_features, n_outputs), float64
-        Binary models have one output; its sign tells the class. Multi-class models (of two classes,
-        too) have one for each label; the largest tells the class, of equal ones the first.
+        Binary models have one output, whose sign gives the class. Other classification models have
+        one output per label, of which the largest gives the class; of equal ones, the first.
         Regression models have one output, the prediction.
     labels : list of float
-        Column k of `W` belongs to the k-th; binary: [negative, positive]. In ascending order, but
-        in models that LIBLINEAR trained. Empty: a regression model.
+        Label of each output; for binary models [negative, positive]. In ascending order, except in
+        models that LIBLINEAR trained. Empty for regression.
     bias : float
         Value of the extra feature; 0 for none.
     bias_weights : ndarray, shape (n_outputs,), float64
-        Weights of the extra feature; default: zeros.
+        Weights of the extra feature. Default: zeros.
     info : dict
-        Loss, C, settings, certificate, whether training converged, sources; as JSON holds them.
-        Models of other tools have a loss, and no certificate; pruned ones have none either.
+        Loss, C, settings, certificate, whether training converged, sources; JSON types. Models of
+        other tools have only a loss. Pruned models have no certificate.
     more : dict
-        Fields beside these that the file has and this program does not know; `save` keeps them.
+        Other fields of the file, unknown to this version; `save` keeps them.
     """
 
     ids: npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ class Model:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        """Primal, dual, gap, relative gap and drift; empty where nothing is proven."""
+        """Primal, dual, gap, relative gap and drift; empty if nothing is certified."""
         return dict(self.info.get("certificate") or {})
 
     @property
@@ -105,7 +105,7 @@ class Model:
         return bool(self.info.get("converged", False))
 
     def compact(self) -> "Model":
-        """Leave out features whose weights are all 0; the model itself where there are none.
+        """Drop features whose weights are all 0; return the model itself if there are none.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class Model:
         return np.asarray(self.W.any(axis=1))
 
     def weights_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Weights of given features; those that the model does not know have 0.
+        """Return the weights of features; those of unknown features are 0.
 
         Parameters
         ----------
@@ -150,8 +150,8 @@ class Model:
     def save(self, path: str | Path) -> int:
         """Write the model atomically; return its size in bytes.
 
-        Features whose weights are all 0 are left out, and the weights of several outputs are
-        stored as a list of those that are not 0 where that is smaller.
+        Features whose weights are all 0 are left out. The weights of several outputs are stored
+        as a list of the nonzero ones if that is smaller.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class Model:
         Raises
         ------
         StoreError
-            No model, damaged, or of another version.
+            The file is not a model, is damaged, or has another version.
         """
         path = Path(path)
         if path.is_dir():
@@ -268,16 +268,16 @@ class Model:
             raise ValueError("its description is none")
 
     def decision_function(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
-        """Decision values of rows given by original feature ids.
+        """Compute the decision values of rows.
 
-        Products are summed in the order of a row's nonzeros and then the bias, as `sbm predict` and
-        LIBLINEAR do.
+        Products are summed in the order of a row's nonzeros and then the bias, as ``sbm predict``
+        and LIBLINEAR do.
 
         Parameters
         ----------
         X : scipy.sparse CSR matrix or array, shape (n_rows, any)
-            Column k is feature id k; columns the model does not know count as 0. scikit-learn's
-            ``load_svmlight_file`` needs ``zero_based=True`` for that.
+            Column k is feature id k. Columns that the model does not know count as 0.
+            scikit-learn's ``load_svmlight_file`` needs ``zero_based=True`` for that.
 
         Returns
         -------
@@ -300,10 +300,10 @@ class Model:
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
-        """Labels of rows given by original feature ids.
+        """Predict the labels of rows, or numbers for regression.
 
-        Binary: a decision value of exactly 0 counts as negative. Multi-class: the label with the
-        largest decision value, of equal ones the first. Regression: the decision value.
+        A binary decision value of exactly 0 counts as negative. With more than two classes, the
+        label with the largest decision value is predicted; of equal ones, the first.
 
         Parameters
         ----------
@@ -330,10 +330,10 @@ class Model:
         return labels[best]
 
     def predict_proba(self, X: "scipy.sparse.csr_matrix") -> npt.NDArray[np.float64]:
-        """Probabilities of the labels of rows given by original feature ids.
+        """Compute the probabilities of the labels of rows.
 
-        They exist of ``log_loss`` and of models that were trained with ``calibrate``; how they
-        are made is told in ``docs/predict.md``.
+        Models of ``log_loss`` and models trained with ``calibrate`` have them; ``docs/predict.md``
+        describes how they are computed.
 
         Parameters
         ----------
@@ -343,7 +343,7 @@ class Model:
         Returns
         -------
         ndarray, shape (n_rows, n_labels), float64
-            Column k belongs to ``labels[k]``; rows sum to 1.
+            Column k belongs to ``labels[k]``. Rows sum to 1.
 
         Raises
         ------
@@ -357,20 +357,20 @@ class Model:
     def to_sklearn(self, n_features: int | None = None) -> Any:
         """Return a fitted estimator of scikit-learn that predicts the same.
 
-        It is a `LinearSVC`, of ``log_loss`` with two labels a `LogisticRegression`, of targets a
-        `LinearSVR` (of ``squared_error`` a `Ridge`), of one class a `SGDOneClassSVM`. It can be
-        pickled, and used where this package is not installed.
+        It is a `LinearSVC`; for ``log_loss`` with two labels a `LogisticRegression`, for regression
+        a `LinearSVR` (for ``squared_error`` a `Ridge`), for one class a `SGDOneClassSVM`. It can be
+        pickled, and works without this package.
 
         Parameters
         ----------
         n_features : int, optional
-            Columns of the matrices it will be given: column k is feature id k. Default: one more
-            than the largest id.
+            Columns of the matrices to predict: column k is feature id k. Default: one more than
+            the largest id.
 
         Raises
         ------
         DataError
-            An id has no column, or the weights of so many columns do not fit in memory.
+            An id has no column, or the weights of all columns do not fit in memory.
         SettingsError
             scikit-learn is not installed.
         """

@@ -27,8 +27,8 @@ from sbm.models.metrics import (
 from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
 from sbm.rows import Arena
-from sbm.settings import format_number
 from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.units import format_number
 
 __all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
 

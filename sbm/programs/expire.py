@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.settings import parse_moment
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
+from sbm.units import parse_moment
 
 __all__ = ["expire"]
 
@@ -46,16 +46,15 @@ def expire(
     ----------
     store : str or Path
     before : str or datetime, optional
-        Drop what was added before that: an ISO date or time (UTC where it names no zone), or
-        ``30d`` for so long ago.
+        Drop what was added before this ISO date or time (UTC if it names no zone), or ``30d`` ago.
     sources : str, Path or sequence of these
-        Instead: names of sources, as `sbm.info` shows them, or paths that end in these.
+        Alternative: names of sources, as `sbm.info` shows them, or paths that end in these.
     if_any : bool
-        Where nothing is to be dropped, report that instead of raising.
+        If nothing matches, report that instead of raising.
     dry_run : bool
-        Report only; the store stays as it is.
+        Only report; do not change the store.
     progress : Progress, optional
-        Is told the rows counted.
+        Receives the rows counted.
 
     Returns
     -------
@@ -66,12 +65,11 @@ def expire(
     Raises
     ------
     SettingsError
-        Neither or both of `before` and `sources` are given, or `before` is no date.
+        Neither or both of `before` and `sources` are given, or `before` is not a date.
     DataError
-        Nothing is to be dropped, or everything, or rows that lie in blocks with rows that stay.
+        Nothing matches, everything matches, or rows to drop share a block with rows that stay.
     StoreError
-        No store or a part of one, damaged, in use by a training or another command, or not to be
-        written.
+        The store is missing, a shard, damaged, in use, or not writable.
     """
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if (before is None) == (not names):

@@ -32,38 +32,39 @@ def export(
     test: str | Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a model as a file of another tool.
+    """Write a model in the format of another tool.
 
     Parameters
     ----------
     model : str, Path or Model
-        A model of `sbm train`, or the text of LIBLINEAR.
+        A model of `sbm.train`, or a model file of LIBLINEAR.
     output : str or Path, optional
         Default: the model's name with the ending of the format.
     format : {"liblinear", "npz", "json", "sbm"}
         See `FORMATS`.
     prune : float, optional
-        Leave out weights whose magnitude is at most this much; never those of the bias.
+        Drop weights with at most this magnitude, except those of the bias.
     test : str or Path, optional
-        Text or a store, which is predicted with and without the small weights.
+        Text or store to predict with and without the small weights.
     progress : Progress, optional
+        Receives the bytes read of `test`.
 
     Returns
     -------
     dict
         ``model`` (None for one in memory), ``output``, ``format``, ``bytes``, ``features`` and
-        ``weights`` that are written; with `prune` also ``pruned`` and ``dropped``; with `test` also
-        ``test``, ``measure`` (``accuracy``, or ``mse`` of regression), ``before``, ``after`` and
-        ``change``, which are None where the test has no rows.
+        ``weights`` written. With `prune` also ``pruned`` and ``dropped``. With `test` also
+        ``test``, ``measure`` (``accuracy``, or ``mse`` for regression), ``before``, ``after`` and
+        ``change``, which are None if the test has no rows.
 
     Raises
     ------
     DataError
-        The test is not LIBSVM text.
+        The test is invalid.
     SettingsError
-        Options that have no meaning.
+        Options that do not go together.
     StoreError
-        The model cannot be read, the format has no such models, or the output cannot be written.
+        The model cannot be read, the format cannot hold it, or the output cannot be written.
     """
     write, ending = _find_format(format)
     _check_options(prune, test)

@@ -26,17 +26,17 @@ def info(path: str | Path) -> dict[str, Any]:
     Parameters
     ----------
     path : str or Path
-        A store ``*.sbm``, a run directory ``*.run`` or a model file (of `sbm train` or LIBLINEAR).
+        A store ``*.sbm``, a run folder ``*.run`` or a model file (of `sbm.train` or LIBLINEAR).
 
     Returns
     -------
     dict
-        ``kind`` is ``store``, ``run`` or ``model``; the rest depends on it.
+        ``kind`` is ``store``, ``run`` or ``model``; the other keys depend on it.
 
     Raises
     ------
     StoreError
-        None of these, or damaged.
+        The path is none of these, or damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -179,14 +179,14 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     ----------
     path : str or Path
     progress : Progress, optional
-        Is told the rows read.
+        Receives the rows read.
 
     Returns
     -------
     dict
-        ``rows``, ``chunks``, ``bytes``, ``features`` verified, and ``unused_features``, ids that
-        no row names any more. Of a shard its own blocks are verified: ``elsewhere`` are the others,
-        and ids that no row names there may be used in these.
+        ``rows``, ``chunks``, ``bytes`` and ``features`` verified, and ``unused_features``, the ids
+        that no row uses any more. For a shard, only its own blocks are verified; ``elsewhere`` is
+        the number of the others, and ids that no row uses here may be used there.
 
     Raises
     ------

@@ -32,7 +32,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
-from sbm.store.blocks import BlockStore, Chunk, require_whole
+from sbm.store.blocks import BlockStore, require_whole
 
 __all__ = ["plan"]
 
@@ -88,34 +88,35 @@ def plan(
     seconds: float = 5.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Tell what a training from scratch will take, from trials of a few seconds.
+    """Estimate memory, passes and time of a training from trials of a few seconds.
 
-    Nothing is written but a temporary folder, which is gone at the end.
+    Only a temporary folder is written, and removed at the end.
 
     Parameters
     ----------
     store : str or Path, optional
         Default: the only ``*.sbm`` in the current folder.
     settings : sbm.Settings or dict, optional
-        Of the training. `warm_start` is not looked at.
+        Settings of the training. `warm_start` is ignored.
     seconds : float
-        Of trials; what is found out grows better with it.
+        Time for trials; longer gives better estimates.
     progress : Progress, optional
+        Receives the trials.
 
     Returns
     -------
     dict
         ``store``, ``rows``, ``features``, ``nnz``; ``mem`` and ``memory`` (planned bytes by
-        purpose, as `items`, and ``total``); ``blocks``, ``block_rows`` and ``block_nnz`` (of the
-        largest), ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
+        purpose, and ``total``); ``blocks``, ``block_rows`` and ``block_nnz`` (of the largest),
+        ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
-        ``seconds`` (a list of the least, the likely and the most), ``max_passes``,
-        ``is_measured`` (whether a trial was the whole training) and ``trials``.
+        ``seconds`` (each a list: least, likely, most), ``max_passes``, ``is_measured`` (whether a
+        trial was the whole training) and ``trials``.
 
     Raises
     ------
     StoreError
-        No store, damaged, or a part of one.
+        The store is missing, damaged, or a shard.
     DataError, SettingsError, MemoryPlanError
         As for `sbm.train`; also a setting whose time cannot be predicted.
     """
@@ -195,17 +196,13 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
         parts=parts,
         cache_rows=math.ceil(kept * memory.cache_rows),
         cache_nnz=math.ceil(kept * memory.cache_nnz),
-        part_rows=max(part.rows for part in parts),
-        part_nnz=max(part.nnz for part in parts),
     )
 
 
 def _thinned_part(part: Part, share: float) -> Part:
     """Return a part of a part: so many of its chunks, from all over it, and at least one."""
     step = min(len(part.chunks), round(1 / share))
-    chunks: list[Chunk] = part.chunks[::step]
-    rows, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-    return Part(part.pieces, chunks, rows, nnz)
+    return Part(part.pieces, part.chunks[::step])
 
 
 def _try(

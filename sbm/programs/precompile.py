@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sbm import compiled
-from sbm.engine.kernels import CLASS_BLOCKS, STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.engine.kernels import STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import SbmError, SettingsError
@@ -35,8 +35,7 @@ _TINY = {
 _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of a kernel: one whose variables rest, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
-    "multiclass": {"loss": "crammer_singer"},
-    CLASS_BLOCKS: {"loss": "weston_watkins", "class_blocks": 2},
+    "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
 }
 # Other settings that come to the same kernel with other types.
 _MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
@@ -51,27 +50,28 @@ def precompile(
 ) -> dict[str, Any]:
     """Compile the kernels of all commands ahead of their first use.
 
-    Without it each command compiles what it needs the first time it runs.
+    Otherwise each command compiles what it needs the first time it runs.
 
     Parameters
     ----------
     losses : iterable of str, optional
-        Losses to train with; default: all.
+        Losses to train with. Default: all.
     dtype : {"float32", "float64"}, optional
         Type of the values of stores. Values that are all 1 are included.
     threads : int, optional
-        Number of processes that compile at a time; default: one for each core.
+        Number of processes that compile at the same time. Default: one per core.
     progress : Progress, optional
+        Receives the kernels compiled.
 
     Returns
     -------
     dict
-        ``folder``, where the machine code is, ``kernels``, how many are there, and ``seconds``.
+        ``folder`` of the machine code, the number of ``kernels`` there, and ``seconds``.
 
     Raises
     ------
     SettingsError
-        A loss or dtype is unknown.
+        An unknown loss or dtype.
     SbmError
         A kernel cannot be compiled.
     """
@@ -110,8 +110,6 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
         commands = [kernel, kernel + WEIGHTED]
         if kernel != "one_class":
             commands.append(STREAM + kernel)
-        if kernel == "multiclass":
-            commands.append(CLASS_BLOCKS)
         tasks += [(commands, dtype), (commands, "ones")]
     return [*tasks, (["split", "names", "predict", "tune"], dtype)]
 
@@ -218,6 +216,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
+    if command.startswith("multiclass"):
+        kinds = {"": _with_classes(4, kinds[""])}
     source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
     for text in kinds.values():
         source.write_text(text, "ascii")
@@ -237,17 +237,22 @@ def _run(command: str, value_type: str, folder: Path) -> None:
     return None
 
 
+def _with_classes(n: int, text: str) -> str:
+    """Give rows with labels of two characters labels from 0 on."""
+    return "".join(f"{k % n}{line[2:]}\n" for k, line in enumerate(text.splitlines()))
+
+
 def _stream(kind: str, value_type: str, folder: Path) -> None:
     from sbm.programs.stream import stream
 
     few = _TINY["ones" if value_type == "ones" else "real"]
-    many = "".join(f"{k % 3}{line[2:]}\n" for k, line in enumerate(few.splitlines()))
+    many = _with_classes(3, few)
     dtype = "float64" if value_type == "float64" else "float32"
     source = folder / "t.svm"
     texts = (few, many) if kind == "multiclass" else (few,)
     for text in texts:
         source.write_text(text, "ascii")
-        settings = Settings(**_SETTINGS.get(kind, {}))
+        settings = Settings(loss=_SETTINGS[kind]["loss"])
         stream(source, folder / "s.model", settings, options={"dtype": dtype})
 
 

@@ -41,51 +41,54 @@ def predict(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Predict the labels, or of a regression model the targets, of LIBSVM text or of a store.
+    """Predict labels, or numbers for regression, of a file or a store.
 
     Parameters
     ----------
     model : str, Path or Model
     data : str or Path
-        Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Names
-        of features become ids as they did when the model's store was split.
+        Text (plain, .gz, .bz2, .xz, .zst, or ``-``), a file of another format, or a store. Feature
+        names become ids as they did in the model's store.
     output : str or Path, optional
-        One label (or number) a line goes there, in the order of the input (a store's rows: block by
+        File for one label or number per line, in the order of the input (for a store, block by
         block). ``-`` is standard output.
     decision : bool
-        Write decision values instead of labels; a multi-class model gives one for each of its
-        labels, in ascending order of the labels, separated by blanks.
+        Write decision values instead of labels. Models of more than two classes give one for each
+        label, in ascending order of the labels, separated by blanks.
     top : int
-        Labels a line, the best first, separated by blanks; of equal decision values the smaller
-        label comes first.
+        Labels per line, best first, separated by blanks. Of equal decision values the smaller label
+        comes first.
     probability : bool
-        Write behind each label the probabilities of all labels, in ascending order of the labels,
-        which the first line names (``labels -1 1``). The label remains that of the decision values.
+        Append the probabilities of all labels to each label, in ascending order of the labels,
+        which the first line names (``labels -1 1``). The label is still that of the decision
+        values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     format : str, optional
-        Of `data`, as for `sbm.split`.
+        Format of `data`, as for `sbm.split`.
     threads : int, optional
-        For parsing; default: the cores this process may use.
+        Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
+        Receives the bytes read.
 
     Returns
     -------
     dict
         ``rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision, recall, F1,
-        support), ``nnz``, ``unknown_nonzeros``, ``output``. A multi-class model has ``macro_f1``,
-        ``micro_f1``, ``top_n`` and ``top_accuracy`` in the place of ``auc``, and its ``confusion``
-        is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With
-        `probability` there are ``log_loss`` and, of two labels, ``brier``. A regression model has
-        ``rows``, ``mse``, ``mae``, ``r2`` and ``squared_correlation`` instead of all but the last
-        three.
+        support), ``nnz``, ``unknown_nonzeros``, ``output``. For more than two classes there are
+        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and
+        ``confusion`` is a list of ``[true, predicted, rows]``; see
+        `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
+        labels, ``brier``. For regression there are ``rows``, ``mse``, ``mae``, ``r2``,
+        ``squared_correlation`` and the last three of the first list.
 
     Raises
     ------
     DataError
-        The text is not LIBSVM text.
+        The data is invalid.
     SettingsError
-        Options that have no meaning, or not for this model, as `probability` for one that has none.
+        Options that do not go together or do not fit the model, such as `probability` for a model
+        without probabilities.
     StoreError
         The model or store cannot be read, or an output cannot be written.
     """

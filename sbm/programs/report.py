@@ -22,19 +22,19 @@ def report(
     *,
     png: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write a page that compares trainings and streams.
+    """Write an HTML page that compares trainings and streams.
 
-    The page is one HTML file without JavaScript that needs no network. It shows gap, objective and
+    The page is one file without JavaScript that needs no network. It shows gap, objective and
     test figures by time, passes and bytes read, where the time went, cache, memory, settings,
     certificates and sources.
 
     Parameters
     ----------
     runs : str, Path, or sequence of these
-        Models, or the ``MODEL.run`` folders beside them. Trainings may still be running.
+        Models, or the ``MODEL.run`` folders next to them. Trainings may still be running.
     output : str or Path, optional
-        Page to write. Default: ``report.html`` in the current folder. An existing file is
-        replaced only if it is a report of sbm.
+        Page to write. Default: ``report.html`` in the current folder. An existing file is replaced
+        only if it is a report of sbm.
     png : str or Path, optional
         Also draw the first charts as a picture. Needs matplotlib.
 
@@ -49,7 +49,7 @@ def report(
     StoreError
         A path is not a run, or damaged; or the page cannot be written.
     SettingsError
-        No run or too many runs, a wrong file name, or matplotlib is not installed.
+        No run, too many runs, a wrong file name, or matplotlib is not installed.
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     page = Path("report.html" if output is None else output)

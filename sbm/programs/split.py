@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.kernels import prepare
-from sbm.engine.machine import return_freed_memory, system_limit, within_limit
+from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
@@ -32,7 +32,7 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store
-from sbm.programs.splitting.options import SplitOptions, check_shards, checked_options, with_less
+from sbm.programs.splitting.options import SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -43,9 +43,9 @@ from sbm.programs.splitting.reading import (
     require_second_reading,
 )
 from sbm.programs.splitting.sources import find_sources, refuse_known_sources
-from sbm.settings import parse_size
 from sbm.store import blocks as store_files
 from sbm.store.shards import shard_path
+from sbm.units import parse_size
 
 __all__ = ["default_store", "split"]
 
@@ -82,93 +82,94 @@ def split(
     text: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make a block store from LIBSVM text, or from matrices.
+    """Make a block store from text or matrices.
 
     Parameters
     ----------
     inputs : str, Path or iterable of these, or of (X, y)
-        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. Read once, twice
-        with `min_count`. With `append` and without `store` one of them may be the store.
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. They are read once,
+        or twice with `min_count`. With `append` and without `store`, one of them is the store.
 
         Or chunks of rows: X is a scipy.sparse matrix or array, or a dense matrix, shape (n_rows,
-        any), y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
-        iterator is read once; `min_count` needs what can be iterated over again, as a list.
+        any); y has n_rows numbers. Column k is feature id k, as for `Model.decision_function`. An
+        iterator is read once; `min_count` needs an object that can be iterated twice, such as a
+        list.
     store : str or Path, optional
-        Default: the first input's name with ``.sbm``. Chunks have none.
+        Store to write. Default: the first input's name with ``.sbm``; required for chunks.
     blocks : int, optional
         Number of blocks.
     block_size : int or str, optional
-        Instead of `blocks`: bytes of a block in memory.
+        Memory of a block when loaded, in bytes; an alternative to `blocks`.
     shards : int, optional
-        Make so many folders ``big.0.sbm``, ``big.1.sbm`` and so on instead of one, each with all of
-        the store but the blocks of the others.
+        Write this many folders ``big.0.sbm``, ``big.1.sbm`` and so on. Each has everything but the
+        blocks of the others.
     dtype : {"auto", "float32", "float64"}
-        Type of stored values. ``auto`` is float32; values that are all 1 take no space anyway.
+        Type of stored values. ``auto`` is float32. Values that are all 1 take no space.
     seed : int
-        Of the dealing of rows to blocks.
+        Seed for dealing rows to blocks.
     shuffle : bool
-        Deal at random; else in turn, in the order of the input.
+        Deal rows at random; else in turn, in the order of the input.
     level : int
-        Level of zstd, 1 to 19.
+        Compression level of zstd, 1 to 19.
     threads : int, optional
         Default: the cores this process may use.
     mem : int or str
-        Bound of the process's peak resident memory; the chunks of the caller come on top.
+        Bound of the process's peak resident memory, without the chunks of the caller.
     append : bool
         Add new blocks to an existing store.
     force : bool
-        Replace an existing store; with `append`, take a source a second time.
+        Replace an existing store; with `append`, accept a source that is already there.
     on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text, or a row with numbers that are not finite.
+        What to do with a malformed line, or a row with numbers that are not finite.
     min_count : int
-        Leave out features that fewer rows have; rows that lose all of theirs stay, empty. With
-        `append` only the new rows count, and features of the store stay.
+        Drop features that fewer rows have. Rows that lose all features stay. With `append`, only
+        the new rows count, and features of the store stay.
     name : str
-        What the store calls chunks, which have no file name.
+        Name of the source in the store, for chunks.
     format : str, optional
-        A key of `sbm.inputs.formats.FORMATS`; default: what each file name tells, LIBSVM text where
-        it tells nothing.
+        A key of `sbm.inputs.formats.FORMATS`. Default: from the file name, else LIBSVM text.
     hash_bits : int, optional
-        Of formats whose features have names: ids are so many bits of their hashes. Default: 22,
-        with `append` that of the store.
+        Number of bits of hashed feature names. Default: 22; with `append`, that of the store.
     label : str, optional
         Column of the labels in a table.
     text : sequence of str, optional
-        Columns of a table whose cells are words, even if they look like numbers.
+        Columns of a table whose cells are always text.
     progress : Progress, optional
-        Is told the bytes read.
+        Receives the bytes read.
 
     Returns
     -------
     dict
-        ``store`` (of shards: ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
-        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last
-        line had no line end), ``value_type``, ``labels``,
-        ``left_out`` (``features`` and ``nnz`` that `min_count` left out).
+        ``store`` (for shards ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
+        ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last line has no
+        line end), ``value_type``, ``labels``, ``left_out`` (``features`` and ``nnz`` dropped by
+        `min_count`).
 
     Raises
     ------
     DataError
-        The input is not what it should be.
+        The input is invalid.
     StoreError
-        The store exists, or cannot be written; no half store is left.
+        The store exists or cannot be written. No incomplete store is left.
     MemoryPlanError
         `mem` is too small.
     """
     how_to_read = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
     sources, store = find_sources(inputs, store, append, how_to_read, name)
     target = Path(store) if store is not None else default_store(sources[0].name)
-    if append and dtype == "auto":
-        dtype = store_files.read_manifest(target)["dtype"]
-    check_shards(shards, blocks, append)
+    if append and shards is not None:
+        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
+    if dtype == "auto":
+        dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
     progress = progress or Progress()
+    asked = SplitOptions(
+        blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
+        usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+    )  # fmt: skip
+    reserved = reader_memory(sources)
     options = within_limit(
-        lambda bound: checked_options(
-            bound, blocks=blocks, block_size=block_size, dtype=dtype, seed=seed, shuffle=shuffle,
-            level=level, threads=threads, on_error=on_error, min_count=min_count, shards=shards,
-            reserved=reader_memory(sources),
-        ),
-        parse_size(mem), system_limit(), progress.note,
+        lambda bound: asked.within(bound, reserved), parse_size(mem), system_limit(),
+        progress.note,
     )  # fmt: skip
     if min_count > 1:
         refuse_once_only(sources)
@@ -186,7 +187,7 @@ def split(
             if isinstance(error, MemoryPlanError):
                 raise
             require_second_reading(sources, options)
-            options = with_less(options, progress)
+            options = options.with_less(progress)
             sources = [source.again() for source in sources]
 
 
@@ -343,8 +344,8 @@ def _report(
         "nnz": sum(b["nnz"] for b in new_blocks),
         "blocks": len(new_blocks),
         "bytes": sum(b["bytes"] for b in new_blocks),
-        "text_bytes": sum(s.text for s in sources),
-        "skipped": sum(s.skipped for s in sources),
+        "text_bytes": sum(s.done.text for s in sources),
+        "skipped": sum(s.done.skipped for s in sources),
         "problems": [p for s in sources for p in s.problems],
         "open": [s.shown for s in sources if s.is_open],
         "value_type": manifest["value_type"],

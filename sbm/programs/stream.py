@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sbm.engine.clock import clock
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
@@ -49,49 +48,48 @@ def stream(
     Parameters
     ----------
     inputs : str, Path or sequence of these, optional
-        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. To resume, the
-        default is those of before.
+        Files or globs, plain or .gz, .bz2, .xz, .zst; ``-`` is standard input. When resuming, the
+        default is the previous inputs.
     model : str or Path
-        Where the model goes; what there is to go on from is kept beside it in ``MODEL.run/``.
+        Model to write. The state to resume from is in ``MODEL.run/`` next to it.
     settings : sbm.Settings or dict, optional
-        Loss, cost, memory, rounds, cache. To resume, the default is those of before; a dict gives
-        some of them again, of which only ``mem`` and ``threads`` may be others.
+        Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
+        ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``,
-        as the options of `sbm stream`. To resume, all but the last two are those of before.
+        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as
+        the options of ``sbm stream``. When resuming, all but the last two default to the previous
+        ones.
     resume : bool
-        Go on with the stream that made this model.
+        Resume the stream that made this model.
     is_stopped : callable
-        Is asked now and then whether to finish the block, commit and end.
+        Called now and then; if true, the stream finishes the block, writes a checkpoint and ends.
     progress : Progress, optional
-        Is told the bytes read, and the progressive loss whenever the rows have doubled.
+        Receives the bytes read, and the progressive loss each time the rows have doubled.
 
     Returns
     -------
     model : Model
-        As written; without a certificate, as a stream is seen once.
+        The model as written. It has no certificate, as the rows are seen once.
     report : dict
         ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
-        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
-        ``updates``, ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``,
-        ``skipped``, ``problems``, ``open`` (inputs whose last line had no line end), ``stopped``,
-        ``pending`` (rows read and not learned), ``peak_rss_bytes``, ``model``.
+        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``, ``updates``,
+        ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``, ``skipped``,
+        ``problems``, ``open`` (inputs whose last line has no line end), ``stopped``, ``pending``
+        (rows read but not learned), ``peak_rss_bytes``, ``model``.
 
     Raises
     ------
     DataError
-        The input holds no rows, or something that is not LIBSVM text; all rows in front of it are
-        learned and kept.
+        The input has no rows, or a malformed line. All rows before it are learned and saved.
     SettingsError
-        A setting that does not exist, is out of range, or means nothing for a stream.
+        An unknown setting, a value out of range, or a setting that does not apply to streams.
     MemoryPlanError
-        ``settings.mem`` is too small; all rows so far are kept.
+        ``settings.mem`` is too small. All rows so far are saved.
     StoreError
-        There is nothing to go on from, or something cannot be written.
+        There is no stream to resume, or a file cannot be written.
     KeyboardInterrupt
-        It was told to stop before there was any row.
+        It was stopped before the first row.
     """
-    begin = clock()
     return_freed_memory()
     progress = progress or Progress()
     names = [inputs] if isinstance(inputs, str | Path) else inputs
@@ -108,7 +106,7 @@ def stream(
             sources = expand_inputs(opened.record["inputs"])
         refuse_packed(sources, opened.options)
         try:
-            one = Stream(path, opened, sources, progress, is_stopped, begin)
+            one = Stream(path, opened, sources, progress, is_stopped)
         except (KeyError, TypeError) as error:
             if not opened.record:
                 raise
@@ -116,7 +114,7 @@ def stream(
                 f"{run_folder(path)} cannot be gone on with ({error}); begin anew without --resume"
             ) from error
         try:
-            _learn_all(one)
+            one.learn_all()
             return _finish(one)
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
@@ -124,43 +122,6 @@ def stream(
             raise one.out_of_memory() from error
         finally:
             one.close()
-
-
-def _learn_all(one: Stream) -> None:
-    """Learn until there are no more rows."""
-    needs = one.peek()
-    if one.learner is None:
-        if needs is None and one.is_stopped():
-            raise KeyboardInterrupt  # there is nothing to keep
-        if needs is None:
-            raise one.arrivals.error or DataError(
-                "the input holds no rows; nothing was learned and no model written"
-            )
-        one.make_learner(one.plan_for(needs))
-    while not _learn_blocks(one):
-        one.go_on_larger()
-
-
-def _learn_blocks(one: Stream) -> bool:
-    """Learn the blocks that fit the plan; return whether these were all."""
-    for block in one.blocks():
-        if block.is_cut:
-            one.is_cut_short = True
-            one.keep_unlearned(block.rows)
-            return True
-        # Where it has no rows there may be the begin of a line behind those before it.
-        one.seen, one.position, one.pending = block.needs, block.position, block.pending
-        if len(block.rows):
-            one.learn(block)
-        if block.is_last:
-            return not one.arrivals.is_outgrown
-        if one.is_above_bound():
-            one.use_less()
-            # What is being gathered is the last block.
-            one.arrivals.is_outgrown = not one.is_least
-        if one.is_due(block.needs.rows):
-            one.save()
-    return True
 
 
 def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
@@ -181,16 +142,16 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
         one.make_model().save(one.path)
     if one.arrivals.error is not None:
         raise DataError(
-            f"{one.arrivals.error}; {rows_in_front(one.seen.rows)} learned and kept in "
+            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and kept in "
             f"{one.path}, mend the text and go on with --resume"
         )
     if one.lacks_classes:
         raise DataError(
-            f"all {one.seen.rows:,} rows have one label, {one.loss.name} needs at least "
-            "two classes; they are kept, go on with --resume"
+            f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
+            "at least two classes; they are kept, go on with --resume"
         )
     one.progressive.tell()
     model = one.make_model()
     report = one.report(model)
-    one.run.log({"event": "end", **report})
+    one.opened.run.log({"event": "end", **report})
     return model, report

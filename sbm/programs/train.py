@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
 from sbm.programs.training.calibration import calibrate_beside
-from sbm.programs.training.job import TrainingPlan
+from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     common_name,
@@ -43,39 +43,7 @@ from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
 from sbm.store.run import Run
 
-__all__ = ["train"]
-
-
-@overload
-def train(
-    store: str | Path | None = None,
-    model: str | Path | None = None,
-    settings: Settings | Mapping[str, Any] | None = None,
-    *,
-    resume: bool | None = None,
-    is_stopped: Callable[[], bool] = lambda: False,
-    progress: Progress | None = None,
-    read_rate: float | None = None,
-    test: str | Path | None = None,
-    test_every: int = 1,
-    comm: None = None,
-) -> tuple[Model, dict[str, Any]]: ...
-
-
-@overload
-def train(
-    store: str | Path | None = None,
-    model: str | Path | None = None,
-    settings: Settings | Mapping[str, Any] | None = None,
-    *,
-    resume: bool | None = None,
-    is_stopped: Callable[[], bool] = lambda: False,
-    progress: Progress | None = None,
-    read_rate: float | None = None,
-    test: str | Path | None = None,
-    test_every: int = 1,
-    comm: Comm,
-) -> tuple[Model | None, dict[str, Any]]: ...
+__all__ = ["train", "train_ranks"]
 
 
 def train(
@@ -86,102 +54,119 @@ def train(
     resume: bool | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-    read_rate: float | None = None,
     test: str | Path | None = None,
     test_every: int = 1,
-    comm: Comm | None = None,
-) -> tuple[Model | None, dict[str, Any]]:
+) -> tuple[Model, dict[str, Any]]:
     """Train a model on a store.
 
     Resumes an unfinished run with the same store and settings. If that run already finished,
     returns its model and report.
 
-    Several processes train one model together if each of them calls this with the same arguments
-    (`sbm.programs.training.ranks`). Where one of them fails the others wait for it, until their
-    deadline: end them all then (``comm.abort``).
-
     Parameters
     ----------
     store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder. Of several processes ``{rank}`` in it is
-        the number of each.
+        Default: the only ``*.sbm`` in the current folder.
     model : str or Path, optional
-        Where the model goes. Default: the store's name with ``.model``, in the current folder. The
-        state of the training is kept beside it in ``MODEL.run/``.
+        Model to write. Default: the store's name with ``.model``, in the current folder. The state
+        of the training is kept in ``MODEL.run/`` next to it.
     settings : sbm.Settings or dict, optional
-        Loss, cost, memory and the rest; ``help(sbm.Settings)`` lists the names.
+        Loss, cost, memory and so on; ``help(sbm.Settings)`` lists the names.
     resume : bool, optional
-        True: there must be something to go on with. False: begin anew, whatever there is. Default:
-        go on with a training of the same store and settings if there is one.
+        True: fail if there is nothing to resume. False: start over. Default: resume an unfinished
+        training with the same store and settings if there is one.
     is_stopped : callable
-        Is asked after each block whether to commit and end.
+        Called after each block; if true, the training writes a checkpoint and ends.
     progress : Progress, optional
-        Is told each block and each pass.
-    read_rate : float, optional
-        Read no more bytes a second than this, as from a slow disk; for benchmarks.
+        Receives each block and each pass.
     test : str or Path, optional
-        Text or store to predict after every `test_every`-th pass and after the last one; what comes
-        of it is in the log and told to `progress`, as ``test`` of a pass. The model is the same,
-        and no seconds count that this takes.
+        Text or store to predict after every `test_every`-th pass and after the last one. The result
+        is the key ``test`` of the pass in the log and in `progress`. It does not change the model,
+        and its time is not counted.
     test_every : int
-        Passes.
-    comm : Comm, optional
-        Of several processes, as ``sbm.distributed.comm.world()`` returns it. Default: alone.
+        Number of passes.
 
     Returns
     -------
     model : Model
-        The certified one, as written; of several processes, in number 0 alone, None in the others.
+        The certified model, as written.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
-        ``rounds`` (of each pass),
-        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass), ``seconds`` (total, disk,
-        load, wait, solve, certify, combine, write; compile, which is no part of the total),
-        ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``, ``blocks``, ``passes_left``
-        (to the tolerance, by the last gaps), ``feature_scales`` (smallest and largest, unless it
-        converged), ``model``; ``resumed``
-        (whether it was gone on with) and ``was_finished``. Seconds and bytes are those of all the
-        processes that took part, one after the other; of several at a time, those of this one.
-        These also report ``processes`` and ``bytes_sent`` by this one.
+        ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
+        ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is no
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
+        ``blocks``, ``passes_left`` (to the tolerance, by the last gaps), ``feature_scales``
+        (smallest and largest, unless it converged), ``model``, ``resumed`` and ``was_finished``.
+        Seconds and bytes include those before a resume.
 
     Raises
     ------
     StoreError
-        No store, damaged, or in use; or there is an unfinished training of other data.
+        The store is missing, damaged or in use; or there is an unfinished training of other data.
     DataError
-        The labels do not fit the loss; or there is no test text, or it is none.
+        The labels do not fit the loss; or the test is missing or invalid.
     SettingsError
-        A setting that does not exist, is out of range, or means nothing for the loss; or there is
-        an unfinished training with other settings.
+        An unknown setting, a value out of range, or a setting that does not apply to the loss; or
+        there is an unfinished training with other settings.
     MemoryPlanError
-        ``settings.mem`` is too small; says what would do.
+        ``settings.mem`` is too small; the message has the smallest that would do.
     KeyboardInterrupt
-        It was told to stop; all is kept.
+        It was stopped; a checkpoint is kept.
+    """
+    pass_test = None if test is None else PassTest(test, test_every)
+    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test)
+    found, report = train_ranks(SerialComm(), store, model, settings, options)
+    assert found is not None  # it is in process 0
+    return found, report
+
+
+def train_ranks(
+    comm: Comm,
+    store: str | Path | None = None,
+    model: str | Path | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    options: TrainOptions | None = None,
+) -> tuple[Model | None, dict[str, Any]]:
+    """Train one model in several processes, each of which calls this with the same arguments.
+
+    If one of them fails, the others wait until their timeout; end them with ``comm.abort``. See
+    `sbm.programs.training.ranks`.
+
+    Parameters
+    ----------
+    comm : Comm
+        As ``sbm.distributed.comm.world()`` returns it.
+    store : str or Path, optional
+        ``{rank}`` in it is replaced by the number of each process.
+    model, settings
+        As of `train`.
+    options : TrainOptions, optional
+
+    Returns
+    -------
+    model : Model or None
+        In process 0 alone, None in the others.
+    report : dict
+        As of `train`; seconds and bytes are those of this process. Several processes also report
+        ``processes`` and ``bytes_sent`` by this one.
+
+    Raises
+    ------
+    SbmError, KeyboardInterrupt
+        As of `train`.
     """
     begin = clock()
     return_freed_memory()
-    comm = comm or SerialComm()
+    options = options or TrainOptions()
     settings = share_cores(Settings.of(settings), comm)
     blocks = BlockStore(find_store(None if store is None else own_name(store, comm)))
     if comm.size == 1:
         require_whole(blocks)
     path = place_of(model or (common_name(store, ".model") if store else None), blocks)
-    if progress is not None and (odd := label_warning(settings, blocks)):
-        progress.stage(odd)
-    pass_test = None if test is None else PassTest(test, test_every)
-    if pass_test is not None:
-        pass_test.refuse_in_many(settings, comm.size)
-    if settings.class_blocks is not None:
-        from sbm.programs.classblocks.training import train_class_blocks  # a program of its own
-
-        return train_class_blocks(
-            blocks, path, settings, comm, resume=resume, is_stopped=is_stopped, progress=progress,
-            begin=begin,
-        )  # fmt: skip
-    job = TrainingPlan(
-        blocks, path, settings, resume, is_stopped, progress or Progress(), begin, read_rate, comm,
-        pass_test,
-    )  # fmt: skip
+    if odd := label_warning(settings, blocks):
+        options.progress.stage(odd)
+    if options.test is not None:
+        options.test.refuse_in_many(comm.size)
+    job = TrainingPlan(blocks, path, settings, options, begin, comm)
     while True:
         try:
             return _train(job)

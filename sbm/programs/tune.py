@@ -46,9 +46,10 @@ from sbm.programs.training.setup import (
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.candidates import Grid, choose_metric
 from sbm.programs.tuning.state import Tuning
-from sbm.settings import Settings, parse_grid
+from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run
+from sbm.units import parse_grid
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
@@ -75,41 +76,40 @@ def tune(
     store : str or Path, optional
         Default: the only ``*.sbm`` in the current folder.
     model : str or Path, optional
-        Where the model goes; as for `sbm.train`.
+        Model to write; as for `sbm.train`.
     settings : sbm.Settings or dict, optional
-        Of all trainings; `C` does not matter. Folds are trained to ten times `tol`.
+        Settings of all trainings; `C` is ignored. Folds are trained to ten times `tol`.
     Cs : sequence of float, float or str
-        Values to try; in words as for the command line, ``"0.01:100:x10"``.
+        Values to try; as text, like the command line: ``"0.01:100:x10"``.
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
-        A key of `METRICS` in `sbm.programs.tuning.candidates`. Default: ``accuracy``, of targets
-        ``mse``.
+        A key of `METRICS` in `sbm.programs.tuning.candidates`. Default: ``accuracy``, or ``mse``
+        for regression.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
     resume : bool, optional
-        False: begin anew. Default: go on with what the same call began.
+        False: start over. Default: resume an unfinished call with the same arguments.
     progress : Progress, optional
+        Receives each block and each pass.
 
     Returns
     -------
     model : Model
-        Of the best C, trained on all rows.
+        The model of the best C, trained on all rows.
     report : dict
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
         folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
-        ``passes``,
-        ``bytes_read``,
-        ``seconds`` (tune, train, total; compile, apart), ``peak_rss_bytes``, ``train`` (the
-        report of the training).
+        ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, apart),
+        ``peak_rss_bytes``, ``train`` (the report of the training).
 
     Raises
     ------
     SettingsError
         Values, folds or a metric that do not go together.
     StoreError, DataError, MemoryPlanError
-        As of `sbm.train`.
+        As for `sbm.train`.
     """
     begin, compiled_before = clock(), compile_seconds()
     return_freed_memory()

@@ -106,6 +106,17 @@ class WorkingSet:
         self.n_cached = 0
         self.n = 0
 
+    @property
+    def rows(self) -> Rows:
+        """The rows at hand, as views."""
+        from sbm.rows import Rows
+
+        n, arena = self.n, self.arena
+        weights = None if self.weights is None else self.weights[:n]
+        return Rows(
+            self.starts[:n], self.lengths[:n], arena.indices, arena.values, self.y[:n], weights
+        )
+
     def merge(
         self,
         block: int,

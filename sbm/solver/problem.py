@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +35,7 @@ __all__ = [
     "OneClass",
     "Problem",
     "Rounds",
+    "Spread",
     "decide",
     "mean_square",
     "rows_ahead",
@@ -52,6 +54,7 @@ TOO_LARGE = (
 )
 
 Weights: TypeAlias = npt.NDArray[np.float64]
+Spread: TypeAlias = Callable[..., Iterable[Any]]
 
 
 @dataclass
@@ -72,6 +75,8 @@ class Rounds:
     order : ndarray, shape (at least n / chunk,), int64
     sigma : float
         1 for a solver alone; σ' where what several make of the same weights is added up.
+    spread : callable
+        Like the builtin `map`; its calls may run in several threads.
     """
 
     block: int
@@ -82,10 +87,53 @@ class Rounds:
     active: npt.NDArray[np.int32]
     order: npt.NDArray[np.int64]
     sigma: float = 1.0
+    spread: Spread = map
 
 
-@dataclass(frozen=True)
-class Problem:
+class _Separable:
+    """What problems have in common whose rows share no constraint, and no number but W."""
+
+    _x_sum: Weights | None = None  # Σ U x, for a certificate that needs it
+
+    @property
+    def unit(self) -> float:
+        """Objective that is as good as 0."""
+        return 0.0
+
+    def start_certificate(self, W: Weights) -> list[Weights]:
+        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
+        return []
+
+    def bounds(
+        self, sums: Sequence[float], W: Weights, W_alpha: Weights
+    ) -> tuple[float, float, float]:
+        """Return primal, dual and their gap, given what `certify` summed up over all rows.
+
+        The gap P(W) - F(α) is a sum of terms that are never negative, one a row, plus
+        ½|W - W(α)|².
+        """
+        gap, loss, dual, _, _ = sums
+        primal = 0.5 * squared_norm(W) + loss
+        dual -= 0.5 * squared_norm(W_alpha)
+        return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What changes while it is solved, beside W and the variables."""
+        return {}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Undo `state`."""
+
+    def numbers(self) -> list[float]:
+        """What several solvers add up, beside W and Σ d_i: nothing."""
+        return []
+
+    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
+        """Take over the sum of what several solvers made of their numbers."""
+
+
+@dataclass(eq=False)
+class Problem(_Separable):
     """One variable a row: two classes, or a target.
 
     Attributes
@@ -114,7 +162,6 @@ class Problem:
 
     n_outputs = 1
     listed = False
-    unit = 0.0
 
     def costs(
         self, y: npt.NDArray[np.generic], weights: Weights | None = None
@@ -133,15 +180,18 @@ class Problem:
     def _kernels(self) -> Any:
         return load(f"sbm.solver.kernels.{self.loss.kernel}")
 
-    @property
-    def _numbers(self) -> tuple[Any, ...]:
-        """What the kernels of the loss ask for."""
-        costs = self.cost_positive, self.cost_negative
-        if self.loss.kernel == "svr":
-            squared, epsilon = self.loss.squared, self.epsilon
-            return (self.positive, self.classify, *costs, self.bias, squared, epsilon)
-        constants = (self.loss.squared,) if self.loss.kernel == "svc" else ()
-        return (self.positive, *costs, self.bias, *constants)
+    def _extra(self, W: Weights) -> tuple[Weights, float, float]:
+        """Weight of the extra feature, of shape (1,), its value, and its scale."""
+        return W[-1:, 0] if self.bias > 0 else np.zeros(1), self.bias, 1.0
+
+    def arguments(self, rows: Rows, alpha: npt.NDArray[np.float64], W: Weights) -> tuple[Any, ...]:
+        """What all kernels of the loss are given, in front of what is their own."""
+        y = rows.y if self.loss.tasks else None
+        return (
+            rows.starts, rows.lengths, y, rows.weights, rows.indices, rows.values, alpha, W[:, 0],
+            *self._extra(W), self.positive, self.classify, self.cost_positive, self.cost_negative,
+            self.loss.squared, self.epsilon, rows_ahead(W),
+        )  # fmt: skip
 
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds; change its variables and scores, and W.
@@ -156,27 +206,25 @@ class Problem:
         DataError
             A number is beyond the range of a float.
         """
+        return _finite(self._solve(work, W, how, np.zeros(5)))
+
+    def _solve(
+        self, work: WorkingSet, W: Weights, how: Rounds, stats: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Visit a working set; add to `stats`, and return it."""
         assert isinstance(work.alpha, DenseSet)
-        n, stats = work.n, np.zeros(5)
+        n = work.n
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
-            work.arena.indices, work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0],
-            *self._numbers, how.sigma, how.rounds, how.chunk, rows_ahead(W), how.inner_tol,
-            how.block, how.state, how.active, how.order, stats,
+            *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
+            how.sigma, how.rounds, how.chunk, how.inner_tol, how.block, how.state, how.active,
+            how.order, stats,
         )  # fmt: skip
-        return _finite(stats)
+        return stats
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
         assert isinstance(alpha, Dense)
-        self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
-            alpha.values, W[:, 0], *self._numbers, rows_ahead(W), moving,
-        )  # fmt: skip
-
-    def start_certificate(self, W: Weights) -> list[Weights]:
-        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
-        return []
+        self._kernels.screen(*self.arguments(rows, alpha.values, W), moving)
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
@@ -190,17 +238,9 @@ class Problem:
         """
         assert isinstance(alpha, Dense)
         sums = np.zeros(5)
-        self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
-            alpha.values, W[:, 0], W_alpha[:, 0], *self._numbers, rows_ahead(W), sums,
-        )  # fmt: skip
+        arguments = self.arguments(rows, alpha.values, W)
+        self._kernels.certify(*arguments, W_alpha[:, 0], self._x_sum, sums)
         return sums
-
-    def bounds(
-        self, sums: Sequence[float], W: Weights, W_alpha: Weights
-    ) -> tuple[float, float, float]:
-        """Return primal, dual and their gap, given what `certify` summed up over all rows."""
-        return _separable_bounds(sums, W, W_alpha)
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
         """Move variables that lie outside their bounds to the nearest one, in place."""
@@ -217,30 +257,15 @@ class Problem:
         weights = None if work.weights is None else work.weights[rows]
         return self.loss.is_free(work.alpha.values[rows], self.costs(work.y[rows], weights))
 
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What changes while it is solved, beside W and the variables."""
-        return {}
 
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Undo `state`."""
-
-    def numbers(self) -> list[float]:
-        """What several solvers add up, beside W and Σ d_i: nothing."""
-        return []
-
-    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
-        """Take over the sum of what several solvers made of their numbers."""
-
-
-@dataclass(eq=False)
-class OneClass:
+class OneClass(Problem):
     """The one-class problem of Chou, Lin & Lin 2020: where most rows are, seen from the origin.
 
     Its dual has the constraint Σ α = N, which ties all rows together. The method of multipliers
     unties them: the offset ρ is one more weight, of a feature of value -1, and is moved against
     what Σ α is off by, after every block.
 
-    Attributes
+    Parameters
     ----------
     loss : Loss
     nu : float
@@ -249,20 +274,12 @@ class OneClass:
         Number of rows of the whole data, or the sum of their weights.
     """
 
-    loss: Loss
-    nu: float
-    total: float
-
-    n_outputs = 1
-    listed = False
-    classify = False
-    bias = 0.0
-
-    def __post_init__(self) -> None:
+    def __init__(self, loss: Loss, nu: float, total: float) -> None:
+        super().__init__(loss, 1.0, 1.0, positive=-1, classify=False)
+        self.nu, self.total = nu, total
         self._level = np.zeros(2)  # ρ, Σ α
         self._scale = 0.0  # mean |x|²; in this unit ρ moves
         self._visited = 0.0  # rows, by weight, since ρ was last moved
-        self._x_sum: Weights | None = None
 
     @property
     def rho(self) -> float:
@@ -306,14 +323,9 @@ class OneClass:
         """
         return 0.5e-3 * self.nu**2 * self.total * self._scale
 
-    @property
-    def resting_values(self) -> list[float]:
-        """Values other than 0 at which variables come to rest exactly."""
-        return [1.0]
-
-    @property
-    def _kernels(self) -> Any:
-        return load("sbm.solver.kernels.one_class")
+    def _extra(self, W: Weights) -> tuple[Weights, float, float]:
+        """ρ, as the weight of a feature of value -1."""
+        return self._level[:1], -1.0, self._scale
 
     def add_rows(self, rows: Rows, W: Weights) -> Dense:
         """Add rows that were unknown; return their variables, all ν, which keeps Σ α = N.
@@ -338,18 +350,12 @@ class OneClass:
 
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds, then move ρ; see `Problem.solve`."""
-        assert isinstance(work.alpha, DenseSet)
-        n, stats, weights = work.n, np.zeros(5), _first(work.weights, work.n)
-        self._scale = self._scale or mean_square(
-            work.starts[:n], work.lengths[:n], work.arena.values
-        )
-        self._kernels.solve(
-            work.starts[:n], work.lengths[:n], weights, work.home[:n], work.arena.indices,
-            work.arena.values, work.alpha.values[:n], work.score[:n], W[:, 0], self._level,
-            self._scale, how.sigma, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
-            how.state, how.active, how.order, stats,
-        )  # fmt: skip
-        mine = work.home[:n] == how.block
+        rows = work.rows
+        self._scale = self._scale or mean_square(rows.starts, rows.lengths, rows.values)
+        stats = self._solve(work, W, how, np.array([self._level[1], 0.0, 0.0, 0.0, 0.0]))
+        self._level[1], stats[0] = stats[0], 0.0  # Σ α is all that visits add up; Σ d_i is 0
+        mine = work.home[: work.n] == how.block
+        weights = rows.weights
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         excess = self._level[1] - self.nu * self.total
         self._visited += share
@@ -369,28 +375,9 @@ class OneClass:
         moving[:] = True
 
     def start_certificate(self, W: Weights) -> list[Weights]:
-        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
+        """Get ready for `certify`, which also sums up U x and, instead of d_i, α."""
         self._x_sum = np.zeros(len(W))
         return [self._x_sum]
-
-    def certify(
-        self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
-    ) -> npt.NDArray[np.float64]:
-        """Sum up what rows contribute to the certificate; see `Problem.certify`.
-
-        Returns
-        -------
-        ndarray, shape (5,), float64
-            Rounding of Σ φ_i, at most; Σ φ_i, Σ α_i, support vectors, free support vectors.
-        """
-        assert isinstance(alpha, Dense)
-        sums = np.zeros(6)
-        self._kernels.certify(
-            rows.starts, rows.lengths, rows.weights, rows.indices, rows.values, alpha.values,
-            W[:, 0], W_alpha[:, 0], self._x_sum, self.rho, rows_ahead(W), sums,
-        )  # fmt: skip
-        loss, alpha_sum, _, support, free, missed = sums
-        return np.array([missed, loss, alpha_sum, support, free])
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights
@@ -416,18 +403,6 @@ class OneClass:
         # Unlike that of other losses this is a difference, of numbers that are rounded.
         return primal, dual, max(0.0, primal - dual) + missed + 4 * _EPSILON * size
 
-    def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
-        """Move variables that lie outside their bounds to the nearest one, in place."""
-        assert isinstance(alpha, Dense)
-        upper: Any = 1.0 if rows.weights is None else rows.weights
-        np.clip(alpha.values, 0.0, upper, out=alpha.values)
-
-    def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether variables of rows of a working set, shape (n,), lie inside their bounds."""
-        assert isinstance(work.alpha, DenseSet)
-        upper = np.ones(len(rows)) if work.weights is None else work.weights[rows]
-        return self.loss.is_free(work.alpha.values[rows], upper)
-
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """What changes while it is solved, beside W and the variables."""
         return {"level": self._level, "scale": np.array([self._scale])}
@@ -437,8 +412,8 @@ class OneClass:
         self._level[:], self._scale = state["level"], float(state["scale"][0])
 
 
-@dataclass(frozen=True, eq=False)
-class MultiProblem:
+@dataclass(eq=False)
+class MultiProblem(_Separable):
     """Many classes, a list of variables a row.
 
     Attributes
@@ -464,11 +439,10 @@ class MultiProblem:
 
     listed = True
     classify = True
-    unit = 0.0
 
     def __post_init__(self) -> None:
         if not self.n_outputs:
-            object.__setattr__(self, "n_outputs", len(self.costs))
+            self.n_outputs = len(self.costs)
 
     def groups(self, n_groups: int) -> list[MultiProblem]:
         """Divide one-vs-rest into problems of about equally many classes each."""
@@ -502,10 +476,10 @@ class MultiProblem:
             As of `Problem.solve`; visits that were cut short for want of room in the lists.
         """
         assert isinstance(work.alpha, ListPool)
-        n, pool, stats = work.n, work.alpha, np.zeros(6)
+        n, rows, pool, stats = work.n, work.rows, work.alpha, np.zeros(6)
         self._kernels.solve(
-            work.starts[:n], work.lengths[:n], work.y[:n], _first(work.weights, n), work.home[:n],
-            work.arena.indices, work.arena.values, pool.begin[:n], pool.count[:n],
+            rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
+            rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
             pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
@@ -524,10 +498,6 @@ class MultiProblem:
             self.loss.squared, rows_ahead(W), np.empty((2, self._width)), moving,
         )  # fmt: skip
 
-    def start_certificate(self, W: Weights) -> list[Weights]:
-        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
-        return []
-
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
     ) -> npt.NDArray[np.float64]:
@@ -541,26 +511,6 @@ class MultiProblem:
             np.empty(self._width, np.int32), sums,
         )  # fmt: skip
         return sums
-
-    def bounds(
-        self, sums: Sequence[float], W: Weights, W_alpha: Weights
-    ) -> tuple[float, float, float]:
-        """Return primal, dual and their gap, given what `certify` summed up over all rows."""
-        return _separable_bounds(sums, W, W_alpha)
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What changes while it is solved, beside W and the variables."""
-        return {}
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Undo `state`."""
-
-    def numbers(self) -> list[float]:
-        """What several solvers add up, beside W and Σ d_i: nothing."""
-        return []
-
-    def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
-        """Take over the sum of what several solvers made of their numbers."""
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
         """Move variables that lie outside their bounds inside, in place."""
@@ -597,20 +547,7 @@ class MultiProblem:
         return free
 
 
-AnyProblem: TypeAlias = Problem | MultiProblem | OneClass
-
-
-def _separable_bounds(
-    sums: Sequence[float], W: Weights, W_alpha: Weights
-) -> tuple[float, float, float]:
-    """Return primal, dual and gap where every row has constraints of its own.
-
-    The gap P(W) - F(α) is a sum of terms that are never negative, one a row, plus ½|W - W(α)|².
-    """
-    gap, loss, dual, _, _ = sums
-    primal = 0.5 * squared_norm(W) + loss
-    dual -= 0.5 * squared_norm(W_alpha)
-    return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
+AnyProblem: TypeAlias = Problem | MultiProblem
 
 
 def _finite(stats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -618,10 +555,6 @@ def _finite(stats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     if not np.isfinite(stats).all():
         raise DataError(TOO_LARGE)
     return stats
-
-
-def _first(weights: Weights | None, n: int) -> Weights | None:
-    return None if weights is None else weights[:n]
 
 
 def mean_square(

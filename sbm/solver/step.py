@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem, Rounds, squared_norm
+from sbm.solver.problem import AnyProblem, Rounds, Spread, squared_norm
 
 __all__ = ["Screen", "Solver", "Step", "Totals"]
 
@@ -124,6 +124,8 @@ class Solver:
     policy : str
         A key of `POLICIES`.
     seed : int
+    spread : callable
+        As of `Rounds`.
 
     Attributes
     ----------
@@ -145,12 +147,14 @@ class Solver:
         rounds: int,
         policy: str = "gradient",
         seed: int = 0,
+        spread: Spread = map,
     ) -> None:
         self.problem = problem
         self.W = W
         self.working = working
         self.rounds = rounds
         self.sigma = 1.0
+        self.spread = spread
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
         if policy == "gradient" and not problem.loss.rests:
@@ -221,7 +225,7 @@ class Solver:
         order = self._order[: -(-n // chunk)]
         how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self.sigma,
+            self.sigma, self.spread,
         )  # fmt: skip
         stats = self.problem.solve(working, self.W, how)
         self.dual_sum += float(stats[0])

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from scripts.bench.tools import BenchError, run_process, script_command
 
 PIECE = 4 << 20  # bytes of text parsed at a time, as in sbm split
-FEATURES, QUICK_FEATURES = 700_000, 5_000
 NEWLINE = 10
 
 Floats = npt.NDArray[np.float64]
@@ -111,3 +110,19 @@ def hold_out(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
         cut(path, 0, middle, folder / f"train-{path.name}"),
         cut(path, middle, size, folder / f"test-{path.name}"),
     )
+
+
+def halves(text: Path, folder: Path) -> tuple[Path, Path, bool]:
+    """Return texts to train on and to test on, and whether the latter is held out.
+
+    The test half of ``NAME.svm`` is ``NAME.t.svm`` beside it, else a random fifth of the rows.
+    """
+    beside = text.with_name(f"{text.stem}.t{text.suffix}")
+    if beside.is_file():
+        return text, beside, False
+    lines = text.read_bytes().splitlines(keepends=True)
+    chosen = np.random.default_rng(0).random(len(lines)) < 0.2
+    parts = folder / f"train-{text.name}", folder / f"test-{text.name}"
+    for out, mine in zip(parts, (~chosen, chosen), strict=True):
+        out.write_bytes(b"".join(lines[k] for k in np.flatnonzero(mine)))
+    return *parts, True

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,67 +13,59 @@ import numpy.typing as npt
 from scripts.bench.data import Floats, make_text
 from scripts.bench.ours import Held, hold
 from scripts.bench.peers import LiblinearLibrary
+from scripts.bench.registry import Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Report, alternate, median, tell, timed
 
+BENCHMARKS: Registry = {}
 
-def bench_kernel(args: argparse.Namespace, report: Report) -> None:
-    """Time one epoch over rows in memory, against LIBLINEAR's and against the machine.
 
-    Once for the data and once for long rows (``--long``, else hundreds of real values a row).
+@benchmark(
+    BENCHMARKS, rows=2_500_000,
+    options={"C": 0.1, "more_iterations": 2, "epochs": [1, 2, 4, 8], "long": None,
+             "long_rows": 60_000, "long_features": 100_000, "long_nnz": 500},
+    quick={"more_iterations": 30, "runs": 3, "long_rows": 1500, "long_features": 2000,
+           "long_nnz": 200},
+)  # fmt: skip
+def kernel(args: argparse.Namespace, report: Report) -> None:
+    """One epoch over rows in memory.
 
-    Ours is one call of the kernel with ``rounds=1`` over all rows as a store with one block gives
-    them (dealt at random, indices in order of first appearance), in chunks as the solver cuts
-    them. Epoch 1 starts from zero weights, the next ones go on from there.
+    One thread each; the same rows in the same order; once for the data and once for long rows. Ours
+    is one call of the kernel with rounds=1 over all rows as a store with one block gives them
+    (dealt at random, indices in order of first appearance), in chunks as the solver cuts them.
+    Epoch 1 starts from zero weights, the next ones go on from there.
 
-    LIBLINEAR's ``train`` is called through the C library with the problem already built. It has no
-    option for the number of iterations, and its time includes setting up (grouping by class, two
-    more walks through the data) and the final objective. So it runs twice: with ``-e 1e9``, which
-    ends after iteration 1, and with the largest ``-e`` found (by lowering it step by step) that
-    ends after at least ``--more-iterations`` more; the number is read from its output. The
-    difference of the two times, divided by the difference of the iterations, is one iteration:
-    iterations 2 to about 5, where shrinking has hardly begun (in iteration 1 the largest violation
-    is not positive, so the rule of iteration 2 removes nothing at the lower bound). What it does
-    remove makes LIBLINEAR look faster, not us. It is compared with the mean of our epochs of the
-    same numbers, whose rows are all visited.
+    LIBLINEAR's iteration: its train is called through the C library with the problem already built,
+    features in order of id. It has no option for the number of iterations, and its time includes
+    setting up and the final objective. So it runs twice: with -e 1e9, which ends after iteration 1,
+    and with the largest -e found (by lowering it step by step) that ends after at least
+    --more-iterations more; the number is read from its output. The difference of the two times,
+    divided by the difference of the iterations, is one iteration: iterations 2 to about 5, where
+    shrinking has hardly begun. What it does remove makes LIBLINEAR look faster, not us.
 
-    The roofline is a compiled loop that adds up ``W[indices[p]]`` over all nonzeros in storage
-    order, with four sums, so that it waits for memory alone.
+    touch: a compiled loop that adds up W[indices[p]] over all nonzeros in storage order, with four
+    sums, so that it waits for memory alone.
 
-    What an epoch achieves: the relative duality gap after some epochs from zero, of ours in chunks
-    as the solver cuts them, of ours in a plain random order (chunks of one row), and of LIBLINEAR
-    where an ``-e`` is found that ends after just so many iterations. Once each, not timed.
+    relative gap: primal less dual value over the larger one, once each, not timed; of ours in
+    chunks as the solver cuts them and in a plain random order (chunks of one row); LIBLINEAR's from
+    its weights and the dual value it prints, empty where no -e ends after just so many iterations.
     """
     texts = {"short rows": args.data, "long rows": _long_text(args, report)}
     for name, text in texts.items():
         tell(f"loading {name}")
         _Comparison(name, hold(text, args.folder, args.C), args).fill(report)
-    report.notes = [
-        (
-            "LIBLINEAR's iteration: (call with more iterations - call with fewer) / difference of "
-            "their numbers, neighbouring runs, problem already built, output collected"
-        ),
-        "one thread each; the same rows in the same order; LIBLINEAR's features in order of id",
-        (
-            "relative gap: primal less dual value over the larger one; LIBLINEAR's from its "
-            "weights and the dual value it prints, empty where no -e ends after just so many "
-            "iterations; an iteration of LIBLINEAR may have left rows out (shrinking)"
-        ),
-    ]
 
 
 def _long_text(args: argparse.Namespace, report: Report) -> Path:
     """The text with long rows, made if need be."""
-    if args.long is None:
-        text: Path = args.folder / "long.svm"
-        tell("making data with long rows")
-        shape = ("--rows", args.long_rows, "--features", args.long_features)
-        more = ("--nnz", args.long_nnz, "--values", "real", "--power", 0.8)
-        report.data["long"] = make_text(text, *shape, *more)
-        return text
-    if not args.long.is_file():
-        raise BenchError(f"{args.long}: no such file")
-    report.data["long"] = args.long.name
-    return Path(args.long)
+    if args.long is not None:
+        report.data["long"] = args.long.name
+        return existing(args.long)
+    text: Path = args.folder / "long.svm"
+    tell("making data with long rows")
+    shape = ("--rows", args.long_rows, "--features", args.long_features)
+    more = ("--nnz", args.long_nnz, "--values", "real", "--power", 0.8)
+    report.data["long"] = make_text(text, *shape, *more)
+    return text
 
 
 class _Comparison:
@@ -209,21 +201,18 @@ class _Epochs:
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
         from sbm.compiled import load
-        from sbm.solver.problem import rows_ahead
         from sbm.solver.step import INNER_TOL, _chunk
 
-        rows, problem, n = self.held.rows, self.held.problem, len(self.held.rows)
+        rows, n = replace(self.held.rows, values=self.values), len(self.held.rows)
         alpha, score = np.zeros(n), np.zeros(n, np.float32)
         W = np.zeros((self.held.n_features, 1))
         state = np.array([1], np.uint64)
+        arguments = self.held.problem.arguments(rows, alpha, W)
 
         def epoch() -> None:
             load("sbm.solver.kernels.svc").solve(
-                rows.starts, rows.lengths, rows.y, None, self.home, rows.indices, self.values,
-                alpha, score, W[:, 0], problem.positive, problem.cost_positive,
-                problem.cost_negative, problem.bias, problem.loss.squared, 1.0, 1,
-                chunk or _chunk(n), rows_ahead(W), INNER_TOL, 0, state, self.active, self.order,
-                np.zeros(5),
+                *arguments, self.home, score, 1.0, 1, chunk or _chunk(n), INNER_TOL, 0, state,
+                self.active, self.order, np.zeros(5),
             )  # fmt: skip
 
         return epoch, W, alpha

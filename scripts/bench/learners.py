@@ -1,6 +1,5 @@
 """Streams, and the online learners of the papers beside them, with their numbers."""
 
-import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,22 +43,6 @@ BLOCKWISE: dict[str, dict[str, Any]] = {
 _WITH_COST = ("passive_aggressive", "arow")
 
 
-def learner_options(parser: argparse.ArgumentParser) -> None:
-    """Of the online learners."""
-
-    def costs(text: str) -> list[float]:
-        values = [float(word) for word in text.split(",")]
-        if not all(value > 0 for value in values):
-            raise ValueError
-        return values
-
-    parser.add_argument(
-        "--learner-C", type=costs, default=[0.01, 0.1, 1.0], metavar="C,C,...",
-        help="of passive_aggressive and arow; of several the one of the best progressive accuracy, "
-        "which is of the training text (default: 0.01,0.1,1)",
-    )  # fmt: skip
-
-
 def title_of(learner: Learner) -> str:
     """Its name and what was chosen for it."""
     return ", ".join([learner.name, *(f"{k} {v:.3g}" for k, v in learner.options.items())])
@@ -74,34 +57,25 @@ def choose(
     progressive accuracy is best: every row is predicted before it is learned, so no other text is
     needed for that.
     """
-    learners = []
-    for name in ONLINE:
-        tried = [Learner(name)]
-        if name == "pegasos":
-            tried = [Learner(name, {"lambda": 1 / (C * rows)})]
-        elif name in _WITH_COST:
-            tried = [Learner(name, {"C": cost}) for cost in costs]
-        best = tried[0]
-        if len(tried) > 1:
-            best = max(tried, key=lambda one: _progressive(text, model, one, labels))
-        learners.append(best)
-    return learners
+
+    def progressive(learner: Learner) -> float:
+        tell(f"choosing C: {title_of(learner)}")
+        return float(learner.run(text, model, labels).json()["accuracy"])
+
+    found = {name: Learner(name) for name in ONLINE}
+    found["pegasos"] = Learner("pegasos", {"lambda": 1 / (C * rows)})
+    for name in _WITH_COST:
+        found[name] = max((Learner(name, {"C": cost}) for cost in costs), key=progressive)
+    return list(found.values())
 
 
-def _progressive(text: Path, model: Path, learner: Learner, labels: Sequence[float]) -> float:
-    tell(f"choosing C: {title_of(learner)}")
-    return float(learner.run(text, model, labels).json()["accuracy"])
-
-
-def warm_up_streams(text: Path, folder: Path, mem: str, options: Iterable[dict[str, Any]]) -> None:
-    """Compile what streams need, with rows of the data, so that no timed process has to."""
+def warm_up_streams(
+    text: Path, folder: Path, options: Iterable[dict[str, Any]], online: bool = True
+) -> None:
+    """Compile what streams and online learners need, so that no timed process has to."""
     tell("warming up the streams")
-    part = first_bytes(text, 200_000, folder / "warm.svm")
+    part, model = first_bytes(text, 200_000, folder / "warm.svm"), folder / "warm.model"
     for some in options:
-        stream(part, folder / "warm.model", **{"mem": mem, **some})
-
-
-def warm_up_learners(text: Path, folder: Path) -> None:
-    """Compile the online learners."""
-    part = first_bytes(text, 200_000, folder / "warm.svm")
-    Learner(ONLINE[0]).run(part, folder / "warm.model", sorted(set(labels_of(part).tolist())))
+        stream(part, model, **some)
+    if online:
+        Learner(ONLINE[0]).run(part, model, sorted(set(labels_of(part).tolist())))

@@ -8,7 +8,7 @@ from typing import Any
 
 from scripts.bench.ours import (
     BUDGET,
-    accuracy_of,
+    metric_of,
     split,
     splitting_options,
     stream,
@@ -16,16 +16,23 @@ from scripts.bench.ours import (
     training_options,
     warm_up,
 )
-from scripts.bench.peers import (
-    Liblinear,
-    VowpalWabbit,
-    accuracy,
-    objective,
-    read_liblinear_model,
-    read_our_model,
+from scripts.bench.peers import Liblinear, VowpalWabbit
+from scripts.bench.plot import Axes
+from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
+from scripts.bench.tools import (
+    Finished,
+    Report,
+    alternate,
+    costs,
+    median,
+    medians,
+    ratio,
+    shares,
+    tell,
 )
-from scripts.bench.tools import Finished, Report, alternate, median, median_ratio, tell
+from scripts.bench.weights import LinearModel, accuracy, objective, read_liblinear, read_ours
 
+BENCHMARKS: Registry = {}
 LIBLINEAR_CURVE = (1e9, 1, 0.3, 0.1)
 VW_CURVE = (1, 2, 5)
 BOUND_PASSES = 100
@@ -42,14 +49,14 @@ class Run:
     Attributes
     ----------
     processes : list of Finished
-    shares : dict of str to float
+    parts : dict of str to float
         Of its seconds, as far as they are known.
     facts : dict
         What it said.
     """
 
     processes: list[Finished]
-    shares: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,10 +126,15 @@ class Contest:
 
     def curves(self, bound: float, split_seconds: float) -> Iterator[dict[str, Any]]:
         """Yield the points of the picture, each measured once."""
-        args, C = self._args, self._args.C
+        args = self._args
 
-        def point(method: str, at: str, seconds: float, value: float | None, right: float) -> Any:
-            above = None if value is None else value / bound - 1
+        def point(
+            method: str, at: str, seconds: float, model: LinearModel | None, right: float = 0.0
+        ) -> dict[str, Any]:
+            above = None
+            if model is not None:
+                above = objective(args.data, "hinge", args.C, model) / bound - 1
+                right = accuracy(args.test, model)
             return {
                 "method": method, "point": at, "seconds": seconds, "above_bound": above,
                 "test_accuracy": right,
@@ -132,16 +144,13 @@ class Contest:
             tell(f"curve: sbm, {passes} passes")
             done = self.train(max_passes=passes)
             seconds = split_seconds + done.seconds
-            report, right = done.json(), accuracy_of(self.model, args.test)
-            yield point("sbm", f"--max-passes {passes}", seconds, report["primal"], right)
-            if report["converged"]:
+            yield point("sbm", f"--max-passes {passes}", seconds, read_ours(self.model))
+            if done.json()["converged"]:
                 break
         for e in LIBLINEAR_CURVE:
             tell(f"curve: LIBLINEAR, -e {e:g}")
             seconds = self.run_liblinear(e).seconds
-            model = read_liblinear_model(self.peer_model)
-            value, right = objective(args.data, C, model), accuracy(args.test, model)
-            yield point("LIBLINEAR", f"-e {e:g}", seconds, value, right)
+            yield point("LIBLINEAR", f"-e {e:g}", seconds, read_liblinear(self.peer_model))
         for passes in VW_CURVE:
             tell(f"curve: VW, {passes} passes")
             seconds = self.vw.run(passes).seconds
@@ -150,89 +159,65 @@ class Contest:
 
 def describe(name: str, runs: list[Run], **more: Any) -> dict[str, Any]:
     """Cells of the row of a contestant: medians of its runs."""
-    shares = {k: median([r.shares[k] for r in runs]) for k in runs[0].shares}
-    return {
-        "what": name,
-        "seconds": median([r.seconds for r in runs]),
-        "cpu_seconds": median([r.cpu_seconds for r in runs]),
-        "of_these": ", ".join(f"{k} {v:.2f}" for k, v in shares.items()),
-        "peak_MB": median([r.peak_bytes for r in runs]) / 1e6,
-        **more,
-    }
+    parts = shares(medians([run.parts for run in runs]))
+    return {"what": name, **costs(runs), "of_these": parts, **more}
 
 
-def ratio(above: list[Run], below: list[Run], name: str) -> float:
-    """Median ratio of a quantity of neighbouring runs."""
-    return median_ratio([getattr(r, name) for r in above], [getattr(r, name) for r in below])
+@benchmark(
+    BENCHMARKS, rows=2_500_000, needs_test=True,
+    options={**TRAINING, "mem": "160MB", "liblinear_train": None, "liblinear_e": 0.1,
+             "bound_tol": 1e-5, "curve_passes": 30},
+    quick={**QUICK, "bound_tol": 1e-3, "curve_passes": 2, "mem": "400MB"},
+    axes=(
+        Axes("seconds", "above_bound", "seconds from text",
+             "relative objective above the best certified dual"),
+        Axes("seconds", "test_accuracy", "seconds from text", "test accuracy", y_log=False),
+    ),
+)  # fmt: skip
+def text_to_gap(args: argparse.Namespace, report: Report) -> None:
+    """Text to a model of given accuracy.
 
+    Whole processes from text to a model on disk, taking turns: ours are two, sbm split and sbm
+    train; the peers' is one. Compiling, predicting and converting text are left out. Peak memory
+    from outside, of ours the larger one of split and train.
 
-def bench_text_to_gap(args: argparse.Namespace, report: Report) -> None:
-    """Time whole processes from text to a model on disk, ours and the peers', taking turns.
+    objective: computed from text and model file by one function; above the optimum by at most the
+    column above bound (against the largest dual value that ours certified, by a further training to
+    --bound-tol too).
 
-    Ours are two processes, ``sbm split`` and ``sbm train``; the peers' is one, see `Liblinear` and
-    `VowpalWabbit`. Vowpal Wabbit does a single pass over text in its own format. Compiling,
-    predicting and converting text are left out.
-
-    Peak memory is measured from outside. The objectives are computed here by one function from the
-    text and the weights in the model files, and compared with the largest dual value that ours
-    certified, a lower bound of the optimum: that of a further training to ``--bound-tol``.
-
-    The picture: curves over the wall time from text, of trainings from scratch with ever more
-    passes (sbm), ever smaller ``-e`` (LIBLINEAR), more passes (Vowpal Wabbit).
+    curves: over the wall time from text, each point a training from scratch with more passes (sbm,
+    VW) or a smaller -e (LIBLINEAR), measured once; sbm's time includes the split; VW's passes use
+    its own cache, without its hold-out.
     """
     contest = Contest(args)
-    names = ("sbm", "LIBLINEAR", "VW, one pass")
     tasks = {
         "sbm": contest.run_ours,
         "LIBLINEAR": lambda: contest.run_liblinear(args.liblinear_e),
         "VW, one pass": contest.run_vw,
     }
     runs = alternate(tasks, args.runs)
-    ours, theirs, vw = (runs[name] for name in names)
-    models = {"sbm": read_our_model(contest.model)}
-    models["LIBLINEAR"] = read_liblinear_model(contest.peer_model)
-    right = {name: accuracy(args.test, model) for name, model in models.items()}
-    right |= {"sbm": accuracy_of(contest.model, args.test), "VW, one pass": contest.vw.accuracy()}
-    bound = _best_bound(contest, args, ours)
-    for name in names:
-        tell(f"objective of {name}")
-        value = objective(args.data, args.C, models[name]) if name in models else None
-        report.rows.append(
-            describe(
-                name,
-                runs[name],
-                objective=None if value is None else f"{value:.10g}",
-                above_bound=None if value is None else value / bound - 1,
-                test_accuracy=right[name],
-            )
-        )
-    split_seconds = median([r.shares["split"] for r in ours])
-    report.tables["curves"] = list(contest.curves(bound, split_seconds))
-    report.ratios = {
-        "sbm_of_liblinear_time": ratio(ours, theirs, "seconds"),
-        "sbm_of_liblinear_peak_memory": ratio(ours, theirs, "peak_bytes"),
-        "sbm_of_vw_single_pass_time": ratio(ours, vw, "seconds"),
-        "sbm_certified_relative_gap": median([r.facts["relative_gap"] for r in ours]),
-        "sbm_passes": median([r.facts["passes"] for r in ours]),
-    }
-    report.settings["policy"] = "gradient"
-    report.notes = [
-        f"LIBLINEAR: {contest.liblinear.what} -e {args.liblinear_e}",
-        VW_NOTE,
-        "peak memory from outside, of ours the larger one of split and train",
-        (
-            "objective computed from text and model file by one function; above the optimum by at "
-            f"most the column above bound (against the largest certified dual value, {bound:.10g})"
-        ),
-        (
-            "curves: each point a training from scratch, measured once; sbm's time includes the "
-            "split; VW's passes use its own cache, without its hold-out"
-        ),
-    ]
-
-
-def _best_bound(contest: Contest, args: argparse.Namespace, ours: list[Run]) -> float:
-    """The largest dual value that is certified, by a longer training too; not timed."""
+    ours, theirs, vw = runs.values()
+    models = {"sbm": read_ours(contest.model), "LIBLINEAR": read_liblinear(contest.peer_model)}
+    right = {"VW, one pass": contest.vw.accuracy(), "sbm": metric_of(contest.model, args.test)}
     tell(f"training to {args.bound_tol:g} for a bound of the optimum")
     longer = contest.train(tol=args.bound_tol, max_passes=BOUND_PASSES).json()
-    return float(max(longer["dual"], *(r.facts["dual"] for r in ours)))
+    bound = float(max(longer["dual"], *(r.facts["dual"] for r in ours)))
+    for name, found in runs.items():
+        tell(f"objective of {name}")
+        model = models.get(name)
+        value = None if model is None else objective(args.data, "hinge", args.C, model)
+        report.rows.append(describe(
+            name, found, objective=None if value is None else f"{value:.10g}",
+            above_bound=None if value is None else value / bound - 1,
+            test_accuracy=right[name] if name in right else accuracy(args.test, models[name]),
+        ))  # fmt: skip
+    split_seconds = median([run.parts["split"] for run in ours])
+    report.tables["curves"] = list(contest.curves(bound, split_seconds))
+    report.ratios = {
+        "sbm_of_liblinear_time": ratio(ours, theirs),
+        "sbm_of_liblinear_peak_memory": ratio(ours, theirs, "peak_bytes"),
+        "sbm_of_vw_single_pass_time": ratio(ours, vw),
+        "sbm_certified_relative_gap": median([run.facts["relative_gap"] for run in ours]),
+        "sbm_passes": median([run.facts["passes"] for run in ours]),
+    }
+    report.notes += [f"LIBLINEAR: {contest.liblinear.what} -e {args.liblinear_e}", VW_NOTE]

@@ -5,7 +5,9 @@ import functools
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ BUDGET = (0, 3)  # exit codes of a training that may use up its passes
 THROTTLED_CHILD = """\
 import json, sys
 import sbm
+from sbm.distributed.comm import SerialComm
+from sbm.programs.train import train_ranks
+from sbm.programs.training.job import TrainOptions
 store, model, settings, rate = sys.argv[1:]
-settings = sbm.Settings(**json.loads(settings))
-print(json.dumps(sbm.train(store, model, settings, read_rate=json.loads(rate))[1]))
+settings, options = sbm.Settings(**json.loads(settings)), TrainOptions(read_rate=json.loads(rate))
+print(json.dumps(train_ranks(SerialComm(), store, model, settings, options)[1]))
 """
 
 
@@ -58,42 +63,48 @@ def remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _words(options: dict[str, Any]) -> list[str]:
+def option_words(options: dict[str, Any]) -> list[str]:
     """``cache_frac=0.5`` as ``--cache-frac 0.5``."""
     words = []
     for name, value in options.items():
-        words += [f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}", str(value)]
+        if value is not None:
+            words += [f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}", str(value)]
     return words
+
+
+def _remove_model(model: Path) -> None:
+    remove(model, model.with_name(model.name + ".run"))
 
 
 def split(text: Path, store: Path, **options: Any) -> Finished:
     """Run ``sbm split`` to a fresh store; its report is on stdout."""
     remove(store)
-    return run_process(sbm_command("split", text, "-o", store, *_words(options), "--json"))
+    return run_process(sbm_command("split", text, "-o", store, *option_words(options), "--json"))
 
 
-def train(
-    store: Path, model: Path, *flags: str, codes: tuple[int, ...] = (0,), **options: Any
+def learn(
+    command: str,
+    source: Path,
+    model: Path,
+    *flags: str,
+    codes: Sequence[int] = (0,),
+    **options: Any,
 ) -> Finished:
-    """Run ``sbm train`` from scratch; its report is on stdout."""
+    """Run ``sbm train``, ``tune`` or ``stream`` from scratch; its report is on stdout."""
+    return run_process(learn_command(command, source, model, *flags, **options), codes=codes)
+
+
+def learn_command(
+    command: str, source: Path | str, model: Path, *flags: str, **options: Any
+) -> list[str]:
+    """Command line of that; an option of None is left out."""
     _remove_model(model)
-    words = (*_words(options), *flags)
-    return run_process(sbm_command("train", store, "-o", model, *words, "--json"), codes=codes)
+    return sbm_command(command, source, "-o", model, *option_words(options), *flags, "--json")
 
 
-def stream_command(text: Path | str, model: Path, **options: Any) -> list[str]:
-    """Command line of ``sbm stream`` from scratch; its report goes to stdout.
-
-    An option of None is left out.
-    """
-    _remove_model(model)
-    given = {name: value for name, value in options.items() if value is not None}
-    return sbm_command("stream", text, "-o", model, *_words(given), "--json")
-
-
-def stream(text: Path, model: Path, **options: Any) -> Finished:
-    """Run ``sbm stream`` from scratch; its report is on stdout."""
-    return run_process(stream_command(text, model, **options))
+train = partial(learn, "train")
+tune = partial(learn, "tune")
+stream = partial(learn, "stream")
 
 
 def read_alone(text: Path) -> dict[str, float]:
@@ -110,25 +121,22 @@ def train_throttled(
     return run_process([sys.executable, "-c", THROTTLED_CHILD, *arguments]).json()
 
 
-def tune(store: Path, model: Path, codes: tuple[int, ...] = (0,), **options: Any) -> Finished:
-    """Run ``sbm tune`` from scratch; its report is on stdout."""
-    _remove_model(model)
-    words = _words(options)
-    return run_process(sbm_command("tune", store, "-o", model, *words, "--json"), codes=codes)
-
-
-def plan(store: Path, **options: Any) -> Finished:
-    """Run ``sbm plan``; its report is on stdout."""
-    return run_process(sbm_command("plan", store, *_words(options), "--json"))
-
-
-def _remove_model(model: Path) -> None:
-    remove(model, model.with_name(model.name + ".run"))
+def plan(store: Path, **options: Any) -> dict[str, Any]:
+    """Run ``sbm plan``; return its report."""
+    return run_process(sbm_command("plan", store, *option_words(options), "--json")).json()
 
 
 def splitting_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
     """The options of ``sbm split`` among the arguments, some of them replaced."""
     return {"blocks": args.blocks, "mem": args.split_mem or args.mem} | changes
+
+
+def split_to(args: argparse.Namespace, text: Path, **changes: Any) -> Path:
+    """Split a text to a store that stays for all runs; return it."""
+    tell(f"splitting {text.name}")
+    store: Path = args.folder / "store.sbm"
+    split(text, store, **splitting_options(args, **changes))
+    return store
 
 
 def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
@@ -137,10 +145,9 @@ def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]
     return {name: getattr(args, name) for name in names if hasattr(args, name)} | changes
 
 
-def accuracy_of(model: Path, test: Path) -> float:
-    """Share of right labels, by ``sbm predict``."""
-    report = run_process(sbm_command("predict", model, test, "--json")).json()
-    return float(report["accuracy"])
+def metric_of(model: Path, test: Path, metric: str = "accuracy") -> float:
+    """A metric of predictions, by ``sbm predict``."""
+    return float(run_process(sbm_command("predict", model, test, "--json")).json()[metric])
 
 
 def warm_up(args: argparse.Namespace, text: Path | None = None) -> None:

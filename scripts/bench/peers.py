@@ -5,15 +5,13 @@ import importlib.util
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from scripts.bench.data import Floats, labels_of, parse, positive_label
+from scripts.bench.data import labels_of, parse, positive_label
 from scripts.bench.ours import Held, remove
 from scripts.bench.tools import BenchError, Finished, run_process, tell, timed
 
@@ -285,74 +283,3 @@ def to_vw(text: Path, out: Path, positive: float) -> None:
                 entries = b"".join(features).strip() + b" "
                 sign = b"1" if float(label) == positive else b"-1"
                 target.write(sign + b" |f " + entries.replace(b":1 ", b" ") + b"\n")
-
-
-# ---------------------------------------------------------------------------------- linear models
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """Weights by feature id.
-
-    Attributes
-    ----------
-    ids : ndarray of int64
-        Increasing.
-    weights : ndarray of float64
-    positive : float or None
-        Label with sign +1; None where labels are targets.
-    """
-
-    ids: npt.NDArray[np.int64]
-    weights: Floats
-    positive: float | None
-
-    def decide(self, text: Path) -> Iterator[tuple[Floats, Floats]]:
-        """Yield signs or targets and w·x of some rows at a time, in float64 from the text."""
-        import scipy.sparse
-
-        extended = np.append(self.weights, 0.0)  # the last one is for ids the model does not know
-        for labels, indptr, ids, values in parse(text):
-            column = np.searchsorted(self.ids, ids)
-            unknown = self.ids[np.minimum(column, len(self.ids) - 1)] != ids
-            column[unknown] = len(self.ids)
-            shape = (len(labels), len(extended))
-            X = scipy.sparse.csr_matrix((values, column, indptr), shape=shape)
-            signs = np.where(labels == self.positive, 1.0, -1.0)
-            yield labels if self.positive is None else signs, X @ extended
-
-    def margins(self, text: Path) -> Iterator[Floats]:
-        """Yield s w·x of some rows at a time."""
-        for signs, decisions in self.decide(text):
-            yield signs * decisions
-
-
-def objective(text: Path, C: float, model: LinearModel) -> float:
-    """Primal value of the hinge loss, ½|w|² + C Σ max(0, 1 - s w·x)."""
-    loss = sum(float(np.maximum(0.0, 1.0 - margins).sum()) for margins in model.margins(text))
-    return 0.5 * float(model.weights @ model.weights) + C * loss
-
-
-def accuracy(text: Path, model: LinearModel) -> float:
-    """Share of the rows whose margin is positive."""
-    right = [margins > 0 for margins in model.margins(text)]
-    return float(np.concatenate(right).mean())
-
-
-def read_our_model(path: Path) -> LinearModel:
-    """One of our models."""
-    from sbm import Model
-
-    model = Model.load(path)
-    order = np.argsort(model.ids)
-    positive = float(model.labels[1]) if model.labels else None
-    return LinearModel(model.ids[order], model.W[order, 0], positive)
-
-
-def read_liblinear_model(path: Path) -> LinearModel:
-    """LIBLINEAR's text."""
-    head, _, tail = path.read_text("ascii").partition("\nw\n")
-    labels = [line.split()[1] for line in head.splitlines() if line.startswith("label ")]
-    weights = np.array(tail.split(), np.float64)
-    positive = float(labels[0]) if labels else None
-    return LinearModel(np.arange(1, len(weights) + 1), weights, positive)

@@ -1,25 +1,11 @@
-"""Several processes that train one model over MPI: rounds, passes and bytes, and the optimum.
-
-    python -m scripts.bench.ranks --data ../shared/data --rows 100000 -o scripts/results/ranks
-    python -m scripts.bench.ranks --quick
-
-Processes of this machine stand for machines. All data are 16 blocks for any number of processes, so
-each process holds one block and a cache as large as that, as on machines of equal memory, and one
-round of P processes goes over P blocks. Every step visits once. Of each training the dual is noted
-after every round, and a certificate is made after every pass (`bench_ranks_worker`). Time is not
-measured: with fewer cores than processes it says nothing.
-
-``--data`` is a folder with ``reference.json`` and texts, as for `optima.py`. The report is
-written after each training; with ``--keep FOLDER`` the outcome of each stays there, and is not made
-again. ``--quick`` takes a small synthetic text.
-"""
+"""Several processes that train one model over MPI: rounds, passes and bytes, and the optimum."""
 
 import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +14,10 @@ from scripts.bench.cost_model import chosen_bytes, dense_bytes
 from scripts.bench.data import make_text
 from scripts.bench.optima import read_optima, write_text
 from scripts.bench.ranks_worker import AVERAGE
-from scripts.bench.tools import BenchError, Report, run_process, sbm_command, script_command
+from scripts.bench.registry import Registry, benchmark
+from scripts.bench.tools import BenchError, Report, run_process, sbm_command, script_command, tell
 
+BENCHMARKS: Registry = {}
 BLOCKS = 16
 SIZES = (1, 2, 4, 8)
 RULES = ("adaptive", "safe", 1.0, AVERAGE)
@@ -39,11 +27,6 @@ TOL, OPTIMUM_TOL = TARGETS[-1], 1e-6
 MOST_PASSES = 1000  # of a training that is to reach the optimum
 WIRE_NUMBERS = 700_000  # more than are added up at a time
 WIRE_SHARES = (1.0, 0.25, 0.03)
-
-
-def tell(text: str) -> None:
-    """Say on stderr what is going on."""
-    print(f"bench_ranks: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -160,7 +143,7 @@ class Bench:
         launcher = Path(sys.executable).with_name("mpiexec")
         program = str(launcher) if launcher.exists() else shutil.which("mpiexec")
         if program is None:
-            raise BenchError("mpiexec is not there; install sbm[mpich]")
+            raise BenchError("mpiexec is not there; pip install mpi4py mpich")
         with tempfile.TemporaryDirectory(dir=self._folder) as out:
             worker = script_command("bench.ranks_worker", json.dumps({**task, "out": out}))
             python = [worker[0], "-m", "mpi4py", *worker[1:]]
@@ -181,11 +164,7 @@ class Bench:
             classes = () if problem.loss == "hinge" else ("--classes", 4)
             make_text(text, "--rows", 2000, "--features", 500, "--nnz", 8, *classes)
             return
-        write_text(self._data, problem.data, text)
-        if problem.rows:
-            with text.open("rb") as file:
-                first = [line for line, _ in zip(file, range(problem.rows), strict=False)]
-            text.write_bytes(b"".join(first))
+        write_text(self._data, problem.data, text, problem.rows)
 
 
 def _merge(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -276,146 +255,96 @@ def wire_row(bench: Bench, size: int, share: float) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------- the report
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured.
+def _plan(args: argparse.Namespace) -> tuple[list[Problem], list[Problem], tuple[int, ...]]:
+    """Problems with a table of rounds each, those whose optimum is looked at, and processes."""
+    if args.quick:
+        two = Problem("two", "hinge", 0.1, 0, RULES, SYNCS[:1])
+        return [two], [two, Problem("four", "squared_hinge", 0.1)], SIZES[:2]
+    rows = args.rows
+    watched = [
+        Problem("prep_small_binary", "hinge", 0.1, rows, RULES, SYNCS),
+        Problem("a9a", "hinge", 0.1, 0, RULES, SYNCS),
+        Problem("news20", "crammer_singer", 0.1, 0, RULES),
+        Problem("news20", "weston_watkins", 0.01, 0, ("adaptive", 1.0)),
+    ]
+    optima = [
+        Problem("prep_small_binary", "hinge", 0.1, rows),
+        Problem("prep_small", "crammer_singer", 0.1, rows),
+        Problem("news20", "crammer_singer", 0.1),
+        Problem("news20", "weston_watkins", 0.01),
+        Problem("news20", "squared_hinge", 0.1),
+    ]
+    return watched, optima, SIZES
 
-    Attributes
-    ----------
-    rounds : tuple of Problem
-        A table each.
-    optima : tuple of Problem
-        One table.
-    sizes, optimum_sizes : tuple of int
-        Numbers of processes.
-    max_passes : int
-        Of a training whose rounds are noted.
+
+@benchmark(
+    BENCHMARKS, runs=0, quick={"max_passes": 3},
+    options={"reference": None, "rows": 0, "max_passes": 40, "keep": None},
+)  # fmt: skip
+def ranks(args: argparse.Namespace, report: Report) -> None:
+    """Processes that add up over MPI: do they reach the optimum, in how many rounds.
+
+    Processes of this machine stand for machines. All data are 16 blocks for any number of
+    processes, so each process holds one block and a cache as large as that, as on machines of equal
+    memory. No time is told: processes were more than cores.
+
+    rounds: how often processes added up; of one process: blocks. A round of P processes goes over P
+    blocks of 16, at the same time.
+
+    dual: within so much of the optimum, relative; looked at after every round.
+
+    gap: certified, after every pass; a training by default certifies where its running estimate
+    says that it may.
+
+    MB sent: by the process that sends most, in rounds, without certificates; updates are those of
+    all processes.
+
+    Every step visits its rows once, as by default where there are several processes; one process
+    alone does 2 or 3 rounds by default with 16 blocks.
+
+    1, with the share: sigma' is 1, and the sum goes back where it is too far; 1, averaged: every
+    process goes as far as alone, and a P-th of the sum is taken, the usual baseline.
+
+    If a number begins with >, it was not reached in the passes allowed.
+
+    squared_hinge of several classes is one-vs-rest: processes divide the classes, and add nothing
+    up.
+
+    optimum: reference.json where all rows are taken, else one process to a gap of 1e-6.
+
+    formula: what scripts/bench/cost_model.py says of the shares of numbers that are not 0, in one
+    process (changed) and in the sum (union).
     """
+    if args.quick == (args.reference is not None):
+        raise BenchError("either --reference FOLDER or --quick is needed")
+    watched, optima, sizes = _plan(args)
+    bench = Bench(args.reference, args.folder, args.keep or args.folder / "kept")
 
-    rounds: tuple[Problem, ...]
-    optima: tuple[Problem, ...]
-    sizes: tuple[int, ...]
-    optimum_sizes: tuple[int, ...]
-    max_passes: int
+    def keep(table: list[dict[str, Any]], row: dict[str, Any]) -> None:
+        table.append(row)
+        if args.prefix is not None:
+            report.write(args.prefix)  # each time: all of them take hours
 
-    def watched(self, problem: Problem) -> list[Training]:
-        """Return the trainings of a table of rounds."""
-        chosen: list[tuple[int, str | float, int]] = [(1, "adaptive", 1)]
-        for size in self.sizes[1:]:
-            chosen += [(size, rule, 1) for rule in problem.rules]
-            chosen += [(size, problem.rules[0], n) for n in problem.syncs if size * n <= BLOCKS]
-        return [Training(problem, *one, True, TOL, self.max_passes) for one in chosen]
-
-
-def full_plan(rows: int, max_passes: int) -> Plan:
-    """What the report of the repository is made of."""
-    few = ("adaptive", 1.0)
-    return Plan(
-        rounds=(
-            Problem("prep_small_binary", "hinge", 0.1, rows, RULES, SYNCS),
-            Problem("a9a", "hinge", 0.1, 0, RULES, SYNCS),
-            Problem("news20", "crammer_singer", 0.1, 0, RULES),
-            Problem("news20", "weston_watkins", 0.01, 0, few),
-        ),
-        optima=(
-            Problem("prep_small_binary", "hinge", 0.1, rows),
-            Problem("prep_small", "crammer_singer", 0.1, rows),
-            Problem("news20", "crammer_singer", 0.1),
-            Problem("news20", "weston_watkins", 0.01),
-            Problem("news20", "squared_hinge", 0.1),
-        ),
-        sizes=SIZES, optimum_sizes=SIZES[:3], max_passes=max_passes,
-    )  # fmt: skip
-
-
-def quick_plan() -> Plan:
-    """The same in small, with the losses of both kinds."""
-    binary = Problem("two", "hinge", 0.1, 0, RULES, SYNCS[:1])
-    several = Problem("four", "squared_hinge", 0.1)
-    return Plan((binary,), (binary, several), SIZES[:2], SIZES[:2], 3)
-
-
-NOTES = """\
-rounds: how often processes added up; of one process: blocks. A round of P processes goes over P
-blocks of 16, at the same time
-
-dual: within so much of the optimum, relative; looked at after every round
-
-gap: certified, after every pass; a training by default certifies where its running estimate says
-that it may
-
-MB sent: by the process that sends most, in rounds, without certificates; updates are those of all
-processes
-
-every step visits its rows once, as by default where there are several processes; one process
-alone does 2 or 3 rounds by default with 16 blocks
-
-1, with the share: sigma' is 1, and the sum goes back where it is too far; 1, averaged: every
-process goes as far as alone, and a P-th of the sum is taken, the usual baseline
-
-where a number begins with >, it was not reached in the passes allowed
-
-squared_hinge of several classes is one-vs-rest: processes divide the classes, and add nothing up
-
-optimum: reference.json where all rows are taken, else one process to a gap of 1e-6
-
-formula: what `scripts/bench/cost_model.py` says of the shares of numbers that are not 0, in one
-process (changed) and in the sum (union)
-
-no time is told: processes were more than cores"""
-
-
-def build(plan: Plan, bench: Bench, settings: dict[str, Any]) -> Iterator[Report]:
-    """Yield the report, longer after every training."""
-    report = Report(
-        "ranks", "processes that add up over MPI: do they reach the optimum, in how many rounds",
-        settings, notes=[" ".join(note.split()) for note in NOTES.split("\n\n")],
-    )  # fmt: skip
-    for problem in plan.rounds:
+    for problem in watched:
         table: list[dict[str, Any]] = []
         report.tables[problem.title] = table
-        for training in plan.watched(problem):
+        for training in _trainings(problem, sizes, args.max_passes):
             optimum = bench.optimum(problem)[0]
-            table.append(rounds_row(training, bench.run(training), optimum))
-            yield report
+            keep(table, rounds_row(training, bench.run(training), optimum))
     wire: list[dict[str, Any]] = []
     report.tables["Bytes that a process sends to add up an array, and by the formula"] = wire
-    for size in plan.sizes[1:]:
+    for size in sizes[1:]:
         for share in WIRE_SHARES:
-            wire.append(wire_row(bench, size, share))
-            yield report
-    for problem in plan.optima:
-        for size in plan.optimum_sizes:
-            report.rows.append(optimum_row(Training(problem, size), bench))
-            yield report
+            keep(wire, wire_row(bench, size, share))
+    for problem in optima:
+        for size in sizes[:3]:
+            keep(report.rows, optimum_row(Training(problem, size), bench))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the report, and with -o write it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, metavar="FOLDER")
-    parser.add_argument("--rows", type=int, default=0, help="of prep_small; default: all")
-    parser.add_argument("--max-passes", type=int, default=40, help="default: 40")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="outcomes that are there stay")
-    parser.add_argument("--quick", action="store_true", help="synthetic text, few trainings")
-    parser.add_argument("-o", "--output", type=Path, metavar="PREFIX")
-    options = parser.parse_args(arguments)
-    if options.quick == (options.data is not None):
-        parser.error("either --data FOLDER or --quick is needed")
-    plan = quick_plan() if options.quick else full_plan(options.rows, options.max_passes)
-    settings = {"rows": options.rows or "all", "max_passes": plan.max_passes, "blocks": BLOCKS}
-    report: Report | None = None
-    with tempfile.TemporaryDirectory() as private:
-        bench = Bench(options.data, Path(private), options.keep or Path(private, "kept"))
-        try:
-            for report in build(plan, bench, settings):
-                if options.output is not None:
-                    report.write(options.output)
-        except BenchError as error:
-            raise SystemExit(f"bench_ranks: {error}") from None
-    assert report is not None
-    print(report.markdown(), end="")
-
-
-if __name__ == "__main__":
-    main()
+def _trainings(problem: Problem, sizes: Sequence[int], max_passes: int) -> list[Training]:
+    """Return the trainings of a table of rounds."""
+    chosen: list[tuple[int, str | float, int]] = [(1, "adaptive", 1)]
+    for size in sizes[1:]:
+        chosen += [(size, rule, 1) for rule in problem.rules]
+        chosen += [(size, problem.rules[0], n) for n in problem.syncs if size * n <= BLOCKS]
+    return [Training(problem, *one, True, TOL, max_passes) for one in chosen]

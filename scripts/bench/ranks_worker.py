@@ -21,7 +21,8 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Pass
 from sbm.engine.progress import Progress
 from sbm.engine.sync import Adding
-from sbm.programs.train import train
+from sbm.programs.train import train_ranks
+from sbm.programs.training.job import TrainOptions
 from sbm.solver.gap import GapWatch
 
 AVERAGE = "average"
@@ -85,7 +86,8 @@ def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
     if task["watched"]:
         certify_every_pass()
     model = Path(task["out"], "model")  # of no other training: nothing is gone on with
-    _, report = train(task["store"], model, settings, resume=False, progress=passes, comm=comm)
+    options = TrainOptions(resume=False, progress=passes)
+    _, report = train_ranks(comm, task["store"], model, settings, options)
     return {"report": report, "rounds": rounds, "passes": passes.kept}
 
 

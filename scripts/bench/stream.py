@@ -13,60 +13,59 @@ from typing import Any
 import numpy as np
 
 from scripts.bench.data import labels_of, make_text
-from scripts.bench.learners import (
-    BLOCKWISE,
-    Learner,
-    choose,
-    title_of,
-    warm_up_learners,
-    warm_up_streams,
-)
-from scripts.bench.models import VW_NOTE, Contest, Run, describe, ratio
-from scripts.bench.ours import accuracy_of, log_of, stream_command
-from scripts.bench.tools import BenchError, Report, Running, alternate, started_process, tell
+from scripts.bench.learners import BLOCKWISE, Learner, choose, title_of, warm_up_streams
+from scripts.bench.models import VW_NOTE, Contest, Run, describe
+from scripts.bench.ours import learn_command, log_of, metric_of
+from scripts.bench.plot import Axes
+from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
+from scripts.bench.tools import BenchError, Report, Running, alternate, ratio, started_process, tell
+
+BENCHMARKS: Registry = {}
 
 # ---------------------------------------------------------------------------------------- one pass
 
 
-def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
-    """Time one pass over text, from text to a model, as whole processes that take turns.
+@benchmark(
+    BENCHMARKS, rows=2_500_000, needs_test=True,
+    options={**TRAINING, "tol": 1e-4, "mem": "200MB", "rounds": 2, "stream_mem": None,
+             "stream_rounds": "auto", "learner_C": [0.01, 0.1, 1.0]},
+    quick={**QUICK, "learner_C": [0.1], "mem": "400MB"},
+)  # fmt: skip
+def one_pass(args: argparse.Namespace, report: Report) -> None:
+    """The model of text that is read once.
 
-    ``sbm stream``, ``sbm split`` and a single pass of ``sbm train`` (the certificate at its end is
-    a pass of its own, and part of the time), Vowpal Wabbit's single pass, and the online learners
-    of `papers.learners`. Accuracies are compared with that of a training to ``--tol``, which is
-    done once. Compiling, choosing C of the online learners, predicting and converting text are left
-    out.
+    Whole processes from text to a model, taking turns. sbm stream: one process, the progressive
+    validation included; split and train: two, a single pass and the certificate at its end;
+    converged: a training to --tol, measured once. Compiling, choosing C of the online learners,
+    predicting and converting text are left out.
+
+    of these: as each command reports them; of a stream, load is behind learning. C of
+    passive_aggressive and arow: that of --learner-C with the best progressive accuracy, which is of
+    the training text; lambda of pegasos: 1/(C n).
     """
     contest = Contest(args)
     data, folder = args.data, args.folder
     mem = args.stream_mem or args.mem
     ours = {"mem": mem, "C": args.C, "rounds": args.stream_rounds, "cache_frac": args.cache_frac}
+    bmd = {"mem": mem, "C": args.C, **BLOCKWISE["bmd"]}
     if not args.quick:
-        warm_up_streams(data, folder, mem, [ours, BLOCKWISE["bmd"]])
-        warm_up_learners(data, folder)
+        warm_up_streams(data, folder, [ours, bmd])
     tell("training to convergence")
     converged = contest.run_ours(rounds="auto")
-    best = accuracy_of(contest.model, args.test)
+    best = metric_of(contest.model, args.test)
     labels = sorted(set(labels_of(data).tolist()))
-    learners = choose(
-        data,
-        contest.stream_model,
-        args.learner_C,
-        args.C,
-        labels,
-        converged.processes[0].json()["rows"],
-    )
+    rows = converged.processes[0].json()["rows"]
+    learners = choose(data, contest.stream_model, args.learner_C, args.C, labels, rows)
 
     def run_online(learner: Learner) -> Run:
         done = learner.run(data, contest.stream_model, labels)
         facts = done.json()
         return Run([done], {name: facts["seconds"][name] for name in ("load", "learn")}, facts)
 
-    bmd = {"mem": mem, "C": args.C, **BLOCKWISE["bmd"]}
     tasks: dict[str, Callable[[], Run]] = {
         "sbm stream": partial(contest.run_stream, **ours),
-        "VW": contest.run_vw,
-        "sbm, split and train": partial(contest.run_ours, max_passes=1),
+        "VW, one pass": contest.run_vw,
+        "sbm, split and train, one pass": partial(contest.run_ours, max_passes=1),
         **{f"online, {title_of(one)}": partial(run_online, one) for one in learners},
         "stream, bmd": partial(contest.run_stream, **bmd),
     }
@@ -79,60 +78,40 @@ def bench_one_pass(args: argparse.Namespace, report: Report) -> None:
         return done
 
     runs = alternate({name: partial(run, name) for name in tasks}, args.runs)
-    certified = f"sbm, to {args.tol:g}"
-    for name, found in {certified: [converged], **runs}.items():
+    for name, found in {f"sbm, to {args.tol:g}": [converged], **runs}.items():
         facts, share = found[-1].facts, right.get(name, best)
-        report.rows.append(
-            describe(
-                f"{name}, one pass" if name in ("VW", "sbm, split and train") else name,
-                found,
-                passes=facts.get("passes", 1),
-                certified_relative_gap=facts.get("relative_gap"),
-                progressive_accuracy=facts.get("accuracy"),
-                test_accuracy=share,
-                of_converged_accuracy=share / best,
-            )
-        )
+        report.rows.append(describe(
+            name, found, passes=facts.get("passes", 1),
+            certified_relative_gap=facts.get("relative_gap"),
+            progressive_accuracy=facts.get("accuracy"), test_accuracy=share,
+            of_converged_accuracy=share / best,
+        ))  # fmt: skip
     online = {name: share for name, share in right.items() if name.startswith("online, ")}
-    without = right["stream, bmd"]
     first = max(online, key=lambda name: online[name])
-    stream, split, vw = (runs[name] for name in ("sbm stream", "sbm, split and train", "VW"))
-    mine = right["sbm stream"]
+    stream, vw, split = (runs[name] for name in list(tasks)[:3])
+    mine, of_vw, of_split = (right[name] for name in list(tasks)[:3])
     report.ratios = {
-        "stream_of_vw_single_pass_time": ratio(stream, vw, "seconds"),
+        "stream_of_vw_single_pass_time": ratio(stream, vw),
         "stream_of_vw_single_pass_cpu_time": ratio(stream, vw, "cpu_seconds"),
-        "stream_of_split_and_train_time": ratio(stream, split, "seconds"),
-        "sbm_of_vw_single_pass_time": ratio(split, vw, "seconds"),
+        "stream_of_split_and_train_time": ratio(stream, split),
+        "sbm_of_vw_single_pass_time": ratio(split, vw),
         "sbm_of_vw_single_pass_cpu_time": ratio(split, vw, "cpu_seconds"),
-        "accuracy_of_one_pass_of_converged": right["sbm, split and train"] / best,
-        "accuracy_of_vw_of_converged": right["VW"] / best,
+        "accuracy_of_one_pass_of_converged": of_split / best,
+        "accuracy_of_vw_of_converged": of_vw / best,
         "accuracy_of_stream_of_converged": mine / best,
         "points: stream_below_converged": 100 * (best - mine),
-        "points: stream_above_vw": 100 * (mine - right["VW"]),
+        "points: stream_above_vw": 100 * (mine - of_vw),
         "points: stream_above_best_online_learner": 100 * (mine - online[first]),
-        "points: stream_above_bmd": 100 * (mine - without),
+        "points: stream_above_bmd": 100 * (mine - right["stream, bmd"]),
     }
-    report.notes = [
-        (
-            "sbm stream: one process from text to a model, the progressive validation included; "
-            "split and train: two, the certificate included; converged: measured once"
-        ),
-        (
-            f"online learners: {first} is the best one on the test text; C of passive_aggressive "
-            f"and arow: that of {', '.join(f'{C:g}' for C in args.learner_C)} with the best "
-            "progressive accuracy; lambda of pegasos: 1/(C n)"
-        ),
-        "of these: as each command reports them; of a stream, load is behind learning",
-        VW_NOTE,
-    ]
+    report.notes += [f"online learners: {first} is the best one on the test text", VW_NOTE]
 
 
 def _accuracy(contest: Contest, args: argparse.Namespace, name: str) -> float:
     """Share of right labels of the last model of a contestant."""
-    if name == "VW":
+    if name.startswith("VW"):
         return contest.vw.accuracy()
-    model = contest.model if name == "sbm, split and train" else contest.stream_model
-    return accuracy_of(model, args.test)
+    return metric_of(contest.model if "train" in name else contest.stream_model, args.test)
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -171,24 +150,42 @@ for repetition in range(repetitions):
 """
 
 
-def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
-    """Write much text into the pipe of ``sbm stream -`` and look at its memory from outside.
+@benchmark(
+    BENCHMARKS, runs=0,
+    options={"C": 0.1, "mem": "256MB", "rounds": TRAINING["rounds"],
+             "cache_frac": TRAINING["cache_frac"], "size": "10GB", "base": "64MB",
+             "features": 700_000, "grow": 0, "sample_seconds": 0.5},
+    quick={"size": "40MB", "base": "4MB", "features": 5000, "grow": 2000, "sample_seconds": 0.02},
+    axes=(
+        Axes("GB_read", "resident_MB", "GB of text read", "resident MB", y_log=False,
+             table="samples"),
+        Axes("GB_read", "seconds", "GB of text read", "seconds", y_log=False, table="samples"),
+    ),
+)  # fmt: skip
+def stream_memory(args: argparse.Namespace, report: Report) -> None:
+    """Memory of a stream through a pipe.
 
-    A process makes the text as fast as it is read: some synthetic rows, again and again. What was
-    read is what that process wrote, 1 MB in the pipe aside. Needs /proc.
+    A process writes the same synthetic rows again and again, each time from another row on, as fast
+    as they are read; with --grow, new features come over the whole text. What was read is what that
+    process wrote, 1 MB in the pipe aside.
+
+    resident: VmRSS of the process, looked at from outside every --sample-seconds; peak: as the
+    system counts it; resident of the log: as the run says it itself. MB per second: text over the
+    seconds of the run, beside the process that writes it.
+
+    slope: of a line through the samples of the last half, by least squares; without those behind
+    the last byte, when the buffers of the text are gone.
     """
-    from sbm.settings import parse_size
+    from sbm.units import parse_size
 
     if not Path("/proc/self/io").exists():
-        raise BenchError(
-            "stream-memory looks at /proc/PID/status and io, which this system does not have"
-        )
+        raise BenchError("this looks at /proc/PID/status and io, which this system does not have")
     total, bound = parse_size(args.size), parse_size(args.mem)
     text = _make_base(args, report)
     model = args.folder / "stream.model"
     options = {"mem": args.mem, "C": args.C, "rounds": args.rounds, "cache_frac": args.cache_frac}
-    warm_up_streams(text, args.folder, args.mem, [options])
-    command = stream_command("-", model, **options)
+    warm_up_streams(text, args.folder, [options], online=False)
+    command = learn_command("stream", "-", model, **options)
     feeding = [text, total, args.grow, args.features + 1]
     tell(f"streaming {total / 1e9:.3g} GB")
     with _fed(feeding) as feeder, started_process(command, stdin=feeder.stdout) as running:
@@ -197,42 +194,30 @@ def bench_stream_memory(args: argparse.Namespace, report: Report) -> None:
         samples = list(_samples(running, feeder.pid, args.sample_seconds))
         done = running.wait()
     facts = done.json()
-    read = facts["text_bytes"]
+    read, seconds = facts["text_bytes"], facts["seconds"]["total"]
     if not 0.9 * total < read <= total + text.stat().st_size:
         raise BenchError(f"{read} bytes were read, {total} were meant to be written")
-    _fill(report, samples, read)
-    report.tables["log of the run"] = _log(model, facts)
+    if len(samples) < 4:
+        raise BenchError("the stream ended before its memory could be seen; give a larger --size")
+    for share in (0.1, 0.25, 0.5, 0.75, 1.0):
+        near = min(samples, key=lambda row: abs(row["GB_read"] - share * read / 1e9))
+        report.rows.append({"read": f"{share:.0%}", **near})
+    report.tables["log of the run"] = _log(model)
     report.tables["samples"] = samples[:: -(-len(samples) // MOST_SHOWN)]
     peak = max([done.peak_bytes, *(int(1e6 * row["peak_MB"]) for row in samples)])
     slope = _slope(samples)
     report.ratios = {
-        "MB_of_text_per_second": read / facts["seconds"]["total"] / 1e6,
-        "rows_per_second": facts["rows"] / facts["seconds"]["total"],
+        "MB_of_text_per_second": read / seconds / 1e6,
+        "rows_per_second": facts["rows"] / seconds,
         "peak_MB": peak / 1e6,
         "peak_of_mem": peak / bound,
         "slope_of_the_last_half_bytes_a_GB": slope,
         "slope: growth_of_the_last_half_of_peak": slope * read / 2e9 / peak,
     }
-    del report.settings["runs"]  # it is one run
     report.settings["bound_MB"] = bound / 1e6
     report.data |= {
         "text": f"{read / 1e9:.4g} GB", "rows": facts["rows"], "features": facts["features"],
     }  # fmt: skip
-    report.notes = [
-        (
-            f"resident: VmRSS of the process, looked at from outside every {args.sample_seconds:g} "
-            "s; peak: as the system counts it; resident of the log: as the run says it itself"
-        ),
-        (
-            "text: the same rows again and again, each time from another row on"
-            + f", with {args.grow:,} new features over the whole text" * bool(args.grow)
-        ),
-        "MB per second: text over the seconds of the run, beside the process that writes it",
-        (
-            "slope: of a line through the samples of the last half, by least squares; without "
-            "those behind the last byte, when the buffers of the text are gone"
-        ),
-    ]
 
 
 def _make_base(args: argparse.Namespace, report: Report) -> Path:
@@ -293,17 +278,6 @@ def _facts_of(pid: int | None, name: str) -> dict[str, float]:
     return {some[0]: float(some[1]) for some in words if len(some) > 1 and some[1].isdigit()}
 
 
-def _fill(report: Report, samples: list[dict[str, float]], read: int) -> None:
-    """The table: memory when so much was read."""
-    if len(samples) < 4:
-        raise BenchError(
-            "the stream ended before its memory could be looked at; give a larger --size"
-        )
-    for share in (0.1, 0.25, 0.5, 0.75, 1.0):
-        near = min(samples, key=lambda row: abs(row["GB_read"] - share * read / 1e9))
-        report.rows.append({"read": f"{share:.0%}", **near})
-
-
 def _slope(samples: list[dict[str, float]]) -> float:
     """Bytes a GB by which the process grew in the last half, while there was text to come."""
     whole = samples[-1]["GB_read"]
@@ -315,7 +289,7 @@ def _slope(samples: list[dict[str, float]]) -> float:
     return float(np.polyfit(read, resident, 1)[0])
 
 
-def _log(model: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
+def _log(model: Path) -> list[dict[str, Any]]:
     """The log of the run, whenever its rows had doubled, and at its end."""
     blocks = [event for event in log_of(model) if event["event"] == "block"]
     shown, mark = [], 1

@@ -209,6 +209,30 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return median([a / b for a, b in zip(above, below, strict=True)])
 
 
+def medians(found: Sequence[Mapping[str, float]], *names: str) -> dict[str, float]:
+    """Medians of numbers of the same names; of all of them, unless some are named."""
+    return {name: median([one[name] for one in found]) for name in names or found[0]}
+
+
+def costs(runs: Sequence[Any]) -> dict[str, float]:
+    """Cells of processes that did the same: seconds, CPU seconds and peak."""
+    return {
+        "seconds": median([run.seconds for run in runs]),
+        "cpu_seconds": median([run.cpu_seconds for run in runs]),
+        "peak_MB": median([run.peak_bytes for run in runs]) / 1e6,
+    }
+
+
+def ratio(above: Sequence[Any], below: Sequence[Any], name: str = "seconds") -> float:
+    """Median ratio of an attribute of neighbouring runs."""
+    return median_ratio([getattr(r, name) for r in above], [getattr(r, name) for r in below])
+
+
+def shares(parts: Mapping[str, float]) -> str:
+    """Names and seconds, for a cell."""
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items())
+
+
 def machine_facts() -> dict[str, Any]:
     """Date, machine and versions; nothing that names this very machine."""
     versions = {}

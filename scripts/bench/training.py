@@ -1,6 +1,7 @@
-"""Benchmarks of training: size of the data, overlap, rounds, cache, threads."""
+"""Benchmarks of training: size of the data, overlap, rounds, cache, threads, screening."""
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,93 +13,99 @@ from scripts.bench.ours import (
     BUDGET,
     passes_of,
     split,
+    split_to,
     splitting_options,
     train,
     train_throttled,
     training_options,
     warm_up,
 )
-from scripts.bench.tools import BenchError, Finished, Report, alternate, median, median_ratio, tell
+from scripts.bench.plot import Axes
+from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
+from scripts.bench.tools import (
+    Finished,
+    Report,
+    alternate,
+    costs,
+    median,
+    median_ratio,
+    medians,
+    ratio,
+    shares,
+    tell,
+)
 
-SCALING_PASSES = 3
+BENCHMARKS: Registry = {}
+ROWS = 2_500_000
 NEVER = 1e-15  # a tolerance that is not reached
 MANY_CORES = 8
 
 
-def _store(args: argparse.Namespace, text: Path | None = None, **changes: Any) -> Path:
-    """Split a text to a store that stays for all runs."""
-    tell("splitting")
-    store: Path = args.folder / "store.sbm"
-    split(text or args.data, store, **splitting_options(args, **changes))
-    return store
+@benchmark(
+    BENCHMARKS, options={**TRAINING, "mem": "300MB", "parts": [8, 4, 2, 1]}, rows=4_000_000,
+    quick={"parts": [4, 1]},
+    axes=(
+        Axes("rows", "us_per_row", "rows", "microseconds a row", y_log=False),
+        Axes("rows", "peak_MB", "rows", "peak memory, MB", y_log=False),
+    ),
+)  # fmt: skip
+def scaling(args: argparse.Namespace, report: Report) -> None:
+    """Time per row and memory when the data grows.
 
+    Beginnings of one text, the same --mem and blocks throughout; peaks of whole processes, from
+    outside.
 
-# --------------------------------------------------------------------------------------- scaling
-
-
-def bench_scaling(args: argparse.Namespace, report: Report) -> None:
-    """Split and train on ever longer beginnings of a text, within the same memory.
-
-    Time of a split is what it reports (without the start of Python); time of a pass is the mean of
-    the first three in the log, without the certificate. Peaks are of whole processes, from outside.
+    pass: mean of the first three in the log, without the certificate; the first one includes
+    opening the store. split: as it reports, without the start of Python. The aim is a ratio of at
+    most 1.15.
     """
     warm_up(args)
-    tasks, rows = {}, {}
+
+    def measure(text: Path) -> dict[str, float]:
+        store, model = args.folder / "part.sbm", args.folder / "part.model"
+        made = split(text, store, **splitting_options(args))
+        done = train(store, model, codes=BUDGET, **training_options(args, tol=NEVER, max_passes=3))
+        walls = [seconds["wall"] for seconds in passes_of(model)]
+        return {
+            "split_seconds": made.json()["seconds"], "split_peak_MB": made.peak_bytes / 1e6,
+            "pass_seconds": sum(walls) / len(walls), "train_peak_MB": done.peak_bytes / 1e6,
+        }  # fmt: skip
+
+    tasks, sizes = {}, {}
     for part in sorted(args.parts, reverse=True):
         text = args.folder / f"part{part}.svm"
-        rows[part], end = end_of_line(args.data, 1 / part)
+        sizes[str(part)], end = end_of_line(args.data, 1 / part)
         cut(args.data, 0, end, text)
-        tasks[str(part)] = partial(_measure_size, args, text)
-    runs = alternate(tasks, args.runs)
-    for part, number in rows.items():
-        found = runs[str(part)]
-        row = {name: median([run[name] for run in found]) for name in found[0]}
-        report.rows.append({
-            "rows": number,
-            "split_us_per_row": row["split_seconds"] / number * 1e6,
-            "pass_us_per_row": row["pass_seconds"] / number * 1e6,
-            "split_peak_MB": row["split_peak_bytes"] / 1e6,
-            "train_peak_MB": row["train_peak_bytes"] / 1e6,
-            "split_seconds": row["split_seconds"],
-            "pass_seconds": row["pass_seconds"],
-        })  # fmt: skip
-    for name in ("split_us_per_row", "pass_us_per_row", "split_peak_MB", "train_peak_MB"):
+        tasks[str(part)] = partial(measure, text)
+    for part, found in alternate(tasks, args.runs).items():
+        row, rows = medians(found), sizes[part]
+        each = {f"{k}_us_per_row": row[f"{k}_seconds"] / rows * 1e6 for k in ("split", "pass")}
+        report.rows.append({"rows": rows, **each, **row})
+    names = ("split_us_per_row", "pass_us_per_row", "split_peak_MB", "train_peak_MB")
+    for name in names:
         values = [row[name] for row in report.rows]
         report.ratios[f"{name}: largest_of_smallest"] = max(values) / min(values)
-    report.notes = [
-        f"beginnings of one text; --mem {args.mem} and {args.blocks} blocks throughout",
-        "a pass: mean of the first three, the first one includes opening the store",
-        "split: as it reports, without the start of Python; the aim is a ratio of at most 1.15",
-    ]
+        kind, _, quantity = name.partition("_")
+        report.tables.setdefault("curves", []).extend(
+            {"method": kind, "rows": row["rows"], quantity: row[name]} for row in report.rows
+        )
 
 
-def _measure_size(args: argparse.Namespace, text: Path) -> dict[str, float]:
-    store, model = args.folder / "part.sbm", args.folder / "part.model"
-    made = split(text, store, **splitting_options(args))
-    options = training_options(args, tol=NEVER, max_passes=SCALING_PASSES)
-    done = train(store, model, codes=BUDGET, **options)
-    walls = [seconds["wall"] for seconds in passes_of(model)]
-    return {
-        "split_seconds": made.json()["seconds"], "split_peak_bytes": made.peak_bytes,
-        "pass_seconds": sum(walls) / len(walls), "train_peak_bytes": done.peak_bytes,
-    }  # fmt: skip
+@benchmark(BENCHMARKS, options={**TRAINING, "bmd_max_passes": 100}, quick=QUICK, rows=ROWS)
+def overlap(args: argparse.Namespace, report: Report) -> None:
+    """Loading behind solving.
 
+    From the log of sbm train: wall time of each pass, the certificate left out, beside loading (in
+    a thread) and solving (in the main one). wall of larger: wall time of the passes over Σ
+    max(load, solve); sum of larger: what it would be if nothing overlapped; the first pass includes
+    opening the store.
 
-# --------------------------------------------------------------------------------------- overlap
-
-
-def bench_overlap(args: argparse.Namespace, report: Report) -> None:
-    """Compare each pass's wall time with the larger one of loading and solving.
-
-    From the log of ``sbm train``, see `passes_of`. Loading happens in a thread, solving in the
-    main one.
-
-    Then, what the cache is good for at equal memory: passes to the tolerance with the cache, and
-    without one (block minimization), which leaves more room for blocks. For that the store is one
-    block, so that what is loaded at a time is what the memory allows. Once each; exact counts.
+    equal memory: passes to the tolerance with the cache, and without one (block minimization), once
+    each. The store is one block, so what is loaded at a time is what --mem allows: larger parts
+    without a cache. If that did not converge, the ratio of passes is at most the one given.
     """
     warm_up(args)
-    store, model = _store(args), args.folder / "overlap.model"
+    store, model = split_to(args, args.data), args.folder / "overlap.model"
 
     def log() -> list[dict[str, float]]:
         train(store, model, **training_options(args))
@@ -106,26 +113,14 @@ def bench_overlap(args: argparse.Namespace, report: Report) -> None:
 
     log()  # fills the page cache
     runs = alternate({"train": log}, args.runs)["train"]
-    for k in range(min(map(len, runs))):
-        row = {name: median([run[k][name] for run in runs]) for name in runs[0][k]}
-        row["wall_of_larger"] = median([_excess([run[k]]) for run in runs])
-        report.rows.append({"pass": k + 1, **row})
+    for k, passes in enumerate(zip(*runs, strict=False), 1):
+        excess = median([_excess([one]) for one in passes])
+        report.rows.append({"pass": k, **medians(passes), "wall_of_larger": excess})
     report.ratios = {
         "wall_of_larger": median([_excess(run) for run in runs]),
         "sum_of_larger": median([_excess(run, "load", "solve") for run in runs]),
     }
-    report.notes = [
-        (
-            "wall of larger: wall time of the passes over Σ max(load, solve); sum of larger: what "
-            "it would be if nothing overlapped; the first pass includes opening the store"
-        )
-    ]
-    _compare_with_plain_blocks(args, report)
-
-
-def _compare_with_plain_blocks(args: argparse.Namespace, report: Report) -> None:
-    store, model = _store(args, blocks=1), args.folder / "plain.model"
-    table = []
+    store, table = split_to(args, args.data, blocks=1), []
     for frac, limit in ((args.cache_frac, args.max_passes), (0.0, args.bmd_max_passes)):
         tell(f"equal memory, --cache-frac {frac}")
         options = training_options(args, cache_frac=frac, max_passes=limit)
@@ -133,17 +128,11 @@ def _compare_with_plain_blocks(args: argparse.Namespace, report: Report) -> None
         facts = done.json()
         table.append({
             "cache_frac": frac, "plan": done.stderr.partition(";")[0].splitlines()[-1],
-            "passes": facts["passes"], "converged": facts["converged"],
-            "relative_gap": facts["relative_gap"], "seconds": facts["seconds"]["total"],
-            "peak_MB": done.peak_bytes / 1e6,
+            **{k: facts[k] for k in ("passes", "converged", "relative_gap")},
+            "seconds": facts["seconds"]["total"], "peak_MB": done.peak_bytes / 1e6,
         })  # fmt: skip
-    cached, plain = table
     report.tables[f"equal memory, --mem {args.mem}, a store of one block"] = table
-    report.ratios["passes_with_cache_of_without"] = cached["passes"] / plain["passes"]
-    report.notes.append(
-        "equal memory: the same --mem; without a cache larger parts of the data are loaded at a "
-        "time; where that did not converge, the ratio of passes is at most the one given"
-    )
+    report.ratios["passes_with_cache_of_without"] = table[0]["passes"] / table[1]["passes"]
 
 
 def _excess(passes: list[dict[str, float]], *parts: str) -> float:
@@ -155,193 +144,165 @@ def _excess(passes: list[dict[str, float]], *parts: str) -> float:
 # ------------------------------------------------------------------------------- rounds and cache
 
 
-def bench_rounds(args: argparse.Namespace, report: Report) -> None:
-    """Train to the tolerance with each number of rounds, at each speed of reading.
+@benchmark(
+    BENCHMARKS, rows=ROWS, quick={**QUICK, "rounds": [2, "auto"]},
+    options={**TRAINING, "rounds": [1, 2, 3, 5, 10, "auto"], "read_rates": [None, 1e8]},
+)  # fmt: skip
+def rounds(args: argparse.Namespace, report: Report) -> None:
+    """Rounds over a working set.
 
-    Each training is a process of its own; its time is what it reports (without the start of Python
-    and the imports). Reading is throttled inside the program, ``sbm.train(read_rate=...)``.
+    Each training to the tolerance is a process; its time is what it reports, without the start of
+    Python. throttled: bytes of the store a second, inside the program, files in the page cache.
     """
     warm_up(args)
-    store, model = _store(args), args.folder / "rounds.model"
+    store, model = split_to(args, args.data), args.folder / "rounds.model"
     for rate in args.read_rates:
-        options = {rounds: training_options(args, rounds=rounds) for rounds in args.rounds}
-        tasks = {
-            f"--rounds {rounds}": partial(train_throttled, store, model, rate, **changed)
-            for rounds, changed in options.items()
-        }
         speed = "not throttled" if rate is None else f"{rate / 1e6:g} MB/s"
         tell(f"reading: {speed}")
-        runs = list(alternate(tasks, args.runs).values())
-        rows = _describe_choices("rounds", args.rounds, runs)
-        report.rows += [{"reading": speed, **row} for row in rows]
-        _compare_auto(report, speed, args.rounds, runs)
-    report.notes = ["throttled: bytes of the store a second, with files in the page cache"]
+
+        def once(choice: Any, rate: float | None = rate) -> dict[str, Any]:
+            options = training_options(args, rounds=choice)
+            return train_throttled(store, model, rate, **options)
+
+        _try_choices(report, {"reading": speed}, "rounds", args.rounds, once, args.runs)
 
 
-def bench_cache(args: argparse.Namespace, report: Report) -> None:
-    """Train to the tolerance with each share of the cache, within the same memory.
+@benchmark(
+    BENCHMARKS, rows=ROWS, quick={**QUICK, "cache_frac": [0.0, 0.5, "auto"]},
+    options={**TRAINING, "cache_frac": [0.0, 0.25, 0.5, 0.75, "auto"], "also": []},
+)  # fmt: skip
+def cache(args: argparse.Namespace, report: Report) -> None:
+    """Size of the cache.
 
-    The time of a training is what it reports (without the start of Python and the imports).
+    The same --mem and blocks throughout. The time of a training to the tolerance is what it
+    reports, without the start of Python.
     """
-    for text in (args.data, *args.also):
-        if not text.is_file():
-            raise BenchError(f"{text}: no such file")
+    for text in (args.data, *map(existing, args.also)):
         warm_up(args, text)
-        store, model = _store(args, text), args.folder / "cache.model"
-        options = {frac: training_options(args, cache_frac=frac) for frac in args.cache_frac}
-        tasks = {
-            f"{text.name}, --cache-frac {frac}": partial(_train_report, store, model, **changed)
-            for frac, changed in options.items()
-        }
-        runs = list(alternate(tasks, args.runs).values())
-        rows = _describe_choices("cache_frac", args.cache_frac, runs)
-        report.rows += [{"data": text.name, **row} for row in rows]
-        _compare_auto(report, text.name, args.cache_frac, runs)
-    report.notes = [f"--mem {args.mem} throughout; text split into {args.blocks} blocks"]
+        store, model = split_to(args, text), args.folder / "cache.model"
+
+        def once(choice: Any, store: Path = store, model: Path = model) -> dict[str, Any]:
+            options = training_options(args, cache_frac=choice)
+            return train(store, model, codes=BUDGET, **options).json()
+
+        _try_choices(report, {"data": text.name}, "cache_frac", args.cache_frac, once, args.runs)
 
 
-def _train_report(store: Path, model: Path, **options: Any) -> dict[str, Any]:
-    """Train; passes may be used up."""
-    return train(store, model, codes=BUDGET, **options).json()
-
-
-def _describe_choices(
-    name: str, choices: list[Any], runs: list[list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    """A row of the table for each choice, from the reports of its trainings."""
-    rows = []
-    for choice, found in zip(choices, runs, strict=True):
-        parts = ("load", "wait", "solve", "certify")
-        rows.append({
-            name: choice, "seconds": median(_seconds(found)), "passes": found[0]["passes"],
-            "converged": all(report["converged"] for report in found),
+def _try_choices(
+    report: Report, where: dict[str, str], name: str, choices: list[Any],
+    once: Callable[[Any], dict[str, Any]], n_runs: int,
+) -> None:  # fmt: skip
+    """Train with each choice in turn: a row each, and ``auto`` beside the best fixed one."""
+    (place,) = where.values()
+    tasks = {str(choice): partial(once, choice) for choice in choices}
+    runs = alternate(tasks, n_runs)
+    taken = {name: [one["seconds"]["total"] for one in found] for name, found in runs.items()}
+    for choice, found in runs.items():
+        report.rows.append({
+            **where, name: choice, "seconds": median(taken[choice]), "passes": found[0]["passes"],
+            "converged": all(one["converged"] for one in found),
             "relative_gap": found[0]["relative_gap"],
-            **{k: median([report["seconds"][k] for report in found]) for k in parts},
+            **medians([one["seconds"] for one in found], "load", "wait", "solve", "certify"),
             "MB_read": found[0]["bytes_read"] / 1e6,
         })  # fmt: skip
-    return rows
-
-
-def _compare_auto(
-    report: Report, where: str, choices: list[Any], runs: list[list[dict[str, Any]]]
-) -> None:
-    """Ratios of what ``auto`` takes and what the best fixed choice takes that converged."""
-    found = dict(zip(choices, runs, strict=True))
-    auto = found.pop("auto", [])
-    fixed = [taken for taken in found.values() if all(r["converged"] for r in taken)]
-    if auto and fixed:
-        fastest = min(fixed, key=lambda taken: median(_seconds(taken)))
-        fewest = min(taken[0]["passes"] for taken in fixed)
-        ratio = median_ratio(_seconds(auto), _seconds(fastest))
-        report.ratios[f"{where}: auto_of_best_fixed_seconds"] = ratio
-        report.ratios[f"{where}: auto_of_best_fixed_passes"] = auto[0]["passes"] / fewest
-
-
-def _seconds(reports: list[dict[str, Any]]) -> list[float]:
-    return [report["seconds"]["total"] for report in reports]
+    fixed = [
+        choice for choice, found in runs.items()
+        if choice != "auto" and all(one["converged"] for one in found)
+    ]  # fmt: skip
+    if fixed and "auto" in runs:
+        fastest = min(fixed, key=lambda choice: median(taken[choice]))
+        fewest = min(runs[choice][0]["passes"] for choice in fixed)
+        seconds = median_ratio(taken["auto"], taken[fastest])
+        report.ratios[f"{place}: auto_of_best_fixed_seconds"] = seconds
+        report.ratios[f"{place}: auto_of_best_fixed_passes"] = runs["auto"][0]["passes"] / fewest
 
 
 # --------------------------------------------------------------------------------------- threads
 
 
-def bench_threads(args: argparse.Namespace, report: Report) -> None:
-    """Time ``sbm split`` and ``sbm train`` as whole processes with one and with two threads.
+@benchmark(BENCHMARKS, options=TRAINING, quick=QUICK, rows=ROWS)
+def threads(args: argparse.Namespace, report: Report) -> None:
+    """One thread and two.
 
-    From the two, by Amdahl's law, what eight cores would give: the parallel share p follows from
-    T2 = T1 (1 - p + p/2), and T8 = T1 (1 - p + p/8). That is an extrapolation, not a measurement:
-    memory and disk are taken to keep up.
+    seconds: whole processes; cores busy: user and system time over wall time.
+
+    Extrapolated, not measured: what eight cores would give by Amdahl's law. The parallel share p
+    follows from T2 = T1 (1 - p + p/2), and T8 = T1 (1 - p + p/8); memory and disk are taken to keep
+    up.
+
+    sbm split reads, parses, deals and writes in threads of their own even with --threads 1, which
+    is why two gain so little: its share says little about eight.
     """
     warm_up(args)
-    store, model = _store(args), args.folder / "threads.model"
-    options, tasks = splitting_options(args), {}
-    for threads in (1, 2):
-        copy = args.folder / "threads.sbm"
-        tasks[f"split, {threads}"] = partial(split, args.data, copy, **options, threads=threads)
-        trained = partial(train, store, model, **training_options(args), threads=threads)
-        tasks[f"train, {threads}"] = trained
-    runs = alternate(tasks, args.runs)
-    for what in ("split", "train"):
-        one, two = (runs[f"{what}, {threads}"] for threads in (1, 2))
-        report.rows += [_describe_threads(what, 1, one), _describe_threads(what, 2, two)]
-        _extrapolate(report, what, one, two)
-    report.notes = [
-        "seconds: whole processes; cores busy: user and system time over wall time",
-        (
-            "extrapolated, not measured: Amdahl's law with the parallel share that one and two "
-            "threads show; memory and disk are taken to keep up"
-        ),
-        (
-            "sbm split reads, parses, deals and writes in threads of their own even with --threads "
-            "1, which is why two gain so little: its share says little about eight"
-        ),
-    ]
+    store, model = split_to(args, args.data), args.folder / "threads.model"
+    commands = {
+        "split": partial(split, args.data, args.folder / "copy.sbm", **splitting_options(args)),
+        "train": partial(train, store, model, **training_options(args)),
+    }
+    numbers = (1, 2)
+    runs = alternate(
+        {f"{what} {n}": partial(run, threads=n) for what, run in commands.items() for n in numbers},
+        args.runs,
+    )
+    table = report.tables["Amdahl's law, extrapolated"] = []
+    for what in commands:
+        one, two = found = [runs[f"{what} {n}"] for n in numbers]
+        report.rows += [_threads_row(what, n, mine) for n, mine in zip(numbers, found, strict=True)]
+        taken = ratio(two, one)
+        parallel = min(1.0, max(0.0, 2 * (1 - taken)))
+        many = 1 - parallel + parallel / MANY_CORES
+        table.append({
+            "what": what, "parallel_share": parallel, f"speed_up_with_{MANY_CORES}": 1 / many,
+            f"seconds_with_{MANY_CORES}": costs(one)["seconds"] * many,
+        })  # fmt: skip
+        report.ratios[f"{what}: 2_threads_of_1"] = taken
+        report.ratios[f"{what}: {MANY_CORES}_threads_of_1, extrapolated"] = many
 
 
-def _describe_threads(what: str, threads: int, runs: list[Finished]) -> dict[str, Any]:
+def _threads_row(what: str, n: int, runs: list[Finished]) -> dict[str, Any]:
     parts = {}
     if what == "train":
-        names = ("load", "wait", "solve", "certify", "write")
-        reports = [done.json() for done in runs]
-        parts = {k: median([report["seconds"][k] for report in reports]) for k in names}
+        spent = [done.json()["seconds"] for done in runs]
+        parts = medians(spent, "load", "wait", "solve", "certify", "write")
+    busy = median([done.cpu_seconds / done.seconds for done in runs])
     return {
-        "what": what, "threads": threads, "seconds": median([done.seconds for done in runs]),
-        "cpu_seconds": median([done.cpu_seconds for done in runs]),
-        "cores_busy": median([done.cpu_seconds / done.seconds for done in runs]),
-        "of_these": ", ".join(f"{k} {v:.2f}" for k, v in parts.items()),
+        "what": what, "threads": n, **costs(runs), "cores_busy": busy, "of_these": shares(parts)
     }  # fmt: skip
-
-
-def _extrapolate(report: Report, what: str, one: list[Finished], two: list[Finished]) -> None:
-    ratio = median_ratio([done.seconds for done in two], [done.seconds for done in one])
-    share = parallel_share(ratio)
-    many = 1 - share + share / MANY_CORES
-    report.tables.setdefault("Amdahl's law, extrapolated", []).append({
-        "what": what, "parallel_share": share, f"speed_up_with_{MANY_CORES}": 1 / many,
-        f"seconds_with_{MANY_CORES}": median([done.seconds for done in one]) * many,
-    })  # fmt: skip
-    report.ratios[f"{what}: 2_threads_of_1"] = ratio
-    report.ratios[f"{what}: {MANY_CORES}_threads_of_1, extrapolated"] = many
-
-
-def parallel_share(ratio: float) -> float:
-    """Share of the work that two threads divide, from their time over that of one."""
-    return min(1.0, max(0.0, 2 * (1 - ratio)))
 
 
 # ------------------------------------------------------------------------------------- screening
 
 
-def bench_screening(args: argparse.Namespace, report: Report) -> None:
-    """What screening saves, and what rules that are safe for good could save.
+@benchmark(
+    BENCHMARKS, options={**TRAINING, "gaps": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6]}, rows=ROWS,
+    quick={**QUICK, "gaps": [1e-2]},
+)  # fmt: skip
+def screening(args: argparse.Namespace, report: Report) -> None:
+    """Rows that need no visit.
 
-    A training with and one without the screening of the next block take turns. Then models are
-    trained to ever smaller gaps, and for each the rows are counted whose alpha the gap proves to be
-    0 or C in every optimum: the optimal weights lie within sqrt(2 gap) of the model's, so a row is
-    fixed when its margin differs from 1 by more than that times its norm. A chunk of the store need
-    not be decoded any more when all of its rows are fixed.
+    A training with and one without the screening of the next block take turns.
+
+    gap-safe rules: the optimal weights lie within sqrt(2 gap) of the model's, so a row's alpha is 0
+    or C in every optimum if its margin differs from 1 by more than that times its norm. A chunk of
+    the store need not be decoded any more if all of its rows are fixed.
     """
     warm_up(args)
-    store, model = _store(args), args.folder / "screening.model"
-    flags = {"screened": (), "all rows visited": ("--no-screen",)}
+    store, model = split_to(args, args.data), args.folder / "screening.model"
+    flags: dict[str, tuple[str, ...]] = {"screened": (), "all rows visited": ("--no-screen",)}
     options = training_options(args)
     tasks = {name: partial(train, store, model, *words, **options) for name, words in flags.items()}
     runs = alternate(tasks, args.runs)
     for name, found in runs.items():
         facts = [run.json() for run in found]
         report.rows.append({
-            "what": name,
-            "passes": facts[0]["passes"],
-            "visits_1e6": facts[0]["visits"] / 1e6,
-            "updates_1e6": facts[0]["updates"] / 1e6,
-            "seconds": median([run.seconds for run in found]),
+            "what": name, "passes": facts[0]["passes"], "visits_1e6": facts[0]["visits"] / 1e6,
+            "updates_1e6": facts[0]["updates"] / 1e6, "seconds": costs(found)["seconds"],
             "solve_seconds": median([f["seconds"]["solve"] for f in facts]),
         })  # fmt: skip
     screened, plain = report.rows
     report.ratios = {
         "visits: screened_of_all": screened["visits_1e6"] / plain["visits_1e6"],
-        "seconds: screened_of_all": median_ratio(
-            *([run.seconds for run in runs[name]] for name in flags)
-        ),
+        "seconds: screened_of_all": ratio(runs["screened"], runs["all rows visited"]),
     }
     for tol in args.gaps:
         train(store, model, **training_options(args, tol=tol))

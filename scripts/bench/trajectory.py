@@ -151,6 +151,9 @@ def watch(
         pass; ``visits``, ``free_rows`` and ``cached_free``.
     """
     import sbm
+    from sbm.distributed.comm import SerialComm
+    from sbm.programs.train import train_ranks
+    from sbm.programs.training.job import TrainOptions
 
     points: list[Point] = []
     looking = 0.0
@@ -165,7 +168,8 @@ def watch(
 
     remove(model, model.with_name(model.name + ".run"))
     with _watched(look):
-        sbm.train(store, model, sbm.Settings(**options), read_rate=read_rate)
+        how = TrainOptions(read_rate=read_rate)
+        train_ranks(SerialComm(), store, model, sbm.Settings(**options), how)
     certifying = 0.0
     passes = (event for event in log_of(model) if event["event"] == "pass")
     for point, event in zip(points, passes, strict=True):

@@ -11,12 +11,12 @@ import argparse
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from scripts.bench.data import hold_out, labels_of
+from scripts.bench.registry import Option, existing
 from scripts.bench.tools import BenchError, Report, run_process, script_command, tell
 
 HELD_OUT = 0.1
@@ -98,7 +98,8 @@ def _make_prep(args: argparse.Namespace, text: Path, test: Path) -> str:
 
 
 def _make_webspam(args: argparse.Namespace, text: Path, test: Path) -> str:
-    folders = args.folders or [_package(name) for name in PACKAGES if _has(name)]
+    found = filter(None, map(importlib.util.find_spec, PACKAGES))
+    folders = args.folders or [Path(str(spec.origin)).parent for spec in found]
     given = ("--classes", "first", "--values", "tfidf", "--min-count", 2)
     names = ", ".join(folder.name for folder in folders)
     return f"{_make('data.trigrams', text, *given, '--test-out', test, *folders)} of {names}"
@@ -112,17 +113,6 @@ def _make_kddcup10(args: argparse.Namespace, text: Path, test: Path) -> str:
         made.rename(wanted)
     whole.unlink()
     return asked
-
-
-def _has(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
-def _package(name: str) -> Path:
-    found = importlib.util.find_spec(name)
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
 
 
 DATA_SETS = {
@@ -151,61 +141,37 @@ def make_toy(path: Path, rows: int, classes: int, real: bool) -> Path:
 # ----------------------------------------------------------------------------------------- options
 
 
-def _named(kind: Callable[[str], object], text: str) -> tuple[str, object]:
-    name, is_named, value = text.partition("=")
-    if not is_named or name not in DATA_SETS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(DATA_SETS)}, =, value")
-    try:
-        return name, kind(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{value!r} in {text!r} is no number") from None
+def _named(kind: Callable[[str], object]) -> Callable[[str], tuple[str, object]]:
+    """Type of an option SET=value."""
+
+    def read(text: str) -> tuple[str, object]:
+        name, _, value = text.partition("=")
+        return _set(name), kind(value)
+
+    return read
 
 
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in DATA_SETS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DATA_SETS)}")
-    return names
+def _set(name: str) -> str:
+    if name not in DATA_SETS:
+        raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DATA_SETS)}")
+    return name
 
 
-def data_options(*names: str) -> Callable[[argparse.ArgumentParser], None]:
+def data_options(*names: str) -> dict[str, Option]:
     """Options that say which data sets; `names` are the default."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--sets", type=_names, default=list(names), metavar="SET,...",
-            help=f"of {', '.join(DATA_SETS)}; default: {','.join(names)}",
-        )  # fmt: skip
-        for option, what in (("--data", "to train on"), ("--test", "to test on")):
-            parser.add_argument(
-                option, type=partial(_named, Path), action="append", default=[],
-                metavar="SET=TEXT", help=f"text {what}, as from data.fetch; default: made, or "
-                "the last tenth of the data held out",
-            )  # fmt: skip
-        parser.add_argument(
-            "-C", dest="costs", type=partial(_named, float), action="append", default=[],
-            metavar="SET=C", help="default: of text that is given that of the paper",
-        )  # fmt: skip
-        parser.add_argument(
-            "--rows", type=int, default=3_000_000, metavar="N",
-            help="most rows of prep and kddcup10 if they are made; default: %(default)s",
-        )  # fmt: skip
-        parser.add_argument(
-            "--prose", type=Path, nargs="*", default=[], metavar="PATH",
-            help="what prep is made of; default: the prose of this Python",
-        )  # fmt: skip
-        parser.add_argument(
-            "--folders", type=Path, nargs="*", default=[], metavar="FOLDER",
-            help="what webspam is made of: a row is of the first folder or of another one; "
-            "default: packages that are installed",
-        )  # fmt: skip
-        parser.add_argument(
-            "--keep", type=Path, metavar="FOLDER",
-            help="keep what is made there, and use what was made before",
-        )  # fmt: skip
-
-    return add
+    given = "SET=TEXT, text to {} on, as from data.fetch"
+    return {
+        "sets": Option(_set, f"of {', '.join(DATA_SETS)}", list(names)),
+        "data": Option(_named(Path), given.format("train"), [], repeated=True),
+        "test": Option(_named(Path), given.format("test"), [], repeated=True),
+        "costs": Option(_named(float), "SET=C, instead of the paper's", [], repeated=True),
+        "rows": Option(int, "most rows of prep and kddcup10 if they are made", 3_000_000),
+        "prose": Option(Path, "what prep is made of", [], repeated=True),
+        "folders": Option(
+            Path, "what webspam is made of: is a row of the first?", [], repeated=True
+        ),
+        "keep": Option(Path, "folder for what is made, which is used again"),
+    }
 
 
 def problems(args: argparse.Namespace, report: Report) -> Iterator[Problem]:
@@ -237,12 +203,9 @@ def _given(
     kind, text = DATA_SETS[name], texts.get(name)
     if text is None:
         return None
-    for path in (text, tests.get(name, text)):
-        if not path.is_file():
-            raise BenchError(f"{path}: no such file")
     train, test = (text, tests[name]) if name in tests else hold_out(text, HELD_OUT, folder)
     return Problem(
-        name, train.resolve(), test.resolve(), kind.loss, kind.cost, kind.blocks, kind.tol
+        name, existing(train), existing(test), kind.loss, kind.cost, kind.blocks, kind.tol
     )  # fmt: skip
 
 

@@ -1,18 +1,6 @@
-"""Table 2 and figures 1, 2 of Hsieh et al. (2008), figure 1 of Fan et al. (2008): DCD in memory.
+"""Table 2 and figures 1, 2 of Hsieh et al. (2008), figure 1 of Fan et al. (2008): DCD in memory."""
 
-    python -m scripts.papers.dcd --data a9a.svm --data real-sim.svm -o results/paper-dcd
-
-A store of one block that fits in memory, no cache, one round: that is dual coordinate descent, a
-pass an iteration. With rows at rest left out it stands for DCD with shrinking, without
-(`--no-screen`) for DCD as it is; both for the hinge loss (L1) and the squared one (L2). Peers:
-LIBLINEAR's own DCD (-s 3, -s 1; with shrinking) and TRON (-s 2), in memory by its library, and
-Pegasos. Of every text the last fifth of the lines is held out. After every pass: the relative
-difference (20) of the primal value to the optimum, and test accuracy. Seconds are those of solving.
-"""
-
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +9,15 @@ import numpy as np
 
 from scripts.bench.data import Floats, hold_out, labels_of, make_text, positive_label
 from scripts.bench.learners import Learner
-from scripts.bench.tools import BenchError, Report, tell, timed
+from scripts.bench.plot import Axes
+from scripts.bench.registry import Option, Registry, benchmark, existing
+from scripts.bench.tools import Report, tell, timed
 from scripts.bench.trajectory import NEVER, Examiner, Look, watch
 from scripts.papers.data import make_toy
-from scripts.papers.tools import Axes, Claim, Curve, Experiment, first_at, judge, run, words
+from scripts.papers.tools import Claims, Curve, first_at, words
 from scripts.papers.training import split_seconds, store_of
 
+EXPERIMENTS: Registry = {}
 DCD, LIBLINEAR = "DCD 2008", "LIBLINEAR 2008"
 HELD_OUT = 0.2
 LOSSES = {"L1": ("hinge", 1), "L2": ("squared_hinge", 2)}  # our name, and the power
@@ -132,14 +123,8 @@ class Bench:
 
     def _optimum(self, options: dict[str, Any]) -> dict[str, float]:
         """Primal value and accuracy of a training to a small gap."""
-        some = {
-            **options,
-            "tol": self.args.tol,
-            "max_passes": self.args.most_passes,
-            "rounds": "auto",
-        }
-        points = watch(self._store, self._model, some, self._looks)
-        return points[-1]
+        some = {"tol": self.args.tol, "max_passes": self.args.most_passes, "rounds": "auto"}
+        return watch(self._store, self._model, options | some, self._looks)[-1]
 
     def _row(self, kind: str, name: str, row: dict[str, Any], best: dict[str, float]) -> Any:
         return {
@@ -163,132 +148,130 @@ def _to(curves: dict[str, Curve], level: float, along: str) -> dict[str, float]:
     }
 
 
-def _near(curve: Curve) -> float:
-    """Seconds to an accuracy near that of the optimum."""
-    return first_at(curve, "accuracy_difference", NEAR, "seconds")
-
-
-def _claims_of(bench: Bench, by_loss: dict[str, dict[str, Curve]]) -> list[Claim]:
-    """What the papers say of each text."""
+def _judge(bench: Bench, by_loss: dict[str, dict[str, Curve]], report: Report) -> None:
+    """Judge what the papers say of each text."""
+    claims = Claims(report, DCD, "5, table 2")
     soon = {kind: _to(curves, CLOSE, "seconds") for kind, curves in by_loss.items()}
-    dual = ("DCD", "LIBLINEAR DCD")
+    dual, data = ("DCD", "LIBLINEAR DCD"), bench.name
     said = "; ".join(f"{kind} {words(found.items())}" for kind, found in soon.items())
     tron = soon["L2"]["LIBLINEAR TRON"]
-    pegasos = Claim(
-        DCD, "5, table 2", "DCD is faster than Pegasos to within 1 % of the optimum", bench.name,
+    claims.add(
+        "DCD is faster than Pegasos to within 1 % of the optimum", data,
         "L1: ours and LIBLINEAR's sooner than Pegasos (paper: 5 to 20 times)", f"seconds: {said}",
-        judge(*(soon["L1"][name] < soon["L1"]["Pegasos"] for name in dual)),
+        *(soon["L1"][name] < soon["L1"]["Pegasos"] for name in dual),
     )  # fmt: skip
+    here = f"seconds: {words(soon['L2'].items())}"
     if bench.has_few_features:
-        newton = Claim(
-            DCD, "5, table 2", "with far fewer features than rows TRON is faster than DCD, L2",
-            bench.name, "TRON sooner than DCD, ours and LIBLINEAR's (paper, a9a: 0.1 and 0.4 s)",
-            f"seconds: {words(soon['L2'].items())}",
-            judge(*(tron < soon["L2"][name] for name in dual)),
+        claims.add(
+            "with far fewer features than rows TRON is faster than DCD, L2", data,
+            "TRON sooner than DCD, ours and LIBLINEAR's (paper, a9a: 0.1 and 0.4 s)", here,
+            *(tron < soon["L2"][name] for name in dual),
         )  # fmt: skip
     else:
-        newton = Claim(
-            DCD, "5, table 2", "DCD is faster than TRON to within 1 % of the optimum", bench.name,
-            "L2: ours and LIBLINEAR's sooner than TRON (paper: 6 to 40 times)",
-            f"seconds: {words(soon['L2'].items())}",
-            judge(*(soon["L2"][name] < tron for name in dual)),
+        claims.add(
+            "DCD is faster than TRON to within 1 % of the optimum", data,
+            "L2: ours and LIBLINEAR's sooner than TRON (paper: 6 to 40 times)", here,
+            *(soon["L2"][name] < tron for name in dual),
         )  # fmt: skip
-    return [pegasos, newton, _shrinking(bench, by_loss), _smooth(bench, by_loss),
-            *_accuracy(bench, by_loss)]  # fmt: skip
-
-
-def _shrinking(bench: Bench, by_loss: dict[str, dict[str, Curve]]) -> Claim:
     visits = {kind: _to(curves, CLOSER, "visits") for kind, curves in by_loss.items()}
-    return Claim(
-        DCD, "5, figure 1", "with shrinking DCD is faster still", bench.name,
+    claims.add(
+        "with shrinking DCD is faster still", data,
         f"fewer visits of rows to {CLOSER:g} (20) where rows at rest are left out, L1 and L2",
         "; ".join(f"{kind} {words(found.items())}" for kind, found in visits.items()),
-        judge(*(found["DCD-S"] < found["DCD"] for found in visits.values())),
+        *(found["DCD-S"] < found["DCD"] for found in visits.values()), where="5, figure 1",
     )  # fmt: skip
-
-
-def _smooth(bench: Bench, by_loss: dict[str, dict[str, Curve]]) -> Claim:
     passes = {kind: _to(curves, CLOSER, "pass")["DCD"] for kind, curves in by_loss.items()}
-    return Claim(
-        DCD, "5, figure 1", "DCD converges faster for L2 than for L1", bench.name,
-        f"no more passes to {CLOSER:g} (20)", words(passes.items()),
-        judge(np.isfinite(passes["L2"]) and passes["L2"] <= passes["L1"]),
+    claims.add(
+        "DCD converges faster for L2 than for L1", data, f"no more passes to {CLOSER:g} (20)",
+        words(passes.items()),
+        bool(np.isfinite(passes["L2"]) and passes["L2"] <= passes["L1"]), where="5, figure 1",
     )  # fmt: skip
-
-
-def _accuracy(bench: Bench, by_loss: dict[str, dict[str, Curve]]) -> list[Claim]:
     took = {
-        kind: {name: _near(curve) for name, curve in curves.items()}
+        kind: {
+            name: first_at(curve, "accuracy_difference", NEAR, "seconds")
+            for name, curve in curves.items()
+        }
         for kind, curves in by_loss.items()
     }
-    default = took["L1"]["LIBLINEAR DCD"]
-    return [
-        Claim(
-            DCD, "5, figure 2", "DCD reaches a reasonable test accuracy sooner", bench.name,
-            f"DCD is {NEAR} points below the optimum's accuracy before Pegasos (L1), TRON (L2)",
-            "seconds: " + "; ".join(f"{kind} {words(one.items())}" for kind, one in took.items()),
-            judge(
-                took["L1"]["DCD"] < took["L1"]["Pegasos"],
-                took["L2"]["DCD"] < took["L2"]["LIBLINEAR TRON"],
-            ),
-        ),
-        Claim(
-            LIBLINEAR, "4, figure 1", "LIBLINEAR quickly has the accuracy of the optimum, before "
-            "Pegasos", bench.name,
-            f"LIBLINEAR -s 3 within {NEAR} points of it, sooner than Pegasos",
-            words([("LIBLINEAR", default), ("Pegasos", took["L1"]["Pegasos"])]),
-            judge(default < np.inf, default < took["L1"]["Pegasos"]),
-        ),
-    ]  # fmt: skip
+    claims.add(
+        "DCD reaches a reasonable test accuracy sooner", data,
+        f"DCD is {NEAR} points below the optimum's accuracy before Pegasos (L1), TRON (L2)",
+        "seconds: " + "; ".join(f"{kind} {words(one.items())}" for kind, one in took.items()),
+        took["L1"]["DCD"] < took["L1"]["Pegasos"],
+        took["L2"]["DCD"] < took["L2"]["LIBLINEAR TRON"], where="5, figure 2",
+    )  # fmt: skip
+    default, pegasos = took["L1"]["LIBLINEAR DCD"], took["L1"]["Pegasos"]
+    Claims(report, LIBLINEAR, "4, figure 1").add(
+        "LIBLINEAR quickly has the accuracy of the optimum, before Pegasos", data,
+        f"LIBLINEAR -s 3 within {NEAR} points of it, sooner than Pegasos",
+        words([("LIBLINEAR", default), ("Pegasos", pegasos)]), default < np.inf, default < pegasos,
+    )  # fmt: skip
 
 
-def _claim_of_costs(bench: Bench, args: Namespace) -> Claim:
-    """Training at a large cost, too."""
+def _judge_costs(bench: Bench, args: Namespace, report: Report) -> None:
+    """Train at a large cost, too."""
     passes = {}
     for C in (args.C / 10, args.C, args.C * 10):
         curves = bench.curves("L1", C, with_peers=False)
         passes[f"C {C:g}"] = _to(curves, CLOSE, "pass")["DCD"]
     counts = list(passes.values())
-    return Claim(
-        DCD, "5", "DCD is slower when C is large", bench.name,
+    Claims(report, DCD, "5").add(
+        "DCD is slower when C is large", bench.name,
         f"passes to {CLOSE:g} (20) never fall as C grows, and are more in the end",
-        words(passes.items()),
-        judge(counts[0] <= counts[1] <= counts[2], counts[0] < counts[2]),
+        words(passes.items()), counts[0] <= counts[1] <= counts[2], counts[0] < counts[2],
     )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- command
 
 
-def measure(args: Namespace, report: Report) -> list[Claim]:
-    """Train everything on each text."""
-    claims: list[Claim] = []
+@benchmark(
+    EXPERIMENTS, runs=0,
+    options={
+        "data": Option(Path, "LIBSVM text with two labels; default: made", [], repeated=True),
+        "rows": 500_000, "C": 1.0, "max_passes": 30, "mem": "4GB", "tol": 1e-6,
+        "most_passes": Option(int, "to the optimum", 1000), "online_passes": [1, 5, 20],
+        "e": [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001],
+    },
+    quick={"rows": 500, "max_passes": 3, "tol": 1e-2, "e": [1.0, 0.1], "online_passes": [1]},
+    axes=(
+        Axes("seconds", "error", "seconds of solving", "primal above the optimum (20)", x_log=True),
+        Axes("visits", "error", "visits of rows (ours)", "primal above the optimum (20)"),
+        Axes("seconds", "accuracy_difference", "seconds of solving",
+             "accuracy below the optimum's, points", x_log=True, least=0.01),
+    ),
+)  # fmt: skip
+def dcd(args: Namespace, report: Report) -> None:
+    """Dual coordinate descent in memory: Hsieh et al. 2008, table 2, figures 1 and 2.
+
+    A store of one block that fits in memory, no cache, one round: that is dual coordinate descent,
+    a pass an iteration. L1: hinge loss, L2: the squared one; no bias. Of every text the last fifth
+    of the lines is held out. to 1 %: until the primal value is so near the optimum, equation (20).
+
+    DCD: our kernel in memory, every row visited in every pass; DCD-S: rows at rest left out;
+    seconds: of solving alone, decoding and screening are done behind it; LIBLINEAR: its DCD (-s 3,
+    -s 1; with shrinking) and TRON (-s 2), seconds of its training by its library, rows in memory,
+    one training for each tolerance.
+
+    Pegasos: that of scripts.papers.learners, lambda 1/(C l), seconds of learning alone.
+
+    paper: seconds of Hsieh et al., table 2, where the text is of the same name.
+    """
+    report.tables["claims"] = []
     table: Curve = []
+    report.tables["curves"] = table
     for number, text in enumerate(args.data or [_make(args, report)]):
-        if not text.is_file():
-            raise BenchError(f"{text}: no such file")
         folder = args.folder / str(number)
         folder.mkdir()
-        bench = Bench(args, text, folder)
+        bench = Bench(args, existing(text), folder)
         by_loss = {kind: bench.curves(kind, args.C) for kind in LOSSES}
         for kind, curves in by_loss.items():
             table += [row for curve in curves.values() for row in curve]
             report.rows += _rows_of(bench, kind, curves)
-        claims += [*_claims_of(bench, by_loss), _claim_of_costs(bench, args)]
-    report.tables["curves"] = table
+        _judge(bench, by_loss, report)
+        _judge_costs(bench, args, report)
     if args.data:
         report.data["name"] = ", ".join(text.name for text in args.data)
-    report.notes = [
-        f"C = {args.C:g}, no bias; to 1 %: until the primal value is so near the optimum (20)",
-        (
-            "DCD: our kernel in memory, every row visited in every pass; DCD-S: rows at rest left "
-            "out; seconds: of solving alone, decoding and screening are done behind it; LIBLINEAR: "
-            "of its training, rows in memory, one training for each tolerance"
-        ),
-        "Pegasos: that of scripts.papers.learners, lambda 1/(C l), seconds of learning alone",
-        "paper: seconds of Hsieh et al., table 2, where the text is of the same name",
-    ]
-    return claims
 
 
 def _rows_of(bench: Bench, kind: str, curves: dict[str, Curve]) -> list[dict[str, Any]]:
@@ -316,46 +299,6 @@ def _make(args: Namespace, report: Report) -> Path:
     if args.quick:
         report.data["name"] = f"a toy of {args.rows} rows"
         return make_toy(text, args.rows, 2, real=True)
-    shape: Sequence[str | float] = ("--rows", args.rows, "--features", args.rows // 4, "--nnz", 20)
+    shape = ("--rows", args.rows, "--features", args.rows // 4, "--nnz", 20)
     report.data["name"] = make_text(text, *shape, "--power", 0.8)
     return text
-
-
-def _options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", type=Path, action="append", default=[], metavar="TEXT",
-        help="LIBSVM text with two labels, may be repeated; default: made",
-    )  # fmt: skip
-    parser.add_argument("--rows", type=int, default=500_000, metavar="N", help="if it is made")
-    parser.add_argument("-C", dest="C", type=float, default=1.0, help="default: 1, as the papers")
-    parser.add_argument("--max-passes", type=int, default=30, metavar="N", help="of DCD")
-    parser.add_argument("--mem", default="4GB", metavar="SIZE", help="of ours")
-    parser.add_argument("--tol", type=float, default=1e-6, help="gap of the optimum")
-    parser.add_argument("--most-passes", type=int, default=1000, metavar="N", help="to it")
-    parser.add_argument(
-        "--e", type=float, nargs="+", default=[10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001],
-        metavar="E", help="LIBLINEAR's tolerances",
-    )  # fmt: skip
-    parser.add_argument(
-        "--online-passes", type=int, nargs="+", default=[1, 5, 20], metavar="N", help="of Pegasos"
-    )
-
-
-PAPER_DCD = Experiment(
-    "paper-dcd",
-    "dual coordinate descent in memory: Hsieh et al. 2008, table 2, figures 1 and 2",
-    measure,
-    (_options,),
-    (
-        Axes("seconds", "error", "seconds of solving", "primal above the optimum (20)", x_log=True),
-        Axes("visits", "error", "visits of rows (ours)", "primal above the optimum (20)"),
-        Axes(
-            "seconds", "accuracy_difference", "seconds of solving",
-            "accuracy below the optimum's, points", x_log=True, least=0.01,
-        ),
-    ),
-    {"rows": 500, "max_passes": 3, "tol": 1e-2, "e": [1.0, 0.1], "online_passes": [1]},
-)  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(run(PAPER_DCD, __doc__ or ""))

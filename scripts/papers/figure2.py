@@ -1,37 +1,26 @@
-"""Figure 2 of the SBM paper (Chang & Roth 2011): a chosen cache, a random one, and none.
+"""Figure 2 of the SBM paper (Chang & Roth 2011): a chosen cache, a random one, and none."""
 
-    python -m scripts.papers.figure2 -o results/paper-figure2
-    python -m scripts.papers.figure2 --sets webspam --data webspam=data/public/webspam.svm
-
-BMD has m blocks (12, prep 15); the others have smaller ones and a cache that together are as large
-(`configs/paper_*.toml`), and all do ten rounds on each. After every pass: how far is the dual value
-from the optimum (7), and the accuracy from the best that any method had (8)? Then SBM-1/2 and BMD
-once more from a disk as slow as the paper's, where reading a pass took half as long as what SBM-1/2
-did with it.
-"""
-
-import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from itertools import accumulate
 from typing import Any
 
+from scripts.bench.plot import Axes
+from scripts.bench.registry import Option, Registry, benchmark
 from scripts.bench.tools import Report, median
 from scripts.bench.trajectory import METHODS, Method, Point
 from scripts.papers.data import Problem, data_options, problems
 from scripts.papers.tools import (
-    ROUNDING,
-    Axes,
-    Claim,
+    DIFFERENCE,
+    DIFFERENCE_IN_TIME,
+    Claims,
     Curve,
-    Experiment,
     first_at,
-    judge,
     number,
-    run,
     words,
 )
-from scripts.papers.training import Curves, Trainer, training_options
+from scripts.papers.training import QUICK, TRAINING, Curves, Trainer
 
+EXPERIMENTS: Registry = {}
 PAPER = "SBM 2011"
 SLOW = ("SBM-1/2", "BMD")  # what is done on a slow disk, too
 SLOW_SHARE = 0.5  # reading a pass of webspam took 90 s, learning of SBM-1/2 180 s (section 7.1)
@@ -99,200 +88,158 @@ def add_cost(curves: dict[str, Curve]) -> None:
 SBMS = ("SBM-1/2", "SBM-1/3", "SBM-1/2-rand")
 
 
-def _claims_of(one: Trained) -> list[Claim]:
-    """What the paper says of each data set."""
-    curves, passes = one.curves, one.args.max_passes
+def _judge(one: Trained, claims: Claims) -> None:
+    """Judge what the paper says of each data set."""
+    curves, passes, data = one.curves, one.args.max_passes, one.problem.title
     left = {name: curves.difference(name) for name in curves.by_name}
     chosen = {name: curves.ratio(name, "SBM-1/2-rand") for name in ("SBM-1/2", "SBM-1/3")}
     level = max(left["SBM-1/2"], left["SBM-1/3"])
     alike = {name: curves.passes_to(name, level) for name in chosen}
-
-    def claim(says: str, expected: str, here: str, *held: bool) -> Claim:
-        title = one.problem.title
-        return Claim(PAPER, "7.1, figure 2", says, title, expected, here, judge(*held))
-
-    claims = [
-        claim(
-            "SBM-1/2, -1/3 and -1/2-rand beat BMD by far, pass for pass",
-            f"difference (7) after {passes} passes at most half of BMD's, each of the three",
-            words(left.items()), *(left[name] <= left["BMD"] / 2 for name in SBMS),
-        ),
-        _faster(one, one.curves.by_name, SBMS, "seconds", "on this disk"),
-        _faster(
-            one, one.curves.by_name, SBMS, "cost",
-            "counted: visits, and half of SBM-1/2's in a pass for reading it, as in the paper",
-        ),
-        claim(
-            "a cache chosen by gradients is better than a random one",
-            "difference of SBM-1/2 and SBM-1/3 over SBM-1/2-rand's below 1, mean over the passes",
-            words(chosen.items()), *(value < 1 for value in chosen.values()),
-        ),
-        claim(
-            "SBM-1/2 and SBM-1/3 are alike: the ratio of block and cache hardly matters",
-            "the passes they need where the worse one ends differ by one at most",
-            f"to a difference of {number(level)}: {words(alike.items())} passes",
-            abs(alike["SBM-1/2"] - alike["SBM-1/3"]) <= 1,
-        ),
-        claim(
-            "even a random cache is better than none",
-            "difference of SBM-1/2-rand over BMD's below 1, mean over the passes",
-            number(curves.ratio("SBM-1/2-rand", "BMD")), curves.ratio("SBM-1/2-rand", "BMD") < 1,
-        ),
-        _stability(one),
-    ]  # fmt: skip
+    random = curves.ratio("SBM-1/2-rand", "BMD")
+    claims.add(
+        "SBM-1/2, -1/3 and -1/2-rand beat BMD by far, pass for pass", data,
+        f"difference (7) after {passes} passes at most half of BMD's, each of the three",
+        words(left.items()), *(left[name] <= left["BMD"] / 2 for name in SBMS),
+    )  # fmt: skip
+    counted = "counted: visits, and half of SBM-1/2's in a pass for reading it, as in the paper"
+    _judge_clock(one, claims, curves.by_name, SBMS, "seconds", "on this disk")
+    _judge_clock(one, claims, curves.by_name, SBMS, "cost", counted)
+    claims.add(
+        "a cache chosen by gradients is better than a random one", data,
+        "difference of SBM-1/2 and SBM-1/3 over SBM-1/2-rand's below 1, mean over the passes",
+        words(chosen.items()), *(value < 1 for value in chosen.values()),
+    )  # fmt: skip
+    claims.add(
+        "SBM-1/2 and SBM-1/3 are alike: the ratio of block and cache hardly matters", data,
+        "the passes they need where the worse one ends differ by one at most",
+        f"to a difference of {number(level)}: {words(alike.items())} passes",
+        abs(alike["SBM-1/2"] - alike["SBM-1/3"]) <= 1,
+    )  # fmt: skip
+    claims.add(
+        "even a random cache is better than none", data,
+        "difference of SBM-1/2-rand over BMD's below 1, mean over the passes", number(random),
+        random < 1,
+    )  # fmt: skip
+    spread = {}
+    for name in ("SBM-1/2", "BMD"):
+        right = [row["accuracy"] for row in curves.by_name[name][1:]]
+        spread[name] = 100 * (max(right) - min(right))
+    claims.add(
+        "models of SBM are more stable in test", data,
+        "accuracy from pass 2 on varies less with SBM-1/2 than with BMD",
+        f"points: {words(spread.items())}", spread["SBM-1/2"] < spread["BMD"],
+    )  # fmt: skip
     if one.slow:
         disk = "from a disk as slow as the paper's"
-        claims.append(_faster(one, one.slow, SLOW[:1], "seconds", disk))
-    return claims
+        _judge_clock(one, claims, one.slow, SLOW[:1], "seconds", disk)
 
 
-def _faster(
-    one: Trained, curves: dict[str, Curve], names: tuple[str, ...], along: str, how: str
-) -> Claim:
+def _judge_clock(
+    one: Trained, claims: Claims, curves: dict[str, Curve], names: tuple[str, ...], along: str,
+    how: str,
+) -> None:  # fmt: skip
     """By the clock, or by what is counted for it."""
     last = curves["BMD"][-1]
     level = max(float(last["difference"]), one.curves.known)
     took = {name: first_at(curves[name], "difference", level, along) for name in names}
-    return Claim(
-        PAPER, "7.1, figure 2", f"they beat BMD by the clock ({how})", one.problem.title,
+    claims.add(
+        f"they beat BMD by the clock ({how})", one.problem.title,
         f"each is sooner where BMD is after {len(curves['BMD'])} passes",
         f"{along}: {words([*took.items(), ('BMD', last[along])])}",
-        judge(*(spent < last[along] for spent in took.values())),
+        *(spent < last[along] for spent in took.values()),
     )  # fmt: skip
 
 
-def _stability(one: Trained) -> Claim:
-    """The test accuracy settles."""
-    spread = {}
-    for name in ("SBM-1/2", "BMD"):
-        right = [row["accuracy"] for row in one.curves.by_name[name][1:]]
-        spread[name] = 100 * (max(right) - min(right))
-    return Claim(
-        PAPER, "7.1, figure 2", "models of SBM are more stable in test", one.problem.title,
-        "accuracy from pass 2 on varies less with SBM-1/2 than with BMD",
-        f"points: {words(spread.items())}", judge(spread["SBM-1/2"] < spread["BMD"]),
-    )  # fmt: skip
-
-
-def _claims_of_webspam(one: Trained) -> list[Claim]:
-    """What the paper says of webspam alone."""
-    second = one.curves.by_name["SBM-1/2"][1]
+def _judge_webspam(one: Trained, claims: Claims) -> None:
+    """Judge what the paper says of webspam alone."""
+    first, second = one.curves.by_name["SBM-1/2"][:2]
     share = second["cached_free"] / max(second["free_rows"], 1)
-    once = one.curves.by_name["SBM-1/2"][0]["accuracy"]
-    needed = next(
-        (row["pass"] for row in one.curves.by_name["BMD"] if row["accuracy"] >= once), None
-    )
-    passes = f"{needed}" if needed else f"more than {one.args.max_passes}"
-    title, below = one.problem.title, 100 * (one.reference.accuracy - once)
-    return [
-        Claim(
-            PAPER, "7.1, footnote 6", "where free support vectors fit, the cache has them", title,
-            f"more than {IN_CACHE:.0%} in the cache of SBM-1/2 after 2 passes", f"{share:.1%}",
-            judge(share > IN_CACHE),
-        ),
-        Claim(
-            PAPER, "1, 7.2", "one pass of SBM predicts as the optimum; BMD needs ten", title,
-            "accuracy after 1 pass at most 0.1 points below the converged model's (paper: 99.55 "
-            "and 99.55 %); BMD needs 2 passes or more for as much",
-            f"{number(below)} points below; BMD: {passes} passes",
-            judge(below <= 0.1, needed != 1),
-        ),
-    ]  # fmt: skip
+    once, title = first["accuracy"], one.problem.title
+    bmd = one.curves.by_name["BMD"]
+    needed = next((row["pass"] for row in bmd if row["accuracy"] >= once), None)
+    claims.add(
+        "where free support vectors fit, the cache has them", title,
+        f"more than {IN_CACHE:.0%} in the cache of SBM-1/2 after 2 passes", f"{share:.1%}",
+        share > IN_CACHE, where="7.1, footnote 6",
+    )  # fmt: skip
+    below = 100 * (one.reference.accuracy - once)
+    claims.add(
+        "one pass of SBM predicts as the optimum; BMD needs ten", title,
+        "accuracy after 1 pass at most 0.1 points below the converged model's (paper: 99.55 and "
+        "99.55 %); BMD needs 2 passes or more for as much",
+        f"{number(below)} points below; BMD: {needed or f'more than {one.args.max_passes}'} passes",
+        below <= 0.1, needed != 1, where="1, 7.2",
+    )  # fmt: skip
 
 
-def _claims_across(ones: dict[str, Trained]) -> list[Claim]:
-    """What the paper says of one data set beside another."""
-    claims = []
+def _judge_across(ones: dict[str, Trained], claims: Claims) -> None:
+    """Judge what the paper says of one data set beside another."""
     if {"webspam", "kddcup10"} <= set(ones):
         gain = {
             name: ones[name].curves.ratio("SBM-1/2-rand", "SBM-1/2")
             for name in ("webspam", "kddcup10")
         }
-        claims.append(Claim(
-            PAPER, "7.1, figure 2 (c)", "with many free support vectors the choice matters less",
-            "kddcup10 beside webspam",
+        claims.add(
+            "with many free support vectors the choice matters less", "kddcup10 beside webspam",
             "difference of SBM-1/2-rand over that of SBM-1/2 is smaller on kddcup10, mean over "
             "passes",
-            words(gain.items()), judge(gain["kddcup10"] < gain["webspam"]),
-        ))  # fmt: skip
+            words(gain.items()), gain["kddcup10"] < gain["webspam"], where="7.1, figure 2 (c)",
+        )  # fmt: skip
     binary = [name for name in ones if name != "prep"]
     if binary and "prep" in ones:
         gain = {name: ones[name].curves.ratio("BMD", "SBM-1/2") for name in ones}
-        claims.append(Claim(
-            PAPER, "7.1", "SBM gains more on two classes than on several", "prep beside the others",
+        claims.add(
+            "SBM gains more on two classes than on several", "prep beside the others",
             "difference of BMD over that of SBM-1/2 is larger on sets of two classes, mean over "
             "passes",
-            words(gain.items()), judge(*(gain[name] > gain["prep"] for name in binary)),
-        ))  # fmt: skip
-    return claims
+            words(gain.items()), *(gain[name] > gain["prep"] for name in binary), where="7.1",
+        )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- command
 
 
-def measure(args: Namespace, report: Report) -> list[Claim]:
-    """Train everything on each data set."""
-    claims: list[Claim] = []
-    curves: Curve = []
-    ones: dict[str, Trained] = {}
-    for problem in problems(args, report):
-        one = Trained(args, problem)
-        ones[problem.name] = one
-        report.rows += one.rows()
-        curves += one.curves.rows()
-        slow = [row for curve in one.slow.values() for row in curve]
-        curves += [{**row, "data": f"{row['data']}, slow disk"} for row in slow]
-        report.ratios |= {
-            f"{problem.title}: difference_of_SBM-1/2_of_BMD": (
-                one.curves.difference("SBM-1/2") / one.curves.difference("BMD")
-            ),
-            f"{problem.title}: optimum_known_within": one.curves.known,
-        }
-        claims += _claims_of(one)
-        if problem.name == "webspam":
-            claims += _claims_of_webspam(one)
-    report.tables["curves"] = curves
-    report.notes = [
-        (
-            "difference: equation (7), to the largest dual value of all trainings, one to a small "
-            "gap among them; accuracy difference: equation (8), points"
-        ),
-        "seconds: split and passes, without certificates and looking; a block is read ahead",
-        (
-            "rows at rest are left out by all methods, BMD too; the paper's has the shrinking of "
-            "LIBLINEAR inside a block"
-        ),
-        (
-            f"slow disk: as many bytes a second as make reading a pass take {SLOW_SHARE:g} of the "
-            "time that SBM-1/2 solves in a pass, as in the paper (90 and 180 s on webspam)"
-        ),
-    ]
-    return claims + _claims_across(ones)
-
-
-def _options(parser: ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="default: 10")
-    parser.add_argument("--no-slow-disk", action="store_true")
-
-
-FIGURE2 = Experiment(
-    "paper-figure2",
-    "chosen caches, a random one and none, in the same memory: figure 2 of the SBM paper",
-    measure,
-    (data_options("webspam", "kddcup10", "prep"), training_options, _options),
-    (
-        Axes(
-            "seconds", "difference", "seconds from text; a marker a pass", "difference (7)",
-            least=ROUNDING,
-        ),
-        Axes("pass", "difference", "passes", "difference (7)", least=ROUNDING),
-        Axes(
-            "seconds", "accuracy_difference", "seconds from text", "accuracy below the best (8)",
-            least=0.01,
-        ),
+@benchmark(
+    EXPERIMENTS, runs=0, quick={**QUICK, "rounds": 2},
+    options={**data_options("webspam", "kddcup10", "prep"), **TRAINING, "rounds": 10,
+             "no_slow_disk": Option(bool, "leave the slow disk out")},
+    axes=(
+        DIFFERENCE_IN_TIME, DIFFERENCE,
+        Axes("seconds", "accuracy_difference", "seconds from text", "accuracy below the best (8)",
+             least=0.01),
     ),
-    {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB", "rounds": 2},
 )  # fmt: skip
+def figure2(args: Namespace, report: Report) -> None:
+    """Chosen caches, a random one and none, in the same memory: figure 2 of the SBM paper.
 
-if __name__ == "__main__":
-    sys.exit(run(FIGURE2, __doc__ or ""))
+    BMD has m blocks (12, prep 15); the others have smaller ones and a cache that together are as
+    large (configs/paper_*.toml), and all do --rounds rounds on each.
+
+    difference: equation (7), to the largest dual value of all trainings, one to a small gap among
+    them; accuracy difference: equation (8), points.
+
+    seconds: split and passes, without certificates and looking; a block is read ahead.
+
+    Rows at rest are left out by all methods, BMD too; the paper's has the shrinking of LIBLINEAR
+    inside a block.
+
+    slow disk: as many bytes a second as make reading a pass take half of the time that SBM-1/2
+    solves in a pass, as in the paper (90 and 180 s on webspam).
+    """
+    claims = Claims(report, PAPER, "7.1, figure 2")
+    table: Curve = []
+    ones: dict[str, Trained] = {}
+    report.tables["curves"] = table
+    for problem in problems(args, report):
+        one = ones[problem.name] = Trained(args, problem)
+        report.rows += one.rows()
+        table += one.curves.rows()
+        slow = [row for curve in one.slow.values() for row in curve]
+        table += [{**row, "data": f"{row['data']}, slow disk"} for row in slow]
+        gain = one.curves.difference("SBM-1/2") / one.curves.difference("BMD")
+        report.ratios[f"{problem.title}: difference_of_SBM-1/2_of_BMD"] = gain
+        report.ratios[f"{problem.title}: optimum_known_within"] = one.curves.known
+        _judge(one, claims)
+        if problem.name == "webspam":
+            _judge_webspam(one, claims)
+    _judge_across(ones, claims)

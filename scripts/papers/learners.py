@@ -44,8 +44,8 @@ from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, convert_sources, expand_inputs
 from sbm.models.model import Model, check_output
 from sbm.programs.splitting.reading import CodedText
-from sbm.settings import parse_grid
 from sbm.store.container import Buffers
+from sbm.units import parse_grid
 from scripts.bench.data import labels_of
 
 LEARNERS = ("perceptron", "passive_aggressive", "arow", "pegasos")

@@ -1,45 +1,20 @@
-"""Table 2 of the SBM paper (Chang & Roth 2011) on a text of today: models of text read once.
-
-    python -m scripts.papers.table2 --data TEN --test TEN-TEST --data TEXT --test TEST \
-        -o results/paper-table2
-
-Of each text, with two labels or several: every learner of the paper that is here, Vowpal Wabbit
-(two labels only, as in the paper), and the reference, a training until it converges.
-
-`I/O`       reading and parsing the text and numbering its features, with no learner and one thread
-`predict`   the progressive validation of a stream: every row is predicted before it is learned;
-            online learners do it as they learn
-`learning`  of the learner alone
-`total`     of the whole process; less than the sum, as text is read and parsed behind learning
-
-BMD is `sbm stream --policy none`; online learners are those of scripts.papers.learners. MIRA is
-passive_aggressive (two labels: its binary form), CW its successor AROW, BM-Pegasos
-pegasos without blocks. Accuracies are those of the test text.
-"""
+"""Table 2 of the SBM paper (Chang & Roth 2011) on a text of today: models of text read once."""
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scripts.bench.data import first_bytes, hold_out, labels_of, make_text
-from scripts.bench.learners import (
-    BLOCKWISE,
-    Learner,
-    choose,
-    learner_options,
-    warm_up_learners,
-    warm_up_streams,
-)
-from scripts.bench.ours import BUDGET, accuracy_of, read_alone, split, stream, train
+from scripts.bench.learners import BLOCKWISE, Learner, choose, warm_up_streams
+from scripts.bench.ours import BUDGET, metric_of, read_alone, split, stream, train
 from scripts.bench.peers import VowpalWabbit
+from scripts.bench.registry import Option, Registry, benchmark, existing
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell
-from scripts.papers.tools import Claim, judge, words
+from scripts.papers.tools import Claims, words
 
+EXPERIMENTS: Registry = {}
 # Table 2: I/O, learning and total seconds, accuracy in percent; prep, of ten classes.
 PAPER = {
     "perceptron": (1843, 903, 2753, 76.10),
@@ -57,7 +32,6 @@ TITLES = {
 }  # fmt: skip
 ORDER = list(TITLES)
 ONLINE = [TITLES[name] for name in ORDER[:5]]
-QUICK_ROWS, QUICK_FEATURES, QUICK_CLASSES = 3000, 2000, 4
 
 
 class _Text:
@@ -85,8 +59,7 @@ class _Text:
             for name, options in BLOCKWISE.items()
         }
         if args.data:  # times of small texts that are made mean nothing
-            warm_up_streams(self.data, self.folder, mem, self.blockwise.values())
-            warm_up_learners(self.data, self.folder)
+            warm_up_streams(self.data, self.folder, self.blockwise.values())
         chosen = choose(self.data, self.model, args.learner_C, args.C, self.labels, self.rows)
         self.online = {one.name: one for one in chosen}
         tasks: dict[str, Callable[[], Any]] = {
@@ -114,7 +87,7 @@ class _Text:
         else:
             done = stream(self.data, self.model, **self.blockwise[name])
         if name not in self.accuracies:
-            self.accuracies[name] = accuracy_of(self.model, self.test)
+            self.accuracies[name] = metric_of(self.model, self.test)
         return done
 
     def _row(self, name: str, runs: list[Finished], reading: float) -> dict[str, Any]:
@@ -156,7 +129,7 @@ class _Text:
             "predict_seconds": None,
             "total_seconds": first.seconds + then.seconds,
             "peak_MB": max(first.peak_bytes, then.peak_bytes) / 1e6,
-            "accuracy_percent": 100 * accuracy_of(model, self.test),
+            "accuracy_percent": 100 * metric_of(model, self.test),
         }
 
     def _beside(self, name: str, row: dict[str, Any], best: float) -> dict[str, Any]:
@@ -197,17 +170,14 @@ def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def claims_of(rows: list[dict[str, Any]]) -> list[Claim]:
-    """What the paper says of the table, of each text."""
-    claims = []
+def _judge(rows: list[dict[str, Any]], report: Report) -> None:
+    """Judge what the paper says of the table, of each text."""
+    claims = Claims(report, "SBM 2011", "7.2, table 2")
     for text in dict.fromkeys(row["text"] for row in rows):
         mine = {row["solver"]: row for row in rows if row["text"] == text}
         title = f"{text}, {mine['SBM']['classes']} classes"
-        claims += [
-            Claim("SBM 2011", "7.2, table 2", says, title, expected, here, judge(*held))
-            for says, expected, here, held in _held_of(mine)
-        ]
-    return claims
+        for says, expected, here, held in _held_of(mine):
+            claims.add(says, title, expected, here, *held)
 
 
 def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[bool]]]:
@@ -254,128 +224,64 @@ def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[
     ]  # fmt: skip
 
 
-def measure(args: argparse.Namespace, folder: Path) -> Report:
-    """Fill the table.
+@benchmark(
+    EXPERIMENTS, runs=3,
+    options={
+        "data": Option(Path, "LIBSVM text; default: two that are made", [], repeated=True),
+        "test": Option(Path, "text to predict, one for each --data", [], repeated=True),
+        "C": 0.1, "loss": "crammer_singer", "mem": "200MB",
+        "several_mem": Option(str, "of streams of several classes", "400MB"),
+        "reference_mem": Option(str, "of the reference", "1GB"), "tol": 1e-3, "max_passes": 500,
+        "rows": 3000, "learner_C": [0.01, 0.1, 1.0],
+    },
+)  # fmt: skip
+def table2(args: argparse.Namespace, report: Report) -> None:
+    """Each row is read once: table 2 of the SBM paper.
 
-    Raises
-    ------
-    BenchError
-        It cannot be done.
+    Of each text, with two labels or several: every learner of the paper that is here, Vowpal Wabbit
+    (two labels only, as in the paper), and the reference, a training until it converges. Accuracies
+    are those of the test text.
+
+    IO: reading and parsing text and numbering its features, with no learner, one thread; of the
+    reference, sbm split to a store, a process. Learning, predict (the progressive validation): as
+    the learner reports them. Total: the process. Text is read and parsed behind learning, so the
+    total is less than the sum.
+
+    solver: the name in the paper; here: the learner that stands for it. BMD is sbm stream --policy
+    none; MIRA is passive_aggressive (two labels: its binary form), CW its successor AROW,
+    BM-Pegasos pegasos without blocks. C of passive_aggressive and arow: that of --learner-C with
+    the best progressive accuracy; lambda of pegasos: 1/(C n), C as of sbm.
+
+    Loss of sbm, bmd and reference: hinge of two classes, --loss of several; the same --mem for all
+    streams of a text, so blocks without a cache are larger.
+
+    VW: --loss_function hinge -b 22, from text in its own format, converted before, with the start
+    of Python; it tells no share of its time.
+
+    paper: Chang & Roth 2011, table 2, prep, ten classes of 60 million rows; of reference: accuracy
+    over that of the converged model; IO share: of IO and learning.
     """
-    title = "each row is read once: table 2 of the SBM paper"
-    report = Report("paper-table2", title)
-    pairs = list(zip(args.data, args.test, strict=True)) or _made(args, folder, report)
-    for number, (data, test) in enumerate(pairs):
-        private = folder / str(number)
-        private.mkdir()
-        report.rows += _Text(args, data, test, private).measure()
-    if args.data:
+    if len(args.data) != len(args.test):
+        raise BenchError("give a --test for each --data")
+    pairs = [tuple(map(existing, pair)) for pair in zip(args.data, args.test, strict=True)]
+    if pairs:
         report.data["name"] = ", ".join(data.name for data, _ in pairs)
         report.data["test"] = ", ".join(test.name for _, test in pairs)
+    for number, (data, test) in enumerate(pairs or _made(args, report)):
+        private = args.folder / str(number)
+        private.mkdir()
+        report.rows += _Text(args, data, test, private).measure()
     report.ratios = _ratios(report.rows)
-    report.tables["claims"] = [asdict(claim) for claim in claims_of(report.rows)]
-    left_out = ("data", "test", "prefix", *(["rows"] if args.data else []))
-    report.settings = {k: v for k, v in vars(args).items() if k not in left_out}
-    report.notes = [
-        (
-            "IO: reading and parsing text and numbering its features, with no learner, one thread; "
-            "of the reference, sbm split to a store, a process. Learning, predict (the progressive "
-            "validation): as the learner reports them. Total: the process. Text is read and parsed "
-            "behind learning, so the total is less than the sum"
-        ),
-        "solver: the name in the paper; here: the learner that stands for it",
-        (
-            "C of passive_aggressive and arow: that of "
-            f"{', '.join(f'{C:g}' for C in args.learner_C)} with the best progressive accuracy; "
-            "lambda of pegasos: 1/(C n), C as of sbm"
-        ),
-        (
-            f"loss of sbm, bmd and reference: hinge of two classes, {args.loss} of several; the "
-            "same --mem for all streams of a text, so blocks without a cache are larger"
-        ),
-        (
-            "VW: --loss_function hinge -b 22, from text in its own format, converted before, with "
-            "the start of Python; it tells no share of its time"
-        ),
-        (
-            "paper: Chang & Roth 2011, table 2, prep, ten classes of 60 million rows; of "
-            "reference: accuracy over that of the converged model; IO share: of IO and learning"
-        ),
-    ]
-    return report
+    _judge(report.rows, report)
 
 
-def _made(args: argparse.Namespace, folder: Path, report: Report) -> list[tuple[Path, Path]]:
+def _made(args: argparse.Namespace, report: Report) -> list[tuple[Path, Path]]:
     """Make two texts, of two labels and of several, and hold the last tenth out."""
     pairs, asked = [], []
-    for name, more in (("several", ("--classes", QUICK_CLASSES)), ("two", ())):
-        shape = ("--rows", args.rows, "--features", QUICK_FEATURES, "--nnz", 10, "--power", 0.8)
-        asked.append(make_text(folder / f"{name}.svm", *shape, *more))
-        pairs.append(hold_out(folder / f"{name}.svm", 0.1, folder))
+    for name, more in (("several", ("--classes", 4)), ("two", ())):
+        shape = ("--rows", args.rows, "--features", 2000, "--nnz", 10, "--power", 0.8)
+        text = args.folder / f"{name}.svm"
+        asked.append(make_text(text, *shape, *more))
+        pairs.append(hold_out(text, 0.1, args.folder))
     report.data = {"name": "; ".join(asked), "test": "the last 10% of the lines, held out"}
     return pairs
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts.papers.table2", description="Table 2 of the SBM paper: each row is read once."
-    )
-    for name in ("--data", "--test"):
-        parser.add_argument(
-            name, type=Path, action="append", default=[], metavar="FILE",
-            help="LIBSVM text; may be repeated, a --test for each --data; default: made, small",
-        )  # fmt: skip
-    parser.add_argument("-C", dest="C", type=float, default=0.1, help="default: %(default)s")
-    parser.add_argument(
-        "--loss", choices=("crammer_singer", "weston_watkins", "hinge"), default="crammer_singer",
-        help="of several classes; default: %(default)s, as in the paper",
-    )  # fmt: skip
-    parser.add_argument(
-        "--mem", default="200MB", metavar="SIZE", help="of streams; default: %(default)s"
-    )
-    parser.add_argument(
-        "--several-mem", default="400MB", metavar="SIZE",
-        help="of streams of several classes, which have weights for each; default: %(default)s",
-    )  # fmt: skip
-    parser.add_argument("--reference-mem", default="1GB", metavar="SIZE", help="of the reference")
-    parser.add_argument("--tol", type=float, default=1e-3, help="of it; default: %(default)s")
-    parser.add_argument("--max-passes", type=int, default=500, metavar="N", help="of it")
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="default: %(default)s")
-    parser.add_argument("--rows", type=int, default=QUICK_ROWS, metavar="N", help="if it is made")
-    learner_options(parser)
-    parser.add_argument(
-        "-o", dest="prefix", type=Path, metavar="PREFIX", help="write PREFIX.json, PREFIX.md"
-    )
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; exit code 0 done, 1 error, 2 usage."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if args.runs < 1:
-        parser.error("--runs must be at least 1")
-    if len(args.data) != len(args.test):
-        parser.error("give a --test for each --data")
-    try:
-        for path in (*args.data, *args.test):
-            if not path.is_file():
-                raise BenchError(f"{path}: no such file")
-        with tempfile.TemporaryDirectory(prefix="sbm-bench-") as folder:
-            report = measure(args, Path(folder))
-        if args.prefix is not None:
-            report.write(args.prefix)
-    except ModuleNotFoundError as error:
-        print(
-            f"scripts.papers.table2: {error.name} is missing; install sbm[bench]", file=sys.stderr
-        )
-        return 1
-    except (BenchError, OSError) as error:
-        print(f"scripts.papers.table2: {error}", file=sys.stderr)
-        return 1
-    print(report.markdown(), end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

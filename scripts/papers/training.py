@@ -1,6 +1,6 @@
 """Trainings of the SBM paper on one data set, and their curves: equations (7) and (8)."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, log
@@ -10,18 +10,18 @@ from typing import Any
 
 from scripts.bench.data import first_bytes
 from scripts.bench.ours import log_of
+from scripts.bench.registry import Option
 from scripts.bench.tools import tell, timed
 from scripts.bench.trajectory import NEVER, Examiner, Point, watch
 from scripts.papers.data import Problem
-from scripts.papers.tools import Curve, accuracy_difference, first_at, relative_difference
+from scripts.papers.tools import Curve, first_at
 
-
-def training_options(parser: ArgumentParser) -> None:
-    """Of all trainings."""
-    parser.add_argument("--max-passes", type=int, default=10, metavar="N", help="default: 10")
-    parser.add_argument("--mem", default="4GB", metavar="SIZE", help="of a training")
-    parser.add_argument("--tol", type=float, help="of the training to the optimum")
-    parser.add_argument("--reference-passes", type=int, default=200, metavar="N", help="of that")
+# Of all trainings.
+TRAINING: dict[str, Any] = {
+    "max_passes": 10, "mem": "4GB", "tol": None,
+    "reference_passes": Option(int, "of the training to the optimum", 200),
+}  # fmt: skip
+QUICK = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Trainer:
     Parameters
     ----------
     args : Namespace
-        With the options of `training_options`.
+        With the options of `TRAINING`.
     problem : Problem
     blocks : iterable of int
         Numbers of blocks to split to.
@@ -116,16 +116,13 @@ class Trainer:
         looks = {"accuracy": self.examiner.accuracy}
         return watch(self.store(blocks), self._model, self._options | options, looks, rate)
 
-    def last(self) -> dict[str, Any]:
-        """The report of the last training."""
-        return next(event for event in log_of(self._model) if event["event"] == "end")
-
     def refer(self, blocks: int) -> Reference:
         """Train until the gap is small."""
         tol = self._args.tol or self.problem.tol
         most = self._args.reference_passes
         points = self.train(f"to {tol:g}", blocks, tol=tol, max_passes=most, rounds="auto")
-        end, rows = self.last(), store_of(self.store(blocks)).n_rows
+        end = next(event for event in log_of(self._model) if event["event"] == "end")
+        rows = store_of(self.store(blocks)).n_rows
         return Reference(end["primal"], end["dual"], points[-1]["accuracy"], end["n_free"] / rows)
 
 
@@ -177,6 +174,8 @@ class Curves:
     reference : Reference
     others : dict of str to list of Seen, optional
         Learners that have no dual value.
+    least_optimum : float
+        A lower bound of the optimum.
 
     Attributes
     ----------
@@ -192,10 +191,11 @@ class Curves:
         before: Mapping[str, float],
         reference: Reference,
         others: Mapping[str, list[Seen]] | None = None,
+        least_optimum: float = 0.0,
     ) -> None:
         points = [point for some in found.values() for point in some]
         more = [seen.accuracy for some in (others or {}).values() for seen in some]
-        self._optimum = max(reference.dual, *(point["dual"] for point in points))
+        self._optimum = max(least_optimum, reference.dual, *(point["dual"] for point in points))
         self._best = max(reference.accuracy, *more, *(point["accuracy"] for point in points))
         self._data = data
         self.known = max(reference.primal / self._optimum - 1, 1e-12)
@@ -207,9 +207,9 @@ class Curves:
             {
                 "data": self._data, "method": name, "pass": k,
                 "seconds": before + point["seconds"], "dual": point["dual"],
-                "difference": relative_difference(point["dual"], self._optimum),
+                "difference": abs((point["dual"] - self._optimum) / point["dual"]),
                 "accuracy": point["accuracy"],
-                "accuracy_difference": accuracy_difference(self._best, point["accuracy"]),
+                "accuracy_difference": 100 * (self._best - point["accuracy"]),
                 "load": point["load"], "solve": point["solve"], "visits": point["visits"],
                 "free_rows": point["free_rows"], "cached_free": point["cached_free"],
             }
@@ -221,9 +221,8 @@ class Curves:
             {
                 "data": self._data, "method": name, "pass": one.passes, "seconds": one.seconds,
                 "dual": None, "difference": None, "accuracy": one.accuracy,
-                "accuracy_difference": accuracy_difference(self._best, one.accuracy),
-                "load": None, "solve": one.learning, "visits": None, "free_rows": None,
-                "cached_free": None,
+                "accuracy_difference": 100 * (self._best - one.accuracy), "solve": one.learning,
+                **dict.fromkeys(("load", "visits", "free_rows", "cached_free")),
             }
             for one in found
         ]  # fmt: skip

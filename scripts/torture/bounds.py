@@ -34,14 +34,14 @@ SOLVERS: dict[str, dict[str, Any]] = {
     "log_loss": {"loss": "log_loss", "policy": "random"},
     "crammer_singer": {"loss": "crammer_singer"},
     "weston_watkins": {"loss": "weston_watkins"},
-    "pairs of classes": {"loss": "weston_watkins", "class_blocks": 2},
+    "class blocks": {"loss": "weston_watkins", "class_blocks": 4},
     "epsilon_insensitive": {"loss": "epsilon_insensitive"},
     "squared_error": {"loss": "squared_error"},
     "one_class": {"loss": "one_class"},
     "tuning": {"loss": "squared_hinge"},
     "stream": {},
 }
-_OF_MANY = ("squared_hinge of many classes", "crammer_singer", "weston_watkins", "pairs of classes")
+_OF_MANY = ("squared_hinge of many classes", "crammer_singer", "weston_watkins", "class blocks")
 _ROWS = 240
 _TEXT_OF = 10  # lines of text for each case of the store's kernels
 

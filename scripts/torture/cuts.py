@@ -25,7 +25,7 @@ from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import Source, convert_sources
 from tests.slow_parser import Row, slow_parse
 
-WAYS = ("pieces", "compressed", "silent pipe", "second pipe")
+WAYS = ("pieces", "compressed", "silent pipe")
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
@@ -97,11 +97,6 @@ class Cutter:
             expected = _expected(data, "-", skip, is_live=True)
             read = partial(self._read_silent, data, cut, skip)
             yield "silent pipe", f"a pipe that is silent behind byte {cut}", expected, read
-            # A pipe that begins as the one before brings the same text again.
-            if cut == 0 or not data[cut:].startswith(data[:cut]):
-                expected = _expected(data, "-", skip, is_live=True, cut=cut)
-                read = partial(self._read_two, data, cut, skip)
-                yield "second pipe", f"two pipes, cut at byte {cut}", expected, read
 
     def _read(
         self,
@@ -123,7 +118,12 @@ class Cutter:
                     between()
             except DataError as error:
                 return repr(rows), str(error)
-        return repr(rows), (source.problems, source.lines, source.rows, source.skipped)
+        return repr(rows), (
+            source.problems,
+            source.done.lines,
+            source.done.rows,
+            source.done.skipped,
+        )
 
     def _read_silent(self, data: bytes, cut: int, skip: bool) -> Outcome:
         """Read a pipe that says nothing for a while in the middle of its text."""
@@ -137,37 +137,14 @@ class Cutter:
 
             return self._read(source, skip, 1 + cut % 97, Patience(), go_on)
 
-    def _read_two(self, data: bytes, cut: int, skip: bool) -> Outcome:
-        """Read what is there of a pipe, and the rest from another one, a part of a line first."""
-        first = Source("-")
-        with _pipe(data[:cut]):
-            rows, counts = self._read(first, skip, 1 + cut % 97, Patience(idle_timeout=0.0))
-        if isinstance(counts, str):
-            return rows, counts
-        second = Source("-", place=first.place)
-        second.head, second.rest, second.carried = first.head, first.rest, first.carried
-        with _pipe(data[cut:]) as end:
-            end.close()
-            more, counts = self._read(second, skip, 1 + cut % 89, Patience())
-        rows = rows[:-1] + ", " * (rows != "[]" and more != "[]") + more[1:]
-        if isinstance(counts, str):
-            return rows, counts
-        problems, lines, _, skipped = counts
-        if cut < len(data):  # its lines were counted from 1 again
-            lines, skipped = lines + first.lines, skipped + first.skipped
-        return rows, (first.problems + problems, lines, second.earlier + second.rows, skipped)
 
-
-def _expected(
-    data: bytes, name: str, skip: bool, is_live: bool = False, cut: int | None = None
-) -> Outcome:
-    """What the slow parser says of a text; with `cut`, behind it the count of lines starts anew."""
+def _expected(data: bytes, name: str, skip: bool, is_live: bool = False) -> Outcome:
+    """What the slow parser says of a text."""
     rows, refused = slow_parse(data)
     is_open = data != b"" and not data.endswith(b"\n")
     n_lines = data.count(b"\n") + is_open
-    before = 0 if cut in (None, len(data)) else data[:cut].count(b"\n")
     problems = [
-        f"{Source(name).at(line - (before if line > before else 0))}: {message}"
+        f"{Source(name).at(line)}: {message}"
         + (_TORN if is_live and is_open and line == n_lines else "")
         for line, message in refused
     ]

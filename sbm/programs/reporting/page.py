@@ -17,7 +17,8 @@ import sbm
 from sbm.programs.reporting import charts
 from sbm.programs.reporting.charts import BarChart, LineChart, Series
 from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, RunFigures
-from sbm.settings import Settings, format_number, format_size, option_name
+from sbm.settings import Settings, option_name
+from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 
 __all__ = ["MARK", "MOST_RUNS", "first_charts", "to_html"]
 
@@ -29,8 +30,6 @@ _LARGEST_GAP = 100.0  # larger gaps say nothing and would hide the others
 
 T = TypeVar("T", PassFigures, BlockFigures)
 Runs = Sequence[tuple[int, RunFigures]]  # with their numbers, which decide colors
-_TIME = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
-_BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 _PARTS = {
     "solve": "solve", "wait": "wait for blocks", "certify": "certify",
     "combine": "combine processes", "write": "write checkpoints",
@@ -57,18 +56,14 @@ class _Axis:
     def unit(self, runs: Runs) -> tuple[float, str]:
         """Return the unit that suits the largest value, and the label of the axis."""
         values = [self.of(one) for _, run in runs for one in [*run.passes, *run.blocks]]
-        size, unit = _unit(max(values, default=0.0), self.units)
+        size, unit = choose_unit(max(values, default=0.0), self.units)
         return size, f"{self.title.lower()}, {unit}" if unit else self.title.lower()
 
 
-def _unit(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    return next((unit for unit in reversed(units) if largest >= 2 * unit[0]), units[0])
-
-
 _AXES = (
-    _Axis("time", "Time", lambda one: one.elapsed, _TIME),
+    _Axis("time", "Time", lambda one: one.elapsed, TIME),
     _Axis("passes", "Passes", lambda one: one.number, ((1.0, ""),)),
-    _Axis("bytes", "Bytes read", lambda one: one.bytes_read, _BYTES),
+    _Axis("bytes", "Bytes read", lambda one: one.bytes_read, BYTES),
 )
 _ROWS = _Axis("rows", "Rows", lambda one: one.rows, ((1.0, ""),))
 
@@ -110,7 +105,7 @@ def to_html(runs: Sequence[RunFigures]) -> str:
     sections = [_stream_section(streams)] if streams else []
     if trained:
         sections += [
-            _bar_section("times", "Where the time went", _TIME_LEAD, trained, _time_parts, _TIME),
+            _bar_section("times", "Where the time went", _TIME_LEAD, trained, _time_parts, TIME),
             _bar_section("caches", "What is in the cache", _CACHE_LEAD, trained, _cache_parts,
                          ((1.0, "rows"),)),
         ]  # fmt: skip
@@ -207,7 +202,7 @@ def _summary(run: RunFigures) -> str:
 
 
 def _seconds(value: float) -> str:
-    size, unit = _unit(value, _TIME)
+    size, unit = choose_unit(value, TIME)
     return f"{value / size:.3g} {unit}"
 
 
@@ -300,7 +295,7 @@ def _bar_section(
     heights = {k: parts_of(run) for k, run in runs}
     used = [part for part in heights[runs[0][0]] if any(any(h[part]) for h in heights.values())]
     highest = {k: max(map(sum, zip(*h.values(), strict=True))) for k, h in heights.items()}
-    size, unit = _unit(max(highest.values()), units)
+    size, unit = choose_unit(max(highest.values()), units)
     shown = [
         BarChart(
             f"{name}-{k}", run.name, "pass", unit, [_range(group) for group in _groups(run.passes)],

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from sbm.errors import SettingsError, StoreError
 from sbm.models.metrics import Confusion
 from sbm.programs.reporting.charts import COLORS, LineChart, Series
-from sbm.settings import format_number
 from sbm.store.files import write_atomically
+from sbm.units import count, format_number
 
 __all__ = [
     "check_confusion", "check_output", "check_picture", "draw_charts", "draw_metric",
@@ -257,7 +257,7 @@ def _title(confusion: Confusion, n_classes: int) -> str:
     rows, right = confusion.rows, confusion.correct
     if not rows:
         return "no rows"
-    classes = f"{n_classes:,} class{'' if n_classes == 1 else 'es'}"
+    classes = count(n_classes, "class")
     title = f"accuracy {100 * right / rows:.2f} %\n{right:,} of {rows:,} rows, {classes}"
     unknown = int(confusion.counts[confusion.true == len(confusion.labels)].sum())
     return title + (f"\nnot shown: {unknown:,} rows with unknown labels" if unknown else "")

@@ -207,7 +207,7 @@ class Dealer:
             n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
             if self._largest is not None:
                 n = min(n, round(estimate / size(*self._largest)))
-        n = max(options.least_blocks, n)
+        n = max(options.shards or 1, n)  # each shard holds one at least
         self._writer = BlockWriter(self._folder, self._first, n, options.level, self._pool)
         self._deals = Deal(options.seed, self._first, n, options.shuffle)
 

@@ -2,37 +2,42 @@
 
 from dataclasses import dataclass, replace
 
-from sbm.engine.machine import less, usable_threads
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import smaller
+from sbm.engine.memory import INTERPRETER, Budget
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
-from sbm.settings import format_size, parse_size
+from sbm.units import format_size
 
-__all__ = [
-    "SplitOptions", "batch_bytes", "check_ids", "check_shards", "checked_options",
-    "least_to_split", "limit_threads", "with_less",
-]  # fmt: skip
+__all__ = ["SplitOptions", "batch_bytes", "check_ids"]
 
 LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
-PIECE_FACTOR = 5  # bytes held for each byte of text being parsed
+PIECE_BYTES = 5 * PIECE  # of a piece of text that is being parsed
 
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The arguments of `sbm.split` that decide what a store looks like, checked.
+    """The arguments of `sbm.split` that decide what a store looks like.
 
     Attributes
     ----------
     blocks, block_size : int or None
         How many blocks, or their bytes.
-    dtype, seed, shuffle, level, threads, mem, skip, min_count
+    dtype : {"float32", "float64"}
+    seed, shuffle, level, on_error, min_count, shards
         As of `sbm.split`.
-    least_blocks : int
-        Fewest blocks, where their number is chosen.
+    threads : int
+        At most so many; see `within`.
+    mem : int
+        Bytes of the whole process, without those of the library that reads the input.
+
+    Raises
+    ------
+    SettingsError
+        One is out of range.
     """
 
     blocks: int | None
@@ -42,48 +47,86 @@ class SplitOptions:
     shuffle: bool
     level: int
     threads: int
-    mem: int
-    skip: bool
+    on_error: str
     min_count: int
-    least_blocks: int = 1
+    shards: int | None
+    mem: int = 0
+
+    def __post_init__(self) -> None:
+        blocks, shards = self.blocks, self.shards
+        if blocks is not None and self.block_size is not None:
+            raise SettingsError("give --blocks or --block-size, not both")
+        if self.block_size is not None and self.block_size < LEAST_BLOCK:
+            size = format_size(self.block_size)
+            raise SettingsError(f"block_size is {size}; it must be at least 100kB")
+        if blocks is not None and not 1 <= blocks <= 999_999:
+            raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
+        if self.dtype not in ("float32", "float64"):
+            raise SettingsError(f"dtype is {self.dtype!r}; it must be auto, float32 or float64")
+        if not 1 <= self.level <= 19:
+            raise SettingsError(f"level is {self.level}; it must be from 1 to 19")
+        if self.threads < 1:
+            raise SettingsError(f"threads is {self.threads}; it must be at least 1")
+        if self.on_error not in ("fail", "skip"):
+            raise SettingsError(f"on_error is {self.on_error!r}; it must be fail or skip")
+        if self.seed < 0:
+            raise SettingsError(f"seed is {self.seed}; it must be at least 0")
+        if not 1 <= self.min_count < 1 << 31:
+            most = (1 << 31) - 1
+            raise SettingsError(f"min_count is {self.min_count}; it must be from 1 to {most}")
+        if shards is not None and not 1 <= shards <= MOST_SHARDS:
+            raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
+        if shards is not None and blocks is not None and blocks < shards:
+            raise SettingsError(
+                f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks "
+                f"{shards} or more"
+            )
+
+    @property
+    def skip(self) -> bool:
+        """Whether refused lines are left out."""
+        return self.on_error == "skip"
 
     @property
     def total(self) -> int:
         """Bytes that are used of `mem`; more would only be of use for ids."""
         return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
 
+    def within(self, mem: int, reserved: int = 0) -> "SplitOptions":
+        """Return the options for a memory bound, with the threads that fit beside the batches.
+
+        Parameters
+        ----------
+        mem : int
+            Bytes of the whole process.
+        reserved : int
+            Bytes of these that the library takes which reads the input.
+
+        Raises
+        ------
+        MemoryPlanError
+            Not even one thread fits; says what would.
+        """
+        items = {"interpreter": INTERPRETER} | ({"library": reserved} if reserved else {})
+        fixed = Budget(mem, "to split", items)
+        needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
+        replace(fixed, items=items | needed).check()
+        most = (fixed.left - 3 * batch_bytes(mem - reserved)) // PIECE_BYTES - 2
+        return replace(self, mem=mem - reserved, threads=min(self.threads, most))
+
+    def with_less(self, progress: Progress) -> "SplitOptions":
+        """Return the options of another try, after memory ran out."""
+        less = smaller(self.within, self.total, "splitting")
+        progress.note(
+            f"memory ran out, with --mem {format_size(self.mem)}; beginning anew as with "
+            f"{format_size(less.mem)}"
+        )
+        return less
+
 
 def batch_bytes(mem: int) -> int:
     """Bytes of one of the two batches; of the memory alone, so that threads change no byte."""
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
-
-
-def least_to_split() -> int:
-    """Bytes that a split needs at least."""
-    return INTERPRETER + 6 * PIECE * PIECE_FACTOR
-
-
-def limit_threads(mem: int, threads: int, reserved: int = 0) -> int:
-    """Return the threads, at most `threads`, whose pieces of text fit beside the batches.
-
-    Of `mem`, `reserved` bytes are taken by the library that reads the input.
-
-    Raises
-    ------
-    MemoryPlanError
-        Not even one does; says what would.
-    """
-    piece = PIECE * PIECE_FACTOR
-    room = mem - reserved
-    most = (room - INTERPRETER - 3 * batch_bytes(room)) // piece - 2
-    if most < 1:
-        least = least_to_split() + reserved
-        raise MemoryPlanError(
-            f"--mem {format_size(mem)} is too little to split; "
-            f"the least that works is --mem {-(-least // 1_000_000)}MB",
-            least,
-        )
-    return min(threads, most)
 
 
 def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:
@@ -97,113 +140,13 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
     MemoryPlanError
         Says what there is room for.
     """
-    pieces = (options.threads + 2) * PIECE * PIECE_FACTOR
-    room = options.mem - INTERPRETER - pieces - 2 * batch_bytes(options.mem)
-    needed = ids.nbytes + count_bytes
-    if needed > room:
-        what = "ids and counts" if count_bytes else "ids"
-        twice = pieces + 2 * needed
-        enough = INTERPRETER + min(twice * 3 // 2, twice + 2 * LARGEST_BATCH)  # with the batches
-        raise MemoryPlanError(
-            f"{len(ids)} distinct features need {format_size(needed)} for their {what} alone, "
-            f"--mem {format_size(options.mem)} leaves {format_size(room)}; raise --mem, "
-            f"as --mem {-(-enough // 1_000_000)}MB has room for twice as many",
-            enough,
-        )
-
-
-def check_shards(shards: int | None, blocks: int | None, append: bool) -> None:
-    """Notice shards that cannot be made.
-
-    Raises
-    ------
-    SettingsError
-        They are too many, or more than blocks, or of a store that is there.
-    """
-    if shards is None:
+    text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
+    if INTERPRETER + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
         return
-    if append:
-        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
-    if not 1 <= shards <= MOST_SHARDS:
-        raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
-    if blocks is not None and blocks < shards:
-        raise SettingsError(
-            f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks {shards} "
-            "or more"
-        )
-
-
-def checked_options(
-    mem: int,
-    *,
-    blocks: int | None,
-    block_size: int | str | None,
-    dtype: str,
-    seed: int,
-    shuffle: bool,
-    level: int,
-    threads: int | None,
-    on_error: str,
-    min_count: int,
-    shards: int | None,
-    reserved: int,
-) -> SplitOptions:
-    """Return the arguments of `sbm.split` as options.
-
-    Parameters
-    ----------
-    mem : int
-        Bytes of the whole process.
-    reserved : int
-        Bytes of these that the library takes which reads the input.
-    blocks, block_size, dtype, seed, shuffle, level, threads, on_error, min_count, shards
-        As of `sbm.split`.
-
-    Raises
-    ------
-    SettingsError
-        One is out of range.
-    MemoryPlanError
-        `mem` is too small.
-    """
-    if blocks is not None and block_size is not None:
-        raise SettingsError("give --blocks or --block-size, not both")
-    if block_size is not None and parse_size(block_size) < LEAST_BLOCK:
-        raise SettingsError(f"block_size is {block_size}; it must be at least 100kB")
-    if blocks is not None and not 1 <= blocks <= 999_999:
-        raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
-    if dtype not in ("auto", "float32", "float64"):
-        raise SettingsError(f"dtype is {dtype!r}; it must be auto, float32 or float64")
-    if not 1 <= level <= 19:
-        raise SettingsError(f"level is {level}; it must be from 1 to 19")
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads is {threads}; it must be at least 1")
-    if on_error not in ("fail", "skip"):
-        raise SettingsError(f"on_error is {on_error!r}; it must be fail or skip")
-    if seed < 0:
-        raise SettingsError(f"seed is {seed}; it must be at least 0")
-    if not 1 <= min_count < 1 << 31:
-        raise SettingsError(f"min_count is {min_count}; it must be from 1 to {(1 << 31) - 1}")
-    return SplitOptions(
-        blocks=blocks,
-        block_size=None if block_size is None else parse_size(block_size),
-        dtype="float32" if dtype == "auto" else dtype,
-        seed=seed,
-        shuffle=shuffle,
-        level=level,
-        threads=limit_threads(mem, usable_threads(threads), reserved),
-        mem=mem - reserved,
-        skip=on_error == "skip",
-        min_count=min_count,
-        least_blocks=shards or 1,  # each holds one at least
-    )
-
-
-def with_less(options: SplitOptions, progress: Progress) -> SplitOptions:
-    """Return the options of another try, after memory ran out."""
-    mem = less(options.total, least_to_split(), "splitting")
-    progress.note(
-        f"memory ran out, with --mem {format_size(options.mem)}; beginning anew as with "
-        f"{format_size(mem)}"
-    )
-    return replace(options, mem=mem, threads=limit_threads(mem, options.threads))
+    what, twice = "ids and counts" if count_bytes else "ids", 2 * needed  # more may come
+    items = {
+        "interpreter": INTERPRETER, "text": text,
+        "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
+        f"{what} of twice the {len(ids):,} features so far": twice,
+    }  # fmt: skip
+    Budget(options.mem, "to split", items).check()

@@ -19,8 +19,8 @@ from sbm.inputs.idtable import IdTable, count_codes, drop_unknown
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.programs.splitting.options import SplitOptions, check_ids
-from sbm.settings import format_size
 from sbm.store.container import Buffers
+from sbm.units import format_size
 
 __all__ = [
     "CodedText", "Counted", "Labels", "count_features", "read_sources",

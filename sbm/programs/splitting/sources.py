@@ -102,7 +102,7 @@ def refuse_known_sources(
     known = {s["sha256"]: s["name"] for g in kept for s in g["sources"]}
     given: dict[str, str] = {}
     for source in sources:
-        if source.rows == 0:
+        if source.done.rows == 0:
             continue
         if source.sha256 in given and not force:
             raise DataError(

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.inputs.text import expand_inputs, parse_sources
 from sbm.programs.splitting.deal import Deal
-from sbm.settings import format_number
 from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
+from sbm.units import format_number
 
 __all__ = ["RowWeights"]
 
@@ -161,8 +161,8 @@ class _WeightText:
                 if len(bad):
                     k = int(bad[0])
                     place = f"{source.shown}: weight {self._read + k + 1}"
-                    if source.lines == source.rows:  # no remarks and empty lines so far
-                        place = source.at(source.rows - len(weights) + k + 1)
+                    if source.done.lines == source.done.rows:  # no remarks and empty lines so far
+                        place = source.at(source.done.rows - len(weights) + k + 1)
                     reason = _FEATURES if features[k] else _NO_WEIGHT
                     token = format_number(float(weights[k]))
                     raise DataError(f"{place}: {reason.format(token=token)}")

@@ -16,18 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.kernels import kernels_of, prepare
-from sbm.engine.problems import assemble_model, choose_task, model_labels
+from sbm.engine.problems import assemble_model, model_labels
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.programs.streaming.arrivals import Needs
+from sbm.programs.streaming.learner import Seen, Workspace, learner_shape, problems_of
 from sbm.programs.streaming.options import FREE, StreamOptions, check_settings
 from sbm.programs.streaming.plan import FIRST_BLOCK, plan_stream
-from sbm.programs.streaming.students import Seen, learner_shape, problems_of
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import Rows
 from sbm.settings import Settings
-from sbm.solver.onepass import OnePass, Size, caches_nnz
+from sbm.solver.onepass import OnePass, Size
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 
@@ -38,14 +37,14 @@ _TYPES = ("ones", "float32", "float64")  # each holds the values of those before
 
 
 @dataclass(frozen=True)
-class _DeskPlan:
+class _Plan:
     """What there is room for."""
 
     size: Size
     value_type: str
     weighted: bool
 
-    def holds(self, other: _DeskPlan, longest: int) -> bool:
+    def holds(self, other: _Plan, longest: int) -> bool:
         """Whether there is room for what another one is for, with rows of so many nonzeros."""
         return (
             self.size.block_rows >= other.size.block_rows
@@ -53,42 +52,6 @@ class _DeskPlan:
             and 2 * self.size.block_nnz >= other.size.block_nnz  # rows may have become longer
             and (self.value_type, self.weighted) == (other.value_type, other.weighted)
         )
-
-
-@dataclass(frozen=True)
-class _Desk:
-    """What learns, and the room for its blocks.
-
-    Attributes
-    ----------
-    student : OnePass
-    room : Rows
-        For the largest block.
-    begin, nnz : int
-        Where its nonzeros go, and how many there may be.
-    """
-
-    learner: OnePass
-    room: Rows
-    begin: int
-    nnz: int
-
-    def lay_out(self, batch: Rows, first: int) -> Rows:
-        """Copy rows from `first` on, as many as there is room for; return the copies."""
-        ends = np.cumsum(batch.lengths[first : first + len(self.room)], dtype=np.int64)
-        n = int(np.searchsorted(ends, self.nnz, side="right"))
-        old, new = slice(first, first + n), slice(0, n)
-        nnz = int(ends[n - 1])
-        from_ = slice(int(batch.starts[first]), int(batch.starts[first]) + nnz)
-        to, room = slice(self.begin, self.begin + nnz), self.room
-        room.starts[new] = batch.starts[old] + (to.start - from_.start)
-        room.lengths[new], room.y[new] = batch.lengths[old], batch.y[old]
-        if room.weights is not None:
-            room.weights[new] = 1 if batch.weights is None else batch.weights[old]
-        room.indices[to] = batch.indices[from_]
-        if room.values is not None:
-            room.values[to] = 1 if batch.values is None else batch.values[from_]
-        return room.part(0, n)
 
 
 class Incremental:
@@ -123,21 +86,15 @@ class Incremental:
         self._needs = Needs(features=n_features, labels=len(labels or ()))
         self._largest = 0  # batch, in rows
         self._totals, self._n_blocks = Totals(), 0
-        self._plan: _DeskPlan | None = None
-        self._desk: _Desk | None = None
-        self._state: dict[str, npt.NDArray[Any]] = {}  # of a student that is to be made again
+        self._plan: _Plan | None = None
+        self._workspace: Workspace | None = None
+        self._state: dict[str, npt.NDArray[Any]] = {}  # of a learner that is to be made again
         self._before: Mapping[str, Any] | None = None
 
     @property
     def n_rows(self) -> int:
         """Rows learned so far."""
         return self._needs.rows
-
-    @property
-    def y_dtype(self) -> str:
-        """Type of what is learned: int32 for class codes, or no labels; float64 for targets."""
-        task = choose_task(self.settings, LOSSES[self.settings.loss])
-        return "float64" if task == "regression" else "int32"
 
     def refuse_changes(self, settings: Settings) -> None:
         """Notice settings that are others than at the first batch; memory and seed may be.
@@ -161,8 +118,8 @@ class Incremental:
         Parameters
         ----------
         batch : Rows
-            One behind the other; `y` is of `y_dtype`. Their values are stored as they are typed,
-            as float32 or float64.
+            One behind the other; `y` is of `target_type`. Values are stored as they are
+            typed, as float32 or float64.
 
         Raises
         ------
@@ -170,15 +127,12 @@ class Incremental:
             ``settings.mem`` is too small; says what would do.
         """
         self._grow(batch)
-        desk = self._desk
-        assert desk is not None
-        first = 0
-        while first < len(batch):
-            block = desk.lay_out(batch, first)
-            self._totals.add(desk.learner.learn(block))
+        workspace = self._workspace
+        assert workspace is not None
+        for block in workspace.parts(batch):
+            self._totals.add(workspace.learner.learn(block))
             self._n_blocks += 1
-            first += len(block)
-        return self._model(desk.learner)
+        return self._model(workspace.learner)
 
     def _grow(self, batch: Rows) -> None:
         """Make room for a batch where there is none yet."""
@@ -195,12 +149,12 @@ class Incremental:
         if before is not None:
             value_type = max(value_type, before.value_type, key=_TYPES.index)
             weighted = weighted or before.weighted
-        plan = _DeskPlan(self._size(value_type), value_type, weighted)
+        plan = _Plan(self._size(value_type), value_type, weighted)
         if before is None or not before.holds(plan, needs.longest):
             self._plan = before = plan
             self._put_away()
-        if self._desk is None:
-            self._desk = self._make_desk(before)
+        if self._workspace is None:
+            self._workspace = self._make_workspace(before)
 
     def _size(self, value_type: str) -> Size:
         """Return sizes for blocks of the largest batch so far, or what there is memory for."""
@@ -221,35 +175,32 @@ class Incremental:
     def _problems(self) -> list[AnyProblem]:
         return problems_of(self.settings, self.labels)
 
-    def _make_desk(self, plan: _DeskPlan) -> _Desk:
+    def _make_workspace(self, plan: _Plan) -> Workspace:
         """Set room aside, and let what learns in it go on where the one before was."""
-        settings, size, problems = self.settings, plan.size, self._problems()
+        settings, problems = self.settings, self._problems()
         prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
-        begin = caches_nnz(size, len(problems))
-        arena = Arena.of(begin + size.block_nnz + SPARE, plan.value_type)
-        learner = OnePass(
-            problems, arena, size, self.y_dtype, rounds=int(settings.rounds),
-            policy=settings.policy, seed=settings.seed, weighted=plan.weighted,
-        )  # fmt: skip
+        workspace = Workspace.of(
+            settings, problems, plan.size, plan.value_type, weighted=plan.weighted
+        )
+        learner = workspace.learner
         learner.grow(self.n_features)
         if self._before is not None:
             learner.restore(self._state, self._before)
         self._state, self._before = {}, None
-        room = arena.room(size.block_rows, self.y_dtype, plan.weighted)
-        return _Desk(learner, room, begin, size.block_nnz)
+        return workspace
 
     def _put_away(self) -> None:
         """Let go of what learns, and keep what another one is made of."""
-        if self._desk is not None:
-            state = self._desk.learner.state()
+        if self._workspace is not None:
+            state = self._workspace.learner.state()
             self._state = {name: np.copy(array) for name, array in state.items()}
-            self._before = self._desk.learner.describe()
-            self._desk = None
+            self._before = self._workspace.learner.describe()
+            self._workspace = None
 
     def __getstate__(self) -> dict[str, Any]:
-        desk = self._desk
+        workspace = self._workspace
         self._put_away()
-        kept, self._desk = {**self.__dict__, "_desk": None}, desk
+        kept, self._workspace = {**self.__dict__, "_workspace": None}, workspace
         return kept
 
     def _model(self, learner: OnePass) -> Model:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sbm.engine.memory import BUFFER_ROW, INTERPRETER, OVERHEAD, Shape, row_bytes
-from sbm.errors import MemoryPlanError
+from sbm.engine.memory import INTERPRETER, OVERHEAD, Budget, RowSizes, Shape
 from sbm.inputs.idtable import DIRECT_LIMIT
-from sbm.inputs.text import PIECE
-from sbm.programs.splitting.options import PIECE_FACTOR
+from sbm.programs.splitting.options import PIECE_BYTES
 from sbm.programs.streaming.arrivals import Needs
-from sbm.settings import format_size
 from sbm.solver.onepass import Size
-from sbm.store.blocks import NONZERO_BYTES
+from sbm.units import in_megabytes
 
-__all__ = ["FIRST_BLOCK", "StreamPlan", "least_for_stream", "parsers_of", "plan_stream"]
+__all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
 
 # The first block, in rows; the next ones grow with what is known, up to what there is room for.
 # So the progressive loss means something from early on, and a small stream has its model soon.
@@ -33,8 +30,8 @@ _ROW_VARIABLES = 4
 
 
 @dataclass(frozen=True)
-class StreamPlan:
-    """How the bytes are spent.
+class StreamPlan(Budget):
+    """How the bytes of a stream are spent.
 
     Attributes
     ----------
@@ -43,23 +40,11 @@ class StreamPlan:
     value_type : {"ones", "float32", "float64"}
     planned : Needs
         What rows may need: features, ids, labels, values other than 1.
-    items : dict of str to int
-        Bytes by purpose.
     """
 
     size: Size
     value_type: str
     planned: Needs
-    items: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """Bytes in all."""
-        return sum(self.items.values())
-
-    def describe(self) -> str:
-        """The items in words."""
-        return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
 
 
 def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
@@ -87,7 +72,7 @@ def _pieces(mem: int) -> int:
 
 
 def _text_bytes(mem: int) -> int:
-    return _pieces(mem) * PIECE * PIECE_FACTOR
+    return _pieces(mem) * PIECE_BYTES
 
 
 def plan_stream(
@@ -119,75 +104,53 @@ def plan_stream(
         There is no room; says what would do.
     """
     value_type = dtype if needs.has_values else "ones"
-    nonzero = NONZERO_BYTES[value_type]
     variables = min(_ROW_VARIABLES, max(shape.outputs)) if shape.listed else 0
-    work, spill = row_bytes(shape, variables)
-    caches = 1 if shape.listed else len(shape.outputs)
-    share = caches * cache_frac / (1 - cache_frac)
+    sizes = RowSizes(shape, variables, value_type)
+    share = sizes.caches * cache_frac / (1 - cache_frac)
     weight_bytes = 8 * sum(shape.outputs) * shape.copies
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
-    fixed = {
-        "interpreter": INTERPRETER,
-        "text": _text_bytes(mem),
-        "overhead": OVERHEAD,
-    }
-    room = mem - sum(fixed.values())
+    fixed = Budget(mem, f"for {what}", {
+        "interpreter": INTERPRETER, "text": _text_bytes(mem), "overhead": OVERHEAD,
+    })  # fmt: skip
     average = max(1.0, needs.nnz / max(1, needs.rows))
     nnz = average * _SPARE_NNZ
-    row = 2 * (BUFFER_ROW + shape.row_bytes + nnz * nonzero) + work + spill
-    row += share * (-(-work // caches) + 16 + nnz * nonzero)
+    row = sizes.loaded + 2 * nnz * sizes.nonzero + share * (sizes.cached + nnz * sizes.nonzero)
     # The longest row must fit, whatever the average.
-    longest = int((2 + share) * needs.longest * nonzero)
+    longest = int((2 + share) * needs.longest * sizes.nonzero)
     least = int(LEAST_ROWS * row) + longest
     for growth in (2, 1):  # with room for larger ids, if there is some
         largest_id, table = _id_table(needs.largest_id, growth)
         features = needs.features * feature + table
-        if features + least <= room:
+        if features + least <= fixed.left:
             break
     else:
-        raise _too_little(mem, fixed, features, least, needs, what)
-    wanted = max(2 * features, int(room * _FEATURE_SHARE))
-    for_features = min(wanted, features + (room - least - features) // 2)
-    rows = int((room - for_features - longest) / row)
+        _refuse(fixed, {f"{needs.features:,} features": features, "blocks and cache": least})
+    wanted = max(2 * features, int(fixed.left * _FEATURE_SHARE))
+    for_features = min(wanted, features + (fixed.left - least - features) // 2)
+    rows = int((fixed.left - for_features - longest) / row)
     block_nnz = int(rows * nnz) + needs.longest
     size = Size(
         rows, block_nnz, int(rows * share), int(block_nnz * share),
         (for_features - table) // feature,
         variables,
     )  # fmt: skip
-    items = {**fixed, "features": for_features, "blocks and cache": int(rows * row) + longest}
+    rest = {"features": for_features, "blocks and cache": int(rows * row) + longest}
     planned = replace(needs, features=size.features, largest_id=largest_id)
-    return StreamPlan(size, value_type, planned, items)
+    return StreamPlan(mem, fixed.task, fixed.items | rest, size, value_type, planned)
 
 
-def least_for_stream(cache_frac: float, shape: Shape, needs: Needs, dtype: str) -> int:
-    """Return the smallest bound that `plan_stream` accepts, in bytes."""
-    try:
-        plan_stream(1, cache_frac, shape, needs, dtype, "")
-    except MemoryPlanError as error:
-        return error.least_bytes
-    return 1
-
-
-def _too_little(
-    mem: int, fixed: dict[str, int], features: int, least: int, needs: Needs, what: str
-) -> MemoryPlanError:
-    items = {**fixed, f"{needs.features:,} features": features, "blocks and cache": least}
-    rest = sum(items.values()) - items["text"]
-    total = _with_text(mem, rest)
-    enough = _with_text(mem, rest + max(features, 8 * least))
-    items["text"] = total - rest
-    needed = ", ".join(f"{name} {format_size(size)}" for name, size in items.items())
-    return MemoryPlanError(
-        f"--mem {format_size(mem)} is too little for {what}, which needs {needed}; "
-        f"--mem {-(-enough // 1_000_000)}MB has room for twice as many features",
-        total,
-    )
+def _refuse(fixed: Budget, more: dict[str, int]) -> None:
+    """Refuse a bound, and say what would do: with more memory, more text is read ahead."""
+    features, least = more.values()
+    rest = fixed.total - fixed.items["text"] + features + least
+    enough = in_megabytes(_with_text(fixed.mem, rest + max(features, 8 * least)))
+    text = _with_text(fixed.mem, rest) - rest
+    needed = replace(fixed, items=fixed.items | {"text": text} | more)
+    needed.check(f", and --mem {enough} has room for twice as many features")
 
 
 def _with_text(mem: int, rest: int) -> int:
-    """Return what is enough for text, too: with more memory more of it is read ahead."""
-    total = rest + _text_bytes(mem)
-    while total < rest + _text_bytes(total):
-        total = rest + _text_bytes(total)
-    return total
+    """Return the next larger bound that is enough for text, too."""
+    while mem < rest + _text_bytes(mem):
+        mem = rest + _text_bytes(mem)
+    return mem

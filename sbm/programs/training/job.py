@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
-from sbm.engine.machine import resident_bytes
+from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
@@ -43,18 +43,39 @@ from sbm.programs.training.setup import (
     read_weights,
     run_folder,
     shape_of,
-    smaller_plan,
 )  # fmt: skip
 from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
-from sbm.settings import Settings, format_size
+from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
+from sbm.units import format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
-__all__ = ["StartPoint", "TrainingPlan"]
+__all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a training is run; none of it changes the model.
+
+    Attributes
+    ----------
+    resume, is_stopped, progress
+        As of `sbm.train`.
+    test : PassTest or None
+        What is predicted after passes.
+    read_rate : float or None
+        Read no more bytes a second than this, as from a slow disk; for benchmarks.
+    """
+
+    resume: bool | None = None
+    is_stopped: Callable[[], bool] = lambda: False
+    progress: Progress = field(default_factory=Progress)
+    test: PassTest | None = None
+    read_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,12 +112,10 @@ class TrainingPlan:
     path : Path
         Of the model.
     settings : Settings
-    resume, is_stopped, progress, read_rate
-        As of `sbm.train`.
+    options : TrainOptions
     begin : float
         When it was asked for, by `sbm.engine.clock.clock`.
     comm : Comm
-    test : PassTest or None
     share : WorkShare
         What this process solves.
     spare : list of Problem or MultiProblem
@@ -118,13 +137,9 @@ class TrainingPlan:
     store: BlockStore
     path: Path
     settings: Settings
-    resume: bool | None
-    is_stopped: Callable[[], bool]
-    progress: Progress
+    options: TrainOptions
     begin: float
-    read_rate: float | None
     comm: Comm
-    test: PassTest | None = None
     bound: int | None = None
     share: WorkShare = field(init=False)
     spare: list[AnyProblem] = field(init=False)
@@ -150,8 +165,8 @@ class TrainingPlan:
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # it is refused before anything is read
-        if self.test is not None:
-            refuse_without_room(self.store, self.settings.mem_bytes, self._planned_bytes)
+        if self.options.test is not None:
+            refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.settings, self.store, self.weights)
@@ -199,14 +214,17 @@ class TrainingPlan:
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
         return replace(shape, advice="no --calibrate") if self.spare else shape
 
-    def _planned_bytes(self, mem: int) -> int:
-        return plan_of(self.settings, self.store, self.shape, mem).total
+    def _plan_within(self, mem: int) -> MemoryPlan:
+        return plan_of(self.settings, self.store, self.shape, mem)
+
+    def _smaller_plan(self) -> MemoryPlan:
+        return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
 
     # ------------------------------------------------------------------------------ memory
 
     def _plan(self) -> None:
         """Plan the memory, deal the blocks, and say of both what no commit may differ in."""
-        if not self._plans and self.resume is not False:
+        if not self._plans and self.options.resume is not False:
             self.bound = bound_before(self.folder, self.itself)
         self.plan = self._agreed_plan()
         self._plans += 1
@@ -220,11 +238,11 @@ class TrainingPlan:
 
     def _agreed_plan(self) -> MemoryPlan:
         """Plan for what there is in all processes that add up, so that blocks are cut alike."""
-        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.progress)
+        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.options.progress)
         least = int(self.share.adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least
-            plan = plan_of(self.settings, self.store, self.shape, least)
+            plan = self._plan_within(least)
         return plan
 
     def is_too_large(self) -> bool:
@@ -233,7 +251,7 @@ class TrainingPlan:
         if resident_bytes() <= most:
             return False
         try:
-            smaller_plan(self.settings, self.store, self.plan, self.shape)
+            self._smaller_plan()
         except MemoryPlanError:
             self._spare_memory = 1 << 62  # it is the least there is: going on as it is
             return False
@@ -255,8 +273,8 @@ class TrainingPlan:
             )
         gc.collect()
         before = self.plan.total
-        self.bound = smaller_plan(self.settings, self.store, self.plan, self.shape).total
-        self.progress.stage(
+        self.bound = self._smaller_plan().total
+        self.options.progress.stage(
             f"a plan for {format_size(before)} was not enough; continuing with smaller blocks, "
             f"planned for {format_size(self.bound)}"
         )
@@ -270,7 +288,7 @@ class TrainingPlan:
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)
             )
-        record = run_to_go_on_with(self.folder, self.itself, self.settings, self.resume)
+        record = run_to_go_on_with(self.folder, self.itself, self.settings, self.options.resume)
         record = common_record(self.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
@@ -284,7 +302,7 @@ class TrainingPlan:
         StoreError
             There is another training, which would be lost; or not all processes see the run.
         """
-        if self.resume is False or self.settings.warm_start is not None:
+        if self.options.resume is False or self.settings.warm_start is not None:
             return []
         folders = runs_of_others(run_folder(self.path), self.comm)
         seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
@@ -309,11 +327,11 @@ class TrainingPlan:
         if warm_start is True:
             folders = last_run(self.path)
             if not folders:
-                self.progress.stage(f"{self.path} has no earlier run; starting from zero")
+                self.options.progress.stage(f"{self.path} has no earlier run; starting from zero")
         elif warm_start is not None:
             folders = find_run(str(warm_start))
         elif folders:
-            self.progress.stage(
+            self.options.progress.stage(
                 f"starting from the run of another number of processes, in {folders[0].parent}"
             )
         if not folders:
@@ -327,16 +345,16 @@ class TrainingPlan:
     def compile_kernels(self) -> None:
         """Say what is planned, and see to it that kernels are on disk; last chance to stop."""
         plan = self.plan
-        self.progress.note(
+        self.options.progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
         before = compile_seconds()
-        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.progress))
-        if self.test is not None:
-            prepare("predict", "float64", self.progress)
+        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
+        if self.options.test is not None:
+            prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
-        if any_of(self.comm, self.is_stopped())[0]:
+        if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:

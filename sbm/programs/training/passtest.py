@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.engine.memory import Budget, MemoryPlan
 from sbm.engine.problems import by_label, model_labels
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
-from sbm.settings import Settings, format_size
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore, names_of
 
@@ -66,20 +66,18 @@ class PassTest:
         """Whether it is time after so many passes."""
         return passes % self.every == 0
 
-    def refuse_in_many(self, settings: Settings, processes: int) -> None:
+    def refuse_in_many(self, processes: int) -> None:
         """Notice a training whose weights are not all in one process.
 
         Raises
         ------
         SettingsError
-            It has several processes, or blocks of classes.
+            It has several processes.
         """
-        what = "--class-blocks divides them" if settings.class_blocks is not None else None
-        what = f"there are {processes}" if processes > 1 else what
-        if what is not None:
+        if processes > 1:
             raise SettingsError(
-                f"--test-every is for one process that has all weights, and {what}; leave it out, "
-                "and predict with the model at the end"
+                f"--test-every is for one process that has all weights, and there are {processes}; "
+                "leave it out, and predict with the model at the end"
             )
 
     def judge(
@@ -159,7 +157,7 @@ def _needed_bytes(store: BlockStore) -> int:
     return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
 
 
-def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], int]) -> None:
+def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> None:
     """Notice that a training leaves no room to predict a text beside it.
 
     It is not planned for: blocks would be cut otherwise, and the model would be another one.
@@ -169,8 +167,8 @@ def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], in
     store : BlockStore
     mem : int
         Bytes of the whole process.
-    planned : callable
-        Bytes that the training takes, of so many.
+    plan : callable
+        Plans the training for a bound.
 
     Raises
     ------
@@ -178,14 +176,8 @@ def refuse_without_room(store: BlockStore, mem: int, planned: Callable[[int], in
         Says what would do.
     """
     needed, least = _needed_bytes(store), mem
-    if planned(mem) + needed <= mem:
-        return
-    while (total := planned(least) + needed) > least:  # with more memory it may take more, too
+    while (total := plan(least).total + needed) > least:  # with more memory it may take more, too
         least = total
-    raise MemoryPlanError(
-        f"--mem {format_size(mem)} is too little to train on {store.folder}, which takes "
-        f"{format_size(planned(mem))}, and to predict with --test-every beside it, which takes "
-        f"{format_size(needed)}; the least that works is --mem {-(-least // 1_000_000)}MB, or "
-        "leave out --test-every",
-        least,
-    )
+    items = {"training": least - needed, "predicting": needed}
+    task = f"to train on {store.folder} and to predict with --test-every beside it"
+    Budget(mem, task, items).check(", or leave out --test-every")

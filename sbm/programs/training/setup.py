@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from sbm.engine.memory import (
     Shape,
     dealing_bytes,
     plan_training,
-    plan_with_less,
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
-    "open_run", "place_of", "plan_of", "read_weights", "run_at", "run_folder", "shape_of",
-    "smaller_plan", "time_left",
+    "open_run", "place_of", "plan_of", "read_weights", "run_folder", "shape_of", "time_left",
 ]  # fmt: skip
 
 FOLDS = Folds(5, seed=0)
@@ -127,30 +125,15 @@ def plan_of(
     MemoryPlanError
         The bound is too small; says what would do.
     """
+    # Without a policy there is no cache.
+    cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
+
+    def plan(mem: int) -> MemoryPlan:
+        return plan_training(store, mem, cache_frac, shape)
+
     if bound is not None:
-        return plan_training(store, bound, _cache_frac(settings), shape)
-    return within_limit(
-        lambda mem: plan_training(store, mem, _cache_frac(settings), shape),
-        settings.mem_bytes, system_limit(), (progress or Progress()).note,
-    )  # fmt: skip
-
-
-def smaller_plan(
-    settings: Settings, store: BlockStore, before: MemoryPlan, shape: Shape
-) -> MemoryPlan:
-    """Plan the memory of a training again, after it ran out with a plan.
-
-    Raises
-    ------
-    MemoryPlanError
-        There is no smaller plan.
-    """
-    return plan_with_less(store, before, _cache_frac(settings), shape)
-
-
-def _cache_frac(settings: Settings) -> float | str:
-    """Share of the working set that is cache; without a policy there is none."""
-    return 0.0 if settings.policy == "none" else settings.cache_frac
+        return plan(bound)
+    return within_limit(plan, settings.mem_bytes, system_limit(), (progress or Progress()).note)
 
 
 def time_left(settings: Settings, begin: float) -> float:
@@ -184,14 +167,15 @@ def shape_of(
     Shape
     """
     # W, and a copy to screen and certify with; of one class there are the sum of all rows and
-    # mixtures; a warm start has the earlier one.
+    # mixtures; a warm start has the earlier one; pairs of blocks of classes have their columns.
     copies = 5 if isinstance(problems[0], OneClass) else 2
-    targets = not problems[0].classify
+    targets, paired = not problems[0].classify, settings.class_blocks is not None
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
-        copies=copies + (settings.warm_start is not None) + (processes > 1),
+        paired=paired,
+        copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
         noted_blocks=settings.sync_every if processes > 1 else 0,
@@ -205,13 +189,14 @@ def run_folder(model: Path) -> Path:
     return model.with_name(model.name + ".run")
 
 
+@contextmanager
 def open_run(
     folder: Path,
     problems: Sequence[AnyProblem],
     plan: MemoryPlan,
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
-) -> AbstractContextManager[Run]:
+) -> Iterator[Run]:
     """Open a run, with room for the alphas of each problem.
 
     Parameters
@@ -224,9 +209,9 @@ def open_run(
     is_one_of_many : bool
         Whether other processes train the same model, each with a run of its own.
 
-    Returns
-    -------
-    AbstractContextManager[Run]
+    Yields
+    ------
+    Run
 
     Raises
     ------
@@ -236,32 +221,7 @@ def open_run(
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
-    return run_at(
-        folder, record, rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES,
-        is_one_of_many,
-    )  # fmt: skip
-
-
-@contextmanager
-def run_at(folder: Path, record: Mapping[str, Any] | None, *shape: Any) -> Iterator[Run]:
-    """Begin a run, or take one up at the commit whose record this is.
-
-    Parameters
-    ----------
-    folder : Path
-    record : mapping or None
-    *shape
-        What a `Run` is made of, behind its folder.
-
-    Yields
-    ------
-    Run
-
-    Raises
-    ------
-    StoreError
-        See `open_run`.
-    """
+    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
         with Run.create(folder, *shape) as run:
             yield run

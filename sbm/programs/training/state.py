@@ -14,12 +14,13 @@ from sbm.engine.clock import clock
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import choose_blocks, choose_rounds, passes_left
+from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint, TrainingPlan
 from sbm.programs.training.ledger import Ledger
+from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, run_folder, time_left
 from sbm.programs.training.warmstart import PreviousRun
@@ -148,13 +149,13 @@ class Training:
 
     def __post_init__(self) -> None:
         job, self.problems = self.job, self.job.share.problems
-        self.settings, self.begin = job.settings, job.begin
+        self.settings, self.options, self.begin = job.settings, job.options, job.begin
         n = len(self.problems)
         held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
         self.engine = Engine(
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
-            job.progress, held_out=held_out, weights=job.weights, read_rate=job.read_rate,
-            comm=job.share.adding, own=job.own,
+            self.options.progress, held_out=held_out, weights=job.weights,
+            read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
             pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
@@ -213,7 +214,7 @@ class Training:
             raise StoreError(
                 f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
             ) from error
-        self.job.progress.stage(
+        self.options.progress.stage(
             f"resuming {self.run.folder} after {ledger.passes} passes; --fresh starts over"
         )
 
@@ -225,7 +226,9 @@ class Training:
         earlier.hand_over(self.run, self.job.plan, self.job.own)
         ledger.certificate = certificate = earlier.start(self.engine)
         set_active(self.spare_learners, True)
-        self.job.progress.note(f"warm start: certified relative gap {certificate.relative_gap:.2e}")
+        self.options.progress.note(
+            f"warm start: certified relative gap {certificate.relative_gap:.2e}"
+        )
         ledger.is_done = certificate.relative_gap <= self.settings.tol
         ledger.only = self._new_blocks(earlier)
         self.commit()
@@ -279,14 +282,14 @@ class Training:
             Whether it was cut short, so that not every row was seen.
         is_last : bool
         """
-        ledger, job = self.ledger, self.job
-        is_tested = job.test is not None and (is_last or job.test.is_due(ledger.passes))
-        test = self._test() if is_tested else None
+        ledger, test, tested = self.ledger, self.options.test, None
+        if test is not None and (is_last or test.is_due(ledger.passes)):
+            tested = self._test(test)
         is_whole = not is_late and ledger.only is None
         record = pass_record(self, done, is_whole)
-        record |= {"certificate": certificate.to_dict() if certificate else None, "test": test}
+        record |= {"certificate": certificate.to_dict() if certificate else None, "test": tested}
         self.run.log({"event": "pass", **record})
-        job.progress.row(record)
+        self.options.progress.row(record)
         ledger.only = None if is_last else self._part_of_pass(certificate)
         ledger.ended, ledger.is_done = None, is_last
         if is_last:
@@ -317,23 +320,22 @@ class Training:
     def rounds(self) -> int:
         """Rounds of the next pass."""
         spent, ledger = self.spent(), self.ledger
+        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         return choose_rounds(
-            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, self._pass_bytes,
-            spent["disk"], spent["load"], spent["solve"], self.problems[0].listed, ledger.is_warm,
-            self.job.share.adding.size,
+            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, last,
+            self.problems[0].listed, ledger.is_warm, self.job.share.adding.size,
         )  # fmt: skip
 
     def spent(self) -> dict[str, float]:
         """Seconds since the last pass began, by purpose."""
         return {k: v - self.ledger.mark[k] for k, v in asdict(self.seconds).items()}
 
-    def _test(self) -> dict[str, Any]:
+    def _test(self, test: PassTest) -> dict[str, Any]:
         """Predict the test text; the clock of the training stands still."""
-        assert self.job.test is not None
         begin = clock()
         weights = [solver.W for solver in self.solvers]
-        found = self.job.test.judge(
-            self.job.store, self.problems, weights, self.job.progress, self._stop_if_asked
+        found = test.judge(
+            self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
         )
         took = clock() - begin
         self.begin += took
@@ -400,7 +402,7 @@ class Training:
         every = float(self.settings.checkpoint_every) or math.inf
         is_due = time.monotonic() - self._committed >= min(after, every)
         asked, is_due, is_too_large = self._any(
-            self.job.is_stopped(), is_due, self.job.is_too_large()
+            self.options.is_stopped(), is_due, self.job.is_too_large()
         )
         if asked or is_due or is_too_large:
             self.commit()
@@ -420,7 +422,7 @@ class Training:
 
         Of processes that add up each has looked at another number of blocks: they end later.
         """
-        if self.job.share.adding.size == 1 and self._any(self.job.is_stopped())[0]:
+        if self.job.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
     def is_late(self) -> bool:
@@ -441,7 +443,7 @@ class Training:
         """With classes of its own a process may be the first; wait until all are ready."""
         is_one_at_work = self.job.share.is_by_class
         while is_one_at_work:
-            asked, is_one_at_work = any_of(self.job.comm, self.job.is_stopped(), False)
+            asked, is_one_at_work = any_of(self.job.comm, self.options.is_stopped(), False)
             if asked:
                 raise KeyboardInterrupt
 

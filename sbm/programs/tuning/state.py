@@ -18,10 +18,10 @@ from sbm.engine.problems import label_places, model_labels
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
 from sbm.programs.tuning.candidates import Candidate, Exam, Grid, known_figures, lag, mean_figure
-from sbm.settings import format_number
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
 from sbm.store.run import Run
+from sbm.units import format_number
 
 __all__ = ["Tuning", "fork"]
 

@@ -12,7 +12,7 @@ from sbm.solver.kernels.common import prefetch, rounding
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
-    "decision_error", "move", "prefetch_weights", "squared_norm",
+    "decision_error", "move", "prefetch_weights", "put_columns", "squared_norm", "take_columns",
 ]  # fmt: skip
 
 # Sums over the classes of a row may be taken in any order, so that they are taken several at a
@@ -207,3 +207,19 @@ def count_nonzero(beta, n_outputs):
     for k in range(n_outputs):
         n += beta[k] != 0.0
     return n
+
+
+@njit(nogil=True, error_model="numpy")
+def take_columns(W, columns, part):
+    """Copy some columns of W to the array `part`, of as many columns."""
+    for f in range(np.uint64(len(W))):
+        for j in range(np.uint64(len(columns))):
+            part[f, j] = W[f, np.uint64(columns[j])]
+
+
+@njit(nogil=True, error_model="numpy")
+def put_columns(part, columns, W):
+    """Copy the columns of `part` to some columns of W."""
+    for f in range(np.uint64(len(W))):
+        for j in range(np.uint64(len(columns))):
+            W[f, np.uint64(columns[j])] = part[f, j]

@@ -207,7 +207,7 @@ def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
     return 1.0 if is_positive else -1.0, C
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def dot(indices, values, begin, end, w, z, a):
     """Return (z + w·x, a + x·x) for one row."""
     if values is None:
@@ -228,7 +228,7 @@ def rounding(n, size):
     return (np.float64(n) + 4.0) * _HALF_ULP * size
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def dot_within(indices, values, begin, end, w, z):
     """Return z + w·x for one row, and a bound of its rounding error; z is one product, or 0.
 
@@ -248,7 +248,7 @@ def dot_within(indices, values, begin, end, w, z):
     return z, rounding(end - begin, size)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def add(indices, values, begin, end, w, step):
     """Add step times one row to w."""
     if values is None:

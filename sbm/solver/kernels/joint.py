@@ -12,7 +12,7 @@ and the variables of the row, one for each c ≠ y, have β_ic ≥ 0 and ::
 
 with w_c = Σ_{y_i = c} x_i Σ_d β_id - Σ_{y_i ≠ c} β_ic x_i. A visit solves for all variables of a
 row exactly, by finding the level γ = Σ_c β_c, the root of a decreasing, piecewise linear function,
-in a few passes over the classes. class_pairs.py solves Weston-Watkins by pairs of classes.
+in a few passes over the classes.
 
 Of one row: losses l and β (width,) float64, one entry a class, l_y so small that it never counts; C
 its cost; `kind` one of the constants. `solve` writes `new`; nothing but it and scratch is changed.

@@ -21,7 +21,7 @@ the root lies above 0: steps come from one side after the first and need no line
 
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
-Given: rows (as in sparse.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
+Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
 of each row, None when all are 1.
 In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
 Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
@@ -32,20 +32,8 @@ import math
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import (
-    add,
-    add_sums,
-    dot,
-    dot_within,
-    exp,
-    log1p,
-    log_ratio,
-    new_order,
-    prefetch_ahead,
-    prefetch_row,
-    rounding,
-    sign_and_cost,
-)
+from sbm.solver.kernels.common import exp, log1p, log_ratio, rounding, sign_and_cost
+from sbm.solver.kernels.rounds import make_certify, make_solve
 
 __all__ = ["certify", "solve"]
 
@@ -109,7 +97,7 @@ def _round(t):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
-def _visit(m, old, A, C, inverse):
+def _short_visit(m, old, A, C, inverse):
     """Return (new α, rise of C H, violation) of a visit by the short way; NaN for α if it fails.
 
     But for rows that never moved this is one stretch of arithmetic without a branch.
@@ -195,153 +183,44 @@ def _long_visit(m, old, A, C):
     return new, rise, abs(new - alpha) * (1.0 / C + A * p * (1.0 - p))
 
 
-@njit(nogil=True, error_model="numpy")
-def solve(
-    starts, lengths, y, weight, home, indices, values, alpha, score, w,
-    positive, cost_positive, cost_negative, bias, sigma,
-    rounds, chunk, ahead, inner_tol, block, state, active, order, stats,
-):  # fmt: skip
-    """Run bounded rounds of dual coordinate descent over a working set.
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _read(i, y, weight, numbers):
+    """Return (C, s, 1 / C) of a row."""
+    positive, _, cost_positive, cost_negative, _, _ = numbers
+    s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
+    inverse = 1.0 / cost_positive if s > 0.0 else 1.0 / cost_negative
+    if weight is not None:
+        inverse /= weight[i]
+    return C, s, inverse
 
-    Chunks and the order of visits are those of visits.py; every round visits every row.
 
-    Parameters
-    ----------
-    starts, lengths, y : (n,) int64, int32, int32
-    weight : (n,) float64, or None for ones
-        Multiplies the cost of each row.
-    home : (n,) int32
-    indices, values : int32, float32 or float64 or None
-    alpha : (n,) float64, in place
-        From 0 to the cost, both included.
-    score : (n,) float32, in place
-        Cache score of each row's last visit: p (1 - p), how much α answers to the margin.
-    w : (n_features + (bias > 0),) float64, in place
-    positive : int
-        Class code with s = +1.
-    cost_positive, cost_negative : float
-        C_i of rows with s = +1 and s = -1 and weight 1; rows with cost 0 are never visited.
-    bias : float
-        Value of the extra feature; 0 for none.
-    sigma : float
-        1 on one machine; scales curvature and step of w when several are added up.
-    rounds, chunk, ahead : int
-        Most rounds; rows to a chunk; rows to prefetch ahead, 0 for none.
-    inner_tol : float
-        End after a full first round whose largest violation is not above. Violations are
-        differences of probabilities.
-    block : int
-        Rows with home == block count towards the gap estimate.
-    state : (1,) uint64, in place
-        Random generator.
-    active : any
-        Not used.
-    order : (at least n / chunk,) int64
-        Scratch.
-    stats : (5,) float64, added to in place
-        Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
+@njit(inline="always")
+def _gap(z, alpha, row, numbers):
+    C, s, _ = row
+    return _values(s * z, alpha, C, 0.0)[0]
+
+
+@njit(inline="always")
+def _visit(z, a, alpha, row, numbers):
+    """Visit a row; its violation is a difference of probabilities, its score p (1 - p).
+
+    The score says how much α answers to the margin.
     """
-    n = len(starts)
-    w_bias = w[len(w) - 1] if bias > 0.0 else 0.0
-    gain = 0.0
-    gap = 0.0
-    updates = 0
-    visits = 0
-    inverse_positive = 1.0 / cost_positive
-    inverse_negative = 1.0 / cost_negative
-    for r in range(rounds):
-        chunks = new_order(order, n, chunk, state)
-        worst = 0.0
-        for k in range(chunks):
-            last = min(n, (order[k] + 1) * chunk)
-            for t in range(order[k] * chunk, last):
-                if ahead > 0 and t + ahead < last:
-                    prefetch_row(w, indices, starts, lengths, t + ahead)
-                i = np.uint64(t)
-                s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
-                if C == 0.0:
-                    score[i] = -np.inf
-                    continue
-                inverse = inverse_positive if s > 0.0 else inverse_negative
-                if weight is not None:
-                    inverse /= weight[i]
-                begin = np.uint64(starts[i])
-                end = begin + np.uint64(lengths[i])
-                z, a = dot(indices, values, begin, end, w, 0.0, bias * bias)
-                old = alpha[i]
-                m = s * (z + bias * w_bias)
-                if r == 0 and home[i] == block:
-                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
-                    gap += _values(m, old, C, 0.0)[0] + 0.0 * a
-                new, rise, violation = _visit(m, old, sigma * a, C, inverse)
-                if not new >= 0.0:
-                    new, rise, violation = _long_visit(m, old, sigma * a, C)
-                worst = max(worst, violation)
-                p = new * inverse
-                score[i] = p * (1.0 - p)
-                step = new - old
-                if step != 0.0:
-                    updates += 1
-                    gain += rise
-                    alpha[i] = new
-                    add(indices, values, begin, end, w, sigma * step * s)
-                    w_bias += sigma * step * s * bias
-        visits += n
-        stats[4] += 1
-        if worst == 0.0 or (r == 0 and worst <= inner_tol):
-            break
-    if bias > 0.0:
-        w[len(w) - 1] = w_bias
-    stats[0] += gain
-    stats[1] += gap
-    stats[2] += visits
-    stats[3] += updates
+    C, s, inverse = row
+    m = s * z
+    new, rise, violation = _short_visit(m, alpha, a, C, inverse)
+    if not new >= 0.0:
+        new, rise, violation = _long_visit(m, alpha, a, C)
+    p = new * inverse
+    return new, violation, p * (1.0 - p), rise, 0.0
 
 
-@njit(nogil=True, error_model="numpy")
-def certify(
-    starts, lengths, y, weight, indices, values, alpha, w, w_alpha,
-    positive, cost_positive, cost_negative, bias, ahead, sums,
-):  # fmt: skip
-    """Add the rows of one block to the certificate at fixed w and alpha.
+@njit(inline="always")
+def _terms(z, error, alpha, row, numbers):
+    C, s, _ = row
+    gap, loss, dual, missed = _values(s * z, alpha, C, error)
+    return gap + missed, loss, dual, 0.0
 
-    Parameters
-    ----------
-    starts ... w, positive ... ahead
-        As in `solve`; nothing of these is changed.
-    w_alpha : like w, added to in place
-        Σ α_i s_i x_i, rebuilt from scratch over all blocks.
-    sums : (5,) float64, added to in place
-        Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
-        Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
-    """
-    n = np.uint64(len(starts))
-    z_bias = bias * w[len(w) - 1] if bias > 0.0 else 0.0
-    w_alpha_bias = 0.0
-    gap = 0.0
-    loss = 0.0
-    dual = 0.0
-    support = 0
-    free = 0
-    for i in range(n):
-        prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
-        s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
-        if C == 0.0:
-            continue
-        begin = np.uint64(starts[i])
-        end = begin + np.uint64(lengths[i])
-        z, error = dot_within(indices, values, begin, end, w, z_bias)
-        value = alpha[i]
-        m = s * z
-        row_gap, row_loss, row_dual, missed = _values(m, value, C, error)
-        gap += row_gap + missed
-        loss += row_loss
-        dual += row_dual
-        if value > 0.0:
-            support += 1
-            free += value < C
-            add(indices, values, begin, end, w_alpha, value * s)
-            w_alpha_bias += value * s * bias
-    if bias > 0.0:
-        w_alpha[len(w) - 1] += w_alpha_bias
-    add_sums(sums, gap, loss, dual, support, free)
+
+solve = make_solve(_read, _gap, _visit, late=True)
+certify = make_certify(_read, _terms)

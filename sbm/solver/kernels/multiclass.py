@@ -189,7 +189,7 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Rounds, chunks and the order of visits are those of visits.py. Later rounds leave out rows that
+    Rounds, chunks and the order of visits are those of rounds.py. Later rounds leave out rows that
     were at rest, farther from moving than the mean violation of the round before.
 
     Parameters

@@ -1,0 +1,121 @@
+"""What learns a stream: made for the rows, features and classes that are known by now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sbm.engine.memory import Shape
+from sbm.engine.problems import choose_task, make_problems
+from sbm.losses import LOSSES
+from sbm.rows import SPARE, Arena, Rows
+from sbm.settings import Settings
+from sbm.solver.onepass import OnePass, Size, caches_nnz
+from sbm.solver.problem import AnyProblem, MultiProblem, OneClass
+
+__all__ = ["Seen", "Workspace", "learner_shape", "problems_of", "target_type"]
+
+
+def target_type(settings: Settings) -> str:
+    """Type of what is learned: int32 for class codes, or no labels; float64 for targets."""
+    task = choose_task(settings, LOSSES[settings.loss])
+    return "float64" if task == "regression" else "int32"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The rows of a stream so far, as `make_problems` wants to know them."""
+
+    n_rows: int
+    labels: list[float] | None
+    name: str = "the stream"
+    label_counts: list[int] = field(default_factory=list)
+
+
+def problems_of(settings: Settings, labels: list[float] | None) -> list[AnyProblem]:
+    """Make the problems of the classes known so far; class weights of later labels wait."""
+    weights = {} if isinstance(settings.class_weight, str) else dict(settings.class_weight)
+    if labels is not None:
+        weights = {label: weight for label, weight in weights.items() if label in labels}
+    settings = replace(settings, class_weight=weights)
+    loss = LOSSES[settings.loss]
+    if loss.joint and labels is not None and len(labels) == 1:  # for now
+        cost = settings.C * weights.get(labels[0], 1.0)
+        return [MultiProblem(loss, np.array([cost]), settings.C, settings.bias)]
+    return make_problems(settings, Seen(1, labels))
+
+
+def learner_shape(problems: list[AnyProblem]) -> Shape:
+    """Return what decides the memory beside the rows."""
+    copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # columns are sorted for the model
+    if isinstance(problems[0], OneClass):
+        copies = 3
+    row_bytes = 0 if problems[0].classify else 4
+    listed = problems[0].listed
+    return Shape(0, [p.n_outputs for p in problems], listed, copies=copies, row_bytes=row_bytes)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What learns, and room for the block that it learns.
+
+    Attributes
+    ----------
+    learner : OnePass
+    room : Rows
+    begin, nnz : int
+        Where the nonzeros of the block go in the arena, and how many there may be.
+    """
+
+    learner: OnePass
+    room: Rows
+    begin: int
+    nnz: int
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        problems: list[AnyProblem],
+        size: Size,
+        value_type: str,
+        *,
+        weighted: bool = False,
+        spread: Callable[..., Iterable[Any]] = map,
+    ) -> Workspace:
+        """Set room aside, with a learner that knows nothing; `spread` is a ``map`` in threads."""
+        begin, y_dtype = caches_nnz(size, len(problems)), target_type(settings)
+        arena = Arena.of(begin + size.block_nnz + SPARE, value_type)
+        learner = OnePass(
+            problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
+            seed=settings.seed, weighted=weighted, spread=spread,
+        )  # fmt: skip
+        room = arena.room(size.block_rows, y_dtype, weighted)
+        return cls(learner, room, begin, size.block_nnz)
+
+    def parts(self, batch: Rows) -> Iterator[Rows]:
+        """Copy rows that lie one behind the other, as many as there is room for at a time."""
+        first = 0
+        while first < len(batch):
+            part = self._lay_out(batch, first)
+            first += len(part)
+            yield part
+
+    def _lay_out(self, batch: Rows, first: int) -> Rows:
+        ends = np.cumsum(batch.lengths[first : first + len(self.room)], dtype=np.int64)
+        n = int(np.searchsorted(ends, self.nnz, side="right"))
+        old, new = slice(first, first + n), slice(0, n)
+        nnz = int(ends[n - 1])
+        from_ = slice(int(batch.starts[first]), int(batch.starts[first]) + nnz)
+        to, room = slice(self.begin, self.begin + nnz), self.room
+        room.starts[new] = batch.starts[old] + (to.start - from_.start)
+        room.lengths[new], room.y[new] = batch.lengths[old], batch.y[old]
+        if room.weights is not None:
+            room.weights[new] = 1 if batch.weights is None else batch.weights[old]
+        room.indices[to] = batch.indices[from_]
+        if room.values is not None:
+            room.values[to] = 1 if batch.values is None else batch.values[from_]
+        return room.part(0, n)

@@ -1,0 +1,270 @@
+"""Loops over rows for losses with one variable a row, made for each loss of a few small functions.
+
+A loss has w = Σ α_i s_i x_i and a dual Σ d_i - ½|w|² with bounds on each α. Its kernels are ::
+
+    solve = make_solve(_read, _gap, _visit)
+    screen = make_screen(_read, _at_rest)
+    certify = make_certify(_read, _terms)
+
+Its functions get z = w·x and α of a row, `row`, which is what `_read` returned for it, and
+`numbers`: (positive, classify, cost_positive, cost_negative, squared, epsilon) ::
+
+    _read(i, y, weight, numbers)           (C, s, ...): cost, sign, and what else the others need
+    _gap(z, alpha, row, numbers)           share in P - F, a sum of terms that are never negative
+    _visit(z, a, alpha, row, numbers)      (new α, violation, score, rise, fall); a is |x|², and
+                                           the visit raises d_i by rise - fall
+    _at_rest(z, alpha, row, numbers)       whether a visit would leave α as it is
+    _terms(z, error, alpha, row, numbers)  (gap, φ_i, rise, fall): the largest share in P - F for
+                                           a z known to within an error, and d_i = rise - fall
+
+They become part of the loops: with ``inline="always"`` they are compiled once, as a part of each
+loop, with ``forceinline`` once more on their own, which takes a third longer for log_loss.
+
+An extra feature has the value `bias` in every row and is in none; the loop keeps its weight apart
+from w. `late` adds it behind the sum over a row instead of in front, which rounds differently.
+"""
+
+import numpy as np
+from numba import njit
+
+from sbm.solver.kernels.common import (
+    add,
+    add_sums,
+    dot,
+    dot_within,
+    is_last,
+    new_order,
+    prefetch_ahead,
+    prefetch_row,
+    rows_left,
+)
+
+__all__ = ["make_certify", "make_screen", "make_solve"]
+
+
+def make_solve(read, row_gap, visit, late=False):
+    """Return a kernel that runs bounded rounds of dual coordinate descent over a working set."""
+
+    @njit(nogil=True, error_model="numpy")
+    def solve(
+        starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
+        positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
+        home, score, sigma, rounds, chunk, inner_tol, block, state, active, order, stats,
+    ):  # fmt: skip
+        """Run bounded rounds of dual coordinate descent over a working set.
+
+        Chunks of rows are visited in random order, and the rows of a chunk in the order they lie
+        in memory. The first round visits every row (Theorem 1 of SBM 2011 needs that); later ones
+        leave out rows that sit at a bound and were pushed against it by more than the largest
+        violation of the round before.
+
+        A visit takes about as long as a handful of branches that the processor guesses wrong, so
+        it chooses by arithmetic wherever it can and branches only to change w.
+
+        Parameters
+        ----------
+        starts, lengths : (n,) int64, int32
+            Row i has nonzeros starts[i] to starts[i] + lengths[i].
+        y : (n,) int32 or float64, or None
+            Class codes or targets.
+        weight : (n,) float64, or None for ones
+            Multiplies the cost of each row.
+        indices, values : int32, float32 or float64 or None
+        alpha : (n,) float64, in place
+        w : (at least n_features,) float64, in place
+        extra : (1,) float64, in place
+            Weight of the extra feature; may be the last entry of w.
+        bias, scale : float
+            Value of the extra feature, 0 for none; square of the unit of its weight, 1 but for
+            one class.
+        positive : int
+            Class code with s = +1, or with the target +1.
+        classify : bool
+            `y` holds class codes.
+        cost_positive, cost_negative : float
+            C_i of rows of weight 1, of the positive class or with a target, and of all others.
+        squared : bool
+            Squared loss.
+        epsilon : float
+            Half the width of the tube in which targets have no loss.
+        ahead : int
+            Rows to prefetch ahead, 0 for none.
+        home : (n,) int32
+        score : (n,) float32, in place
+            Cache score of each row's last visit (SBM 2011, section 2.2, second form).
+        sigma : float
+            1 on one machine; scales curvature and step of w when several are added up.
+        rounds, chunk : int
+            Most rounds; rows to a chunk.
+        inner_tol : float
+            End after a full first round whose largest violation is not above.
+        block : int
+            Rows with home == block count towards the gap estimate.
+        state : (1,) uint64, in place
+            Random generator.
+        active, order : (n,) int32, (at least n / chunk,) int64
+            Scratch.
+        stats : (5,) float64, added to in place
+            Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
+        """
+        numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
+        m = len(starts)
+        w_extra = extra[0]
+        gain = stats[0]
+        gap = 0.0
+        updates = 0
+        visits = 0
+        limit = np.inf
+        for r in range(rounds):
+            chunks = new_order(order, m, chunk, state)
+            worst = 0.0
+            dropped = 0
+            for k in range(chunks):
+                last = min(m, (order[k] + 1) * chunk)
+                for t in range(order[k] * chunk, last):
+                    if ahead > 0 and t + ahead < last:
+                        coming = active[t + ahead] if r > 0 else t + ahead
+                        prefetch_row(w, indices, starts, lengths, coming)
+                    i = np.uint64(active[t] if r > 0 else t)
+                    row = read(i, y, weight, numbers)
+                    C, s = row[0], row[1]
+                    if C == 0.0:
+                        score[i] = -np.inf
+                        continue
+                    begin = np.uint64(starts[i])
+                    end = begin + np.uint64(lengths[i])
+                    share = bias * w_extra
+                    first = 0.0 if late else share
+                    z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
+                    if late:
+                        z += share
+                    old = alpha[i]
+                    if r == 0 and home[i] == block:
+                        # The product is 0, but no number where |x|² is infinite: that is noticed.
+                        gap += row_gap(z, old, row, numbers) + 0.0 * a
+                    new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
+                    worst = max(worst, violation)
+                    score[i] = rank
+                    step = new - old
+                    if step != 0.0:
+                        updates += 1
+                        gain += rise
+                        gain -= fall
+                        alpha[i] = new
+                        add(indices, values, begin, end, w, sigma * step * s)
+                        w_extra += sigma * scale * step * s * bias
+                    elif rank < -limit and violation == 0.0:
+                        active[t] = -1
+                        dropped += 1
+            visits += m
+            stats[4] += 1
+            if is_last(r, rounds, worst, inner_tol):
+                break
+            limit = worst
+            m = rows_left(active, m, r, dropped)
+        extra[0] = w_extra
+        stats[0] = gain
+        stats[1] += gap
+        stats[2] += visits
+        stats[3] += updates
+
+    return solve
+
+
+def make_screen(read, at_rest):
+    """Return a kernel that marks the rows whose alpha a visit would change."""
+
+    @njit(nogil=True, error_model="numpy")
+    def screen(
+        starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
+        positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
+        moving,
+    ):  # fmt: skip
+        """Mark the rows whose alpha a visit would change, at fixed w.
+
+        (Gradients at fixed w, in parallel, then serial updates where needed: Chiang, Lee & Lin,
+        KDD 2016.)
+
+        Parameters
+        ----------
+        starts ... ahead
+            As in `solve`; nothing of these is changed.
+        moving : (n,) bool, in place
+            Rows that are marked already stay so.
+        """
+        numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
+        n = np.uint64(len(starts))
+        share = bias * extra[0]
+        for i in range(n):
+            prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
+            begin = np.uint64(starts[i])
+            end = begin + np.uint64(lengths[i])
+            z, _ = dot(indices, values, begin, end, w, share, 0.0)
+            row = read(i, y, weight, numbers)
+            moving[i] |= (not at_rest(z, alpha[i], row, numbers)) & (row[0] > 0.0)
+
+    return screen
+
+
+def make_certify(read, terms, late=False):
+    """Return a kernel that adds the rows of a block to the certificate."""
+
+    @njit(nogil=True, error_model="numpy")
+    def certify(
+        starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
+        positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
+        w_alpha, x_sum, sums,
+    ):  # fmt: skip
+        """Add the rows of one block to the certificate at fixed w and alpha.
+
+        Parameters
+        ----------
+        starts ... ahead
+            As in `solve`; nothing of these is changed.
+        w_alpha : like w, added to in place
+            Σ α_i s_i x_i, rebuilt from scratch over all blocks; with a bias above 0 its last entry
+            belongs to the extra feature.
+        x_sum : like w, or None, added to in place
+            Σ C_i x_i.
+        sums : (5,) float64, added to in place
+            Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
+            Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
+        """
+        numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
+        n = np.uint64(len(starts))
+        share = bias * extra[0]
+        w_alpha_extra = 0.0
+        gap = 0.0
+        loss = 0.0
+        dual = 0.0
+        support = 0
+        free = 0
+        for i in range(n):
+            prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
+            row = read(i, y, weight, numbers)
+            C, s = row[0], row[1]
+            if C == 0.0:
+                continue
+            begin = np.uint64(starts[i])
+            end = begin + np.uint64(lengths[i])
+            z, error = dot_within(indices, values, begin, end, w, 0.0 if late else share)
+            if late:
+                z += share
+            value = alpha[i]
+            row_gap, row_loss, rise, fall = terms(z, error, value, row, numbers)
+            gap += row_gap
+            loss += row_loss
+            dual += rise
+            dual -= fall
+            if x_sum is not None:
+                add(indices, values, begin, end, x_sum, C)
+            if value != 0.0:
+                support += 1
+                free += squared or abs(value) < C
+                add(indices, values, begin, end, w_alpha, value * s)
+                w_alpha_extra += value * s * bias
+        if bias > 0.0:
+            w_alpha[len(w_alpha) - 1] += w_alpha_extra
+        add_sums(sums, gap, loss, dual, support, free)
+
+    return certify

@@ -1,0 +1,162 @@
+"""How sizes, durations, dates and numbers are read and written.
+
+Imports no numpy, so that ``sbm --help`` does not wait for it.
+"""
+
+import datetime
+import math
+import re
+from collections.abc import Sequence
+
+from sbm.errors import SettingsError
+
+__all__ = [
+    "BYTES", "TIME", "choose_unit", "count", "format_number", "format_size", "in_megabytes",
+    "parse_duration", "parse_grid", "parse_moment", "parse_size",
+]  # fmt: skip
+
+# Units with their size, the smallest first.
+BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+TIME = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_size(text: str | int) -> int:
+    """Turn ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes into bytes.
+
+    K, M, G, T are powers of 1000, Ki, Mi, Gi, Ti powers of 1024.
+
+    Raises
+    ------
+    SettingsError
+        Anything else.
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
+    try:
+        if match is None or match[2] == "I":
+            raise ValueError
+        size = int(float(match[1]) * _UNITS[match[2]])
+        if size <= 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
+    return size
+
+
+def format_size(size: float) -> str:
+    """Write bytes as ``1.5 GB``; powers of 1000, three digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 999.5:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
+
+
+def in_megabytes(size: int) -> str:
+    """Write bytes as whole megabytes, rounded up, to be typed behind ``--mem``."""
+    return f"{-(-size // 1_000_000)}MB"
+
+
+def format_number(number: float) -> str:
+    """Write a number so that it reads back the same: ``1`` for 1.0, else the shortest decimal."""
+    if isinstance(number, int):
+        text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
+    elif number.is_integer() and abs(number) < 1e15:
+        text = str(int(number))
+    else:
+        text = repr(number)
+    return text
+
+
+def parse_duration(text: str | float) -> float:
+    """Turn ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d`` into seconds.
+
+    Raises
+    ------
+    SettingsError
+        Anything else.
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
+        return float(text)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([smhd]?)\s*", str(text).lower())
+    try:
+        if match is None:
+            raise ValueError
+        return float(match[1]) * _SECONDS[match[2]]
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{text!r} is not a time; write it as 90s, 5m or 1.5h") from None
+
+
+def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.datetime:
+    """Turn ``2026-01-31``, ``2026-01-31T06:00`` (UTC) or ``30d`` (so long ago) into a moment.
+
+    Parameters
+    ----------
+    text : str
+    now : datetime, optional
+        What a duration is counted back from; default: now.
+
+    Returns
+    -------
+    datetime.datetime
+
+    Raises
+    ------
+    SettingsError
+        Anything else.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(str(text).strip())
+        return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    except ValueError:
+        pass
+    try:
+        if not re.search(r"[smhd]\s*$", str(text).lower()):
+            raise SettingsError(text)  # a number without a unit is more likely a mistyped date
+        ago = datetime.timedelta(seconds=parse_duration(str(text)))
+        return (now or datetime.datetime.now(datetime.UTC)) - ago
+    except (SettingsError, OverflowError):
+        raise SettingsError(
+            f"{text!r} is not a date; write it as 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for "
+            "so long ago"
+        ) from None
+
+
+def parse_grid(text: str) -> list[float]:
+    """Turn ``0.01:100:x10`` or ``0.1,1,10`` into numbers.
+
+    Of ``first:last:xF`` each number is F times the one before, up to the last one.
+
+    Raises
+    ------
+    SettingsError
+        Anything else, or more than 1000 numbers.
+    """
+    try:
+        if ":" not in text:
+            return [float(part) for part in text.split(",")]
+        first, last, step = text.split(":")
+        a, b, factor = float(first), float(last), float(step.removeprefix("x"))
+        if not (step.startswith("x") and 0 < a <= b < math.inf and factor > 1):
+            raise ValueError
+        n = math.floor(math.log(b / a, factor) * (1 + 1e-12) + 1e-9) + 1
+        if n > 1000:
+            raise ValueError
+        return [float(f"{a * factor**k:.12g}") for k in range(n)]
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f"{text!r} is no list of numbers; write it as 0.01:100:x10 (from, to, factor) or 0.1,1"
+        ) from None
+
+
+def count(n: int, noun: str) -> str:
+    """Write how many there are: ``1 row``, ``2,000 rows``, ``3 passes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}" + ("" if n == 1 else plural)
+
+
+def choose_unit(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """Return the largest unit that the number is at least twice as large as, else the smallest."""
+    return next((unit for unit in reversed(units) if largest >= 2 * unit[0]), units[0])
