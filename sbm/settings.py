@@ -260,15 +260,15 @@ class Settings:
         "Meaning of the labels, for squared_error.", "`auto` is regression.",
     )
     epsilon: float = _setting(
-        0.1, _NOT_NEGATIVE, "Deviation that costs nothing, for the epsilon_insensitive losses."
+        0.1, _NOT_NEGATIVE, "Error that costs nothing, for the epsilon_insensitive losses."
     )
     nu: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
-        "Share of rows that may lie outside, for one_class.",
+        "Upper bound on the share of outliers, for one_class.",
     )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
-        "Share of the working set that is cache, or auto.",
+        "Share of the working set for the cache, or auto.",
         "0 is block minimization without a cache; `auto` follows the number of free alphas, pass "
         "by pass.", metavar="F",
     )
@@ -300,7 +300,7 @@ class Settings:
         "`random` all of them, `none` keeps no cache.",
     )
     screen: bool = _setting(
-        True, _FLAG, "Skip rows at rest before their visit.",
+        True, _FLAG, "Skip rows whose alpha would not change.",
         "Every 8th pass visits all rows.", commands="train tune plan",
     )
     bias: float = _setting(
@@ -308,7 +308,7 @@ class Settings:
     )
     class_weight: Mapping[float, float] | str = _setting(
         None, _Rule(read=_read_class_weight),
-        "Factor of C for label L, or balanced; may be repeated.",
+        "Factor of C for label L, or balanced; repeatable.",
         "`balanced` is rows / (labels x rows of the label).", metavar="L=W", unset="1 each",
     )
     weights: str | Path | None = _setting(  # noqa: RUF009
@@ -321,13 +321,13 @@ class Settings:
         None,
         _Rule(str, (None, True), read=lambda run: None if run is False else _path_to_text(run)),
         "Start from the alphas of an earlier training on this store. Without a name, use the "
-        "previous run of the model to write.",
+        "previous run of the output model.",
         "The store may have changed by `split --append` and `expire` since. In Python and TOML, "
         "`true` stands for the previous run, and starts cold if there is none.",
         metavar="[MODEL|RUN]", commands="train", ignored_by="plan",
     )
     calibrate: bool = _setting(
-        False, _FLAG, "Also fit probabilities, on held-out rows of a second model.",
+        False, _FLAG, "Also fit probabilities, with a second model and held-out rows.",
         commands="train",
     )
     seed: int = _setting(
@@ -338,12 +338,12 @@ class Settings:
         "adaptive",
         _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
               "at least 1, adaptive or safe"),
-        "Damping of each process, for several processes: adaptive, safe or a number from 1.",
+        "Damping of each process: adaptive, safe or a number from 1.",
         "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` follows the last "
         "sums.", metavar="S", commands="train", ignored_by="tune plan stream",
     )
     sync_every: int = _setting(
-        1, _COUNT, "Blocks between two exchanges of weights, for several processes.", metavar="N",
+        1, _COUNT, "Number of blocks between exchanges of weights.", metavar="N",
         commands="train", ignored_by="tune plan stream",
     )
     comm_timeout: float | str = _setting(

@@ -338,8 +338,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
             self.classes_, codes = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
                 raise DataError(
-                    "classes are told apart by at least two of them, and these rows have one class "
-                    f"alone: {self.classes_.tolist()[0]!r}"
+                    "at least two classes are required; y contains only one class: "
+                    f"{self.classes_.tolist()[0]!r}"
                 )
             weight = self._weight_of_codes(y)
             model = self._fit(X, codes, sample_weight, task="classification", class_weight=weight)

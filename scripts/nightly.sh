@@ -47,6 +47,14 @@ if [ -z "${SBM:-}" ]; then
     [ ! -x "$here/.venv/bin/sbm" ] || SBM=$here/.venv/bin/sbm
 fi
 
+# Print a line with the time. Results are printed by sbm.
+say() {
+    echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*"
+}
+
+say "begin: $store"
+trap 'say "end: exit code $?"' EXIT
+
 sum_of() {
     if command -v sha256sum >/dev/null; then
         sha256sum <"$1"
@@ -61,6 +69,7 @@ add() {
     sum=$(sum_of "$1")
     [ -n "$sum" ] || exit 1
     case $known in *"$sum"*) return 0 ;; esac
+    say "append $1"
     if [ -d "$store" ]; then
         "$SBM" split -q --append "$store" "$1"
     else
@@ -86,14 +95,17 @@ for input in "$@"; do
 done
 
 if [ -n "$keep" ]; then
+    say "expire sources older than $keep days"
     "$SBM" expire -q "$store" --before "${keep}d" --if-any
 fi
 
 code=0
+say "train $model"
 "$SBM" train -q "$store" -o "$model" --config "$config" --warm-start || code=$?
 case $code in 0 | 3) ;; *) exit "$code" ;; esac
 
 if [ -n "$test" ]; then
+    say "predict $test"
     "$SBM" predict -q "$model" "$test" ${predictions:+-o "$predictions"}
 fi
 exit "$code"

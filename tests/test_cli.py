@@ -87,9 +87,9 @@ def test_quick_start(run, tmp_path):
     assert re.search(r" s \([1-9][\d.]* (B|kB|MB)/s\)\n$", out)
     code, out, err = run("sbm train --cache-frac 0.5 --mem 2GB")
     assert (code, out[:18]) == (0, "big.model: primal ")
-    assert err.startswith("pass  seconds    load    wait   solve")
+    assert err.startswith("pass  seconds  gap (tol 0.001)")
     assert re.search(r"^ +1 ", err, re.M)
-    assert len(re.findall(r"certified gap", err)) == 1
+    assert max(map(len, err.splitlines())) < 80
     code, out, err = run("sbm predict big.model big.svm -o out.txt")
     assert (code, err) == (0, "")
     found = re.match(r"accuracy ([\d.]+) % \((\d+) of 40\), AUC [01]\.\d{6}\n", out)
@@ -237,10 +237,42 @@ def test_not_converged_exits_with_3(run, here):
     assert Path("y.model").exists()
 
 
+def test_advice_fits_why_it_did_not_converge(run, tmp_path):
+    random = np.random.default_rng(1)
+    age, income = random.uniform(1, 2, 2000), random.normal(5e4, 1.5e4, 2000)
+    y = np.where(age + random.normal(0, 0.2, 2000) > 1.5, 1, -1)
+    rows = [f"{label} 1:{a} 2:{b}\n" for label, a, b in zip(y, age, income, strict=True)]
+    Path("raw.svm").write_text("".join(rows))
+    run("split raw.svm")
+    code, _, err = run("train raw.sbm --max-passes 20")
+    assert code == 3
+    assert "raise --max-passes" not in err
+    assert re.search(r"features range from (1\.99|2) to [\d.]+e\+0[45] in size", err)
+    advice = err.splitlines()[-1]
+    assert "--cache-frac auto" in advice
+    assert "smaller -C" in advice
+    assert "--cache-frac auto" not in run("train raw.sbm --max-passes 21 --cache-frac auto")[2]
+    rows = [f"{label} 1:{a} 2:{b / 5e4}\n" for label, a, b in zip(y, age, income, strict=True)]
+    Path("scaled.svm").write_text("".join(rows))
+    run("split scaled.svm")
+    code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5")
+    assert re.search(r"raise --max-passes \(about \d+ more passes\)$", err, re.M)
+    assert "features range" not in err
+
+
+def test_tune_points_to_the_edge_of_the_grid(run, here):
+    for grid in ("1e-5,1e-4", "1e-3,1e-2,0.1", "0.1"):
+        out = run(f"tune big.sbm --C {grid} --folds 3 -o x.model --fresh")[1]
+        best = float(re.search(r"best C is (\S+),", out)[1])
+        values = [float(C) for C in grid.split(",")]
+        is_edge = len(values) > 1 and best in (values[0], values[-1])
+        assert ("a wider grid" in out) == is_edge, out
+
+
 def test_finished_training_and_warm_start(run, here):
     code, out, err = run("train big.sbm -o x.model --warm-start")
     assert (code, err.count("\n")) == (0, out.count("x") + len(err.splitlines()) - 1)
-    assert err.startswith("x.model was not trained yet")
+    assert err.startswith("x.model has no earlier run")
     Path("warm.toml").write_text("warm-start = true\n")
     for line in (
         "train big.sbm -o x.model --warm-start",
@@ -249,8 +281,10 @@ def test_finished_training_and_warm_start(run, here):
         "train -o x.model --config warm.toml",
     ):
         code, out, err = run(line)
-        assert (code, err.count("\n")) == (0, 1), line
-        assert "x.model is trained already" in err
+        assert (code, err) == (0, ""), line
+        assert out.startswith("x.model: already trained on this store"), line
+        assert "peak memory" not in out  # of the training before
+        assert strict(run(f"{line} --json")[1])["was_finished"], line
         code, out, err = run(f"{line} --fresh")
         assert (code, err) == (0, ""), line
         assert " after 0 passes\n" in out, line
@@ -298,7 +332,7 @@ def test_names_follow_the_input(run, tmp_path, name, store):
 
 def test_pipe_is_read_as_it_stands(run, monkeypatch):
     for text, code, facts in (
-        (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no line end"),
+        (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no newline"),
         (b"1 1:1\n-1 2:1\n", 0, ""),
         (b"1 1:1\n" * 13 + b"spam\n", 1, "sbm: standard input, line 14: found 'spam'"),
     ):
@@ -518,19 +552,21 @@ PAIRS = [
         (12, "squared_epsilon_insensitive"), (13, "epsilon_insensitive"), (21, "one_class"))),
     ("-s 13 -p 0.3", "--loss epsilon_insensitive --epsilon 0.3"),
     ("-s 21 -n 0.3", "--loss one_class --nu 0.3"),
-    ("-B 2", "--bias 2"), ("-B -1", ""), ("-W v.txt", "--weights v.txt"),
-    ("-w1 2.5 -w-1 0.5", "--class-weight 1=2.5 --class-weight -1=0.5"),
-    ("-w+1 1e1 -w1.0 3", "--class-weight 1=30"),
+    ("-B 2 -s 3", "--bias 2"), ("-B -1", "--loss squared_hinge"),
+    ("-W v.txt", "--weights v.txt --loss squared_hinge"),
+    ("-w1 2.5 -w-1 0.5 --loss hinge", "--class-weight 1=2.5 --class-weight -1=0.5"),
+    ("-w+1 1e1 -w1.0 3 --config hinge.toml", "--class-weight 1=30"),
     *((f"-s {s} -e {usual}", f"--loss {loss}") for s, usual, loss in (
         (0, 0.01, "log_loss"), (1, 0.1, "squared_hinge"), (2, 0.01, "squared_hinge"),
         (11, 1e-4, "squared_epsilon_insensitive"), (21, 0.01, "one_class"))),
-    ("-c 0.25 -e 0.01", "-C 0.25 --tol 1e-4"),
+    ("-c 0.25 -e 0.01", "-C 0.25 --tol 1e-4 --loss squared_hinge"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
 def test_liblinear_options_give_the_same_model(run, here, theirs, ours):
     Path("v.txt").write_text("1\n2\n" * 20)
+    Path("hinge.toml").write_text("loss = 'hinge'\n")
     (here / "5").mkdir()
     for name, words in (("a", f"{theirs} -v"), ("b", ours)):
         assert run(f"train big.sbm -q -o {name}.model --max-passes 3 {words}")[0] in (0, 3)
@@ -637,9 +673,9 @@ class Tty(io.StringIO):
 
 PASS = {
     "pass": 3, "elapsed": 1.0, "seconds": {"load": 0.5, "wait": 0.1, "solve": 0.8},
-    "certificate": None, "estimated_relative_gap": 0.02, "rows_per_second": 1e6,
+    "certificate": None, "estimated_relative_gap": 0.02, "tol": 1e-3, "rows_per_second": 1e6,
     "nnz_per_second": 1e7, "dual": 12.5, "cached_rows": 7, "cached_free": 5, "cache_hits": 3,
-    "resident_bytes": 99_000_000, "passes_left": 3.4, "test": {"rows": 8, "accuracy": 0.25},
+    "visits": 1000, "resident_bytes": 99_000_000, "passes_left": 3.4,
 }  # fmt: skip
 DOUBLING = {
     "rows": 1024, "loss": 0.5, "last_loss": None, "accuracy": 0.75, "last_accuracy": 0.8,
@@ -647,30 +683,74 @@ DOUBLING = {
 }  # fmt: skip
 
 
-def test_terminal_shows_a_bar_and_a_row_each_pass(monkeypatch):
+def screen(text: str) -> list[str]:
+    """Return the lines that are left on a terminal of 80 columns."""
+    lines = [""]
+    for part in re.findall(r"\r|\n|[^\r\n]+", text):
+        if part == "\n":
+            lines.append("")
+        elif part == "\r":
+            column = 0
+        else:
+            column = len(lines[-1]) if not lines[-1] else column
+            lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines]
+
+
+def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
-    progress = Terminal()
-    progress.row(PASS)
-    progress.row({**PASS, "test": {"rows": 8, "mse": 0.5}, "certificate": {"relative_gap": 1e-3}})
+    progress = Terminal(verbose=True)
     progress.start("pass 4", 12, "blocks")
     progress._bar.mininterval = 0
     progress.advance(5, rows=1000, memory=120_000_000)
+    assert "pass 4:  42%|" in sys.stderr.getvalue()
+    assert ", 120 MB]" in sys.stderr.getvalue()
+    progress.note("note")
+    progress.stage("stage")
+    progress.wait("compiling", 1.0)
+    assert screen(sys.stderr.getvalue())[-1].startswith("compiling: 1 s")
+    progress.wait("compiling", 2.5, is_over=True)
     progress.finish()
-    title, first, second, *_ = sys.stderr.getvalue().splitlines()
-    assert title.split()[:5] == ["pass", "seconds", "load", "wait", "solve"]
+    assert screen(sys.stderr.getvalue()) == ["note", "stage", "compiling: 2 s, done", ""]
+
+
+def test_tables_show_figures_in_80_columns(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Tty())
+    progress = Terminal()
+    progress.row({**PASS, "test": {"rows": 8, "accuracy": 0.25}})
+    progress.row({**PASS, "test": {"rows": 8, "mse": 0.5}, "certificate": {"relative_gap": 1e-3}})
+    progress.row({**PASS, "passes_left": 640.0})
+    title, first, second, third = sys.stderr.getvalue().splitlines()
+    assert title.split()[:5] == ["pass", "seconds", "gap", "(tol", "0.001)"]
     assert first.split() == [
-        "3", "1.00", "0.50", "0.10", "0.80", "1.00", "10.0", "12.5", "2.0e-02", "7", "5", "3",
-        "99", "MB", "test", "accuracy", "25.0000", "%",
+        "3", "1.00", "~2.0e-02", "~3", "1,000", "99", "MB", "test", "25.00", "%",
     ]  # fmt: skip
-    assert second.endswith("   certified gap 1.00e-03   test MSE 0.5")
-    assert "\rpass 4, about 3 to go:  42%|" in sys.stderr.getvalue()
-    assert "memory 120 MB" in sys.stderr.getvalue()
+    assert second.split()[2:] == ["1.0e-03", "-", "1,000", "99", "MB", "test", "MSE", "0.5"]
+    assert third.split()[3] == ">99"
     sys.stderr = Tty()
     progress = Terminal()
     progress.doubling(DOUBLING)
-    assert sys.stderr.getvalue().splitlines()[1].split() == [
-        "1,024", "0.500000", "-", "75.00", "%", "80.00", "%", "20", "7", "1.50", "99", "MB",
+    title, line = sys.stderr.getvalue().splitlines()
+    assert line.split() == [
+        "1,024", "1.50", "0.500000", "-", "75.00", "%", "80.00", "%", "99", "MB",
     ]  # fmt: skip
+    assert max(map(len, (first, second, title, line))) < 80
+    Terminal(verbose=True).row(PASS)
+    assert sys.stderr.getvalue().splitlines()[-1].split()[-7:] == [
+        "0.80", "1.00", "10.0", "12.5", "7", "5", "3",
+    ]  # fmt: skip
+
+
+def test_logs_show_a_pass_for_each_tenth_of_the_way(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    progress = Terminal()
+    for k in range(41):  # from 1 to the tolerance
+        progress.row({**PASS, "pass": k, "estimated_relative_gap": 10 ** (-3 * k / 40 - 1e-9 * k)})
+    progress.row({**PASS, "pass": 41, "estimated_relative_gap": None})
+    progress.row({**PASS, "pass": 42, "certificate": {"relative_gap": 1e-2}})
+    shown = [line.split()[0] for line in sys.stderr.getvalue().splitlines()]
+    assert shown == ["pass", *map(str, range(0, 41, 4)), "42"]
 
 
 def test_without_a_terminal_progress_prints_lines(monkeypatch):

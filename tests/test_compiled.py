@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ import sbm
 from sbm import compiled
 from sbm.cli.command import Terminal
 from sbm.engine import kernels
+from sbm.engine.clock import clock, compile_seconds
+from sbm.engine.progress import Progress
 
 PACKAGE = Path(sbm.__file__).parent
 PROBE = '''
@@ -311,22 +314,29 @@ def test_cache_folder_of_machine_code(nowhere, monkeypatch, environment, place):
         assert compiled.unusable() == []
 
 
-def test_command_says_that_kernels_are_compiled(tmp_path, nowhere, monkeypatch, capsys):
+def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, capsys, caplog):
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
-    monkeypatch.setattr(compiled, "run_compiler", lambda order: ("", b""))
+    monkeypatch.setattr(compiled, "run_compiler", lambda order: time.sleep(1.2) or ("", b""))
     monkeypatch.setattr(compiled, "fingerprint", lambda *sources: "0123456789abcdef")
     monkeypatch.setenv("HOME", str(nowhere / "file"))
+    begin, wall, before = clock(), time.perf_counter(), compile_seconds()
     kernels.prepare("split", "float32", Terminal())
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("compiling the kernels of split")
-    assert str(nowhere / "file" / "__pycache__") in second
-    assert compiled.FOLDER in second
+    assert clock() - begin < 0.2 < 1.2 < compile_seconds() - before < time.perf_counter() - wall
+    place, during, after = capsys.readouterr().err.splitlines()
+    assert str(nowhere / "file" / "__pycache__") in place
+    assert compiled.FOLDER in place
+    assert during.startswith("compiling the kernels of split, once: 1 s")
+    assert after == f"{during}, done"
     shutil.rmtree(compiled.folder())
     monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "kept"))
     compiled.folder.cache_clear()
-    for quiet, lines in ((True, 0), (False, 1), (False, 0)):  # the third time they are there
-        kernels.prepare("split", "float64" if quiet else "float32", Terminal(quiet))
-        assert len(capsys.readouterr().err.splitlines()) == lines
+    for _ in range(2):  # the second time they are there
+        kernels.prepare("split", "float64", Terminal(quiet=True))
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        kernels.prepare("split", "float32", Progress())
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("compiling the kernels of split")
 
 
 # --------------------------------------------------------------------------- compiling in a child

@@ -5,13 +5,16 @@ import shlex
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import sbm
 from sbm.cli import cli
 from sbm.cli.liblinear import OPTIONS
+from sbm.cli.options import GROUPS
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
+from sbm.programs.tuning.candidates import METRICS
 from sbm.settings import SETTINGS, Settings
 from sbm.solver.cache import POLICIES
 from scripts import docs_tables
@@ -47,6 +50,7 @@ def test_help_is_whole(name):
     command, shown = cli.commands[name], help_of(name)
     assert help_of(name) == CliRunner().invoke(cli, [name, "-h"], terminal_width=80).output
     assert not [line for line in shown.splitlines() if len(line) > 80]
+    assert not re.search(r"^  [\[A-Z]\S* *$", shown, re.M)  # arguments are in the text above
     for option in command.params:
         if isinstance(option, click.Option):
             assert option.help, option.opts
@@ -83,6 +87,32 @@ def test_choices_are_the_tables():
     for name in ("split", "predict"):
         (option,) = [o for o in cli.commands[name].params if o.name == "format"]
         assert sorted(option.type.choices) == sorted(FORMATS)
+
+    (metric,) = [o for o in cli.commands["tune"].params if o.name == "metric"]
+    assert [*metric.type.choices] == [*METRICS]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "values"),
+    [("split", "file", ""), ("split a.svm", "file", ""), ("train", "file", ""),
+     ("predict a.model", "file", ""), ("stream", "file", ""), ("info", "file", ""),
+     ("report a.model", "file", ""), ("tune --metric", "plain", "mae macro_f1 mse"),
+     ("train --loss", "plain", "log_loss")],
+)  # fmt: skip
+def test_shells_complete_files_and_choices(line, kind, values):
+    completion = ShellComplete(cli, {}, "sbm", "_SBM_COMPLETE")
+    start = "" if kind == "file" else values[0]
+    found = completion.get_completions(line.split(), start)
+    assert {item.type for item in found} == {kind}
+    assert {item.value for item in found} == set(values.split() or [""])
+
+
+def test_options_of_train_are_grouped():
+    titles = re.findall(r"^([A-Z].*):$", help_of("train"), re.M)
+    assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Several processes"]
+    assert set(GROUPS) <= set(TRAINING)
+    assert "Several processes" not in help_of("tune")
+    assert re.findall(r"^([A-Z].*):$", help_of("split"), re.M) == ["Options", "Example"]
 
 
 def test_tables_in_the_docs_are_current(tmp_path):

@@ -1,9 +1,16 @@
 """Kernels compiled ahead are those that commands need later."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
+from processes import started
 
 import sbm
 from sbm import compiled
@@ -44,6 +51,56 @@ def test_later_commands_need_no_other_kernels(used, tmp_path):
         sbm.predict(folder / "m.model", folder / "d.svm")
         sbm.stream([folder / "d.svm"], folder / "s.model", {"mem": "400MB", **case.options})
     assert used <= ahead
+
+
+@pytest.mark.process
+def test_scout_finds_the_kernels_of_a_training(used, tmp_path):
+    (tmp_path / "there").mkdir()
+    order = (
+        "import json, os\nfrom sbm.programs.precompile import _scout\nfound = []\n"
+        f"_scout(found.append, ['svc'], 'ones', {str(tmp_path / 'there')!r}, os.getppid())\n"
+        "print(json.dumps(found))"
+    )
+    problem, out = compiled.run_compiler(order)
+    assert not problem
+    found = {(module, name, tuple(kinds)) for module, name, kinds in json.loads(out)}
+    precompile.run(["svc"], "ones", str(tmp_path))
+    assert found == {kernel for kernel in used if kernel[0].startswith("sbm.solver.")}
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
+    for file in compiled.folder().glob("[is][nt]*.sbk"):  # what a split has compiled
+        shutil.copy(file, tmp_path)
+    before = set(os.listdir(tmp_path))
+    (tmp_path / "run").mkdir()
+    order = (
+        "from sbm.programs.precompile import _compile_together as go; "
+        f"go(['svc'], 'ones', {str(tmp_path / 'run')!r}, 2)"
+    )
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
+    compiled.folder.cache_clear()
+    try:
+        assert compiled.run_compiler(order) == ("", b"")
+    finally:
+        monkeypatch.undo()
+        compiled.folder.cache_clear()
+    made = {name.split(".")[0] for name in set(os.listdir(tmp_path)) - before}
+    assert {"solver-svc-solve", "solver-svc-screen", "solver-svc-certify"} <= made
+
+
+@pytest.mark.process
+def test_compilers_end_with_a_killed_parent():
+    code = (
+        "import os, time\nfrom sbm.programs.precompile import _end_with\nparent = os.getpid()\n"
+        "if not os.fork():\n    _end_with(parent)\n    print('begun', flush=True)\n"
+        "time.sleep(60)"
+    )
+    with started([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        process.kill()
+        assert process.stdout.read() == b""  # the worker has closed it, too
 
 
 def test_tasks_are_shared_out_and_failures_told(monkeypatch):

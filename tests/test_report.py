@@ -2,8 +2,11 @@
 
 import contextlib
 import dataclasses
+import datetime
+import html
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -132,10 +135,24 @@ def test_stream_figures_equal_the_log(made, copy):
     assert [block.elapsed for block in read_run(folder).blocks] == [3, 4, 5, 6, 7]
 
 
+def test_page_names_version_dates_and_commands(made, tmp_path, monkeypatch):
+    run = read_run(made / "plain.model")
+    page = to_html([run])
+    words = shlex.split(html.unescape(re.search("<code>(sbm train .*)</code>", page)[1]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):  # the command on the page does the same again
+        main(words[1:])
+    again = read_run("plain.model")
+    assert (again.settings, again.certificate) == (run.settings, run.certificate)
+    day = datetime.datetime.fromtimestamp(run.changed, datetime.UTC)
+    assert f"{day:%Y-%m-%d %H:%M} UTC <code>sbm" in page
+    assert f"<code>sbm report</code> {sbm.__version__} on 20" in page
+
+
 def test_warnings_name_the_problem(made, copy, tmp_path):
     (warning,) = read_run(made / "plain.model").warnings()
     assert "1e-09" in warning
-    assert "--max-passes" in warning
+    assert "did not converge" in warning
     cut = read_run(made / "cut.model")
     assert not cut.is_finished
     assert cut.sources == []

@@ -60,6 +60,10 @@ def night(*arguments):
     """Run the script; return exit code and errors."""
     done = finished(["sh", SCRIPTS / "nightly.sh", *arguments])
     assert "Traceback" not in done.stderr
+    if done.returncode != 2:
+        times = re.findall(r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ (\w+)", done.stdout, re.M)
+        assert (times[0], times[-1]) == ("begin", "end")
+        assert f"end: exit code {done.returncode}\n" in done.stdout
     return done.returncode, done.stderr
 
 

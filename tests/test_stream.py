@@ -586,7 +586,15 @@ def test_command_reports_json_and_words(run):
         "visits_cut_short", "text_bytes", "skipped", "problems", "open", "stopped",
         "pending", "seconds", "peak_rss_bytes", "model", "test",
     }  # fmt: skip
-    assert set(report["seconds"]) == {"total", "load", "wait", "predict", "learn", "write"}
+    assert set(report["seconds"]) == {
+        "total",
+        "load",
+        "wait",
+        "predict",
+        "learn",
+        "write",
+        "compile",
+    }
     assert (report["rows"], report["labels"]) == (3000, [-1, 1])
     assert (report["open"], report["test"]["rows"]) == (["d.svm"], 3000)
     assert report["text_bytes"] == Path("d.svm").stat().st_size

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sbm.cli.liblinear import OPTIONS, expand_weights, refuse_cross_validation
+from sbm.cli.options import GROUPS
 from sbm.cli.processes import refuse_several
 from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 # What is said when a command was stopped.
-STARTS_AGAIN = "nothing half-written was left, and the same command starts again"
-GOES_ON = "the same command resumes from the last checkpoint, if there was one"
+STARTS_AGAIN = "no partial files were left"
+GOES_ON = "run the same command to resume from the last checkpoint, if there is one"
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -75,9 +76,26 @@ class Command(click.Command):
                 return f"{max(option.opts, key=len)} {rest}"
         return sentence
 
+    @property
+    def _has_loss(self) -> bool:
+        return any(option.name == "loss" for option in self.params)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the options, in groups if they are the settings of a training."""
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in self.get_params(ctx):
+            shown = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if shown is not None:
+                group = GROUPS.get(str(option.name), "Options") if self._has_loss else "Options"
+                groups.setdefault(group, []).append(shown)
+        width = max(len(typed) for rows in groups.values() for typed, _ in rows)
+        for name, rows in groups.items():
+            with formatter.section(name):
+                formatter.write_dl([(f"{typed:{min(width, 30)}}", text) for typed, text in rows])
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
-        if any(option.name == "loss" for option in self.params):
+        if self._has_loss:
             with formatter.section("Losses, minimised over w"):
                 formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
         with formatter.section("Example"):
@@ -140,7 +158,10 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*arguments: Any, quiet: bool, verbose: bool, as_json: bool, **options: Any) -> Any:
         terminal = Terminal(quiet, verbose, as_json)
-        return command(*arguments, terminal=terminal, **options)
+        try:
+            return command(*arguments, terminal=terminal, **options)
+        finally:  # an error is not printed behind a bar
+            terminal.finish()
 
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Show more, on stderr."),

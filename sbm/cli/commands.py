@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from sbm.cli.options import (
 from sbm.cli.processes import launch as become_launcher
 from sbm.cli.processes import meet
 from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals
+from sbm.engine.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings
@@ -42,7 +42,7 @@ __all__ = [
 
 
 @click.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=click.Path())
 @click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
 @click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
 @settings_of("stream", "rounds")
@@ -83,7 +83,7 @@ def stream(
     from sbm.programs.streaming.options import StreamOptions
 
     if resume is not None and model not in (None, resume):
-        raise SettingsError(f"--resume {resume} goes on in that model; leave out -o")
+        raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     if test is not None:
         check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
@@ -102,7 +102,7 @@ def stream(
         if not Path(f"{name}.run", "run.json").exists():
             raise
         complain(
-            f"sbm: stopped at once; what {name} last saved is kept, go on from there with "
+            f"sbm: stopped at once; {name} keeps its last checkpoint, resume with "
             f"sbm stream --resume {name}"
         )
         sys.exit(INTERRUPTED)
@@ -126,7 +126,9 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
         for line in show.open_lines(report):
             complain(line)
     if report["stopped"]:
-        complain(f"sbm: stopped; all is kept, go on with sbm stream --resume {report['model']}")
+        complain(
+            f"sbm: stopped; everything is saved, resume with sbm stream --resume {report['model']}"
+        )
         sys.exit(INTERRUPTED)
 
 
@@ -168,6 +170,10 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model on a block store, to a certified duality gap.
 
+    Progress shows a line per pass; ~ marks estimates, other gaps are certified. -v adds seconds
+    (load, wait, solve), millions of rows and nonzeros per second, the dual, cached rows, those with
+    free alphas, and visits of cached rows.
+
     STORE may be left out if there is only one in the current folder. Exit code 3: --max-passes or
     --time-limit was reached before --tol; the model is written, with its certified gap.
 
@@ -187,7 +193,7 @@ def train(
     if test is not None:
         check_input(test)  # before hours of training
     elif test_every is not None:
-        raise SettingsError("--test-every needs a text to predict; give one with --test FILE")
+        raise SettingsError("--test-every needs a file to predict; add --test FILE")
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
@@ -198,11 +204,6 @@ def train(
     comm.leave()
     if result is None:  # process 0 tells what there is to tell
         return
-    if report["was_finished"]:
-        terminal.stage(
-            f"{report['model']} is trained already, with these settings on this store; --fresh "
-            "trains it again"
-        )
     if not terminal.as_json:
         terminal.answer(report, show.train)
     try:
@@ -238,13 +239,13 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @_STORE
 @click.option(
     "--C", "-C", "Cs", required=True, metavar="GRID",
-    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10.",
+    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10. Larger values are skipped "
+    "once the metric gets worse.",
 )  # fmt: skip
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
-    "--metric", metavar="NAME",
-    help="Metric to compare by: accuracy, macro_f1, auc, mse, mae or r2.  "
-    "[default: accuracy; for regression mse]",
+    "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
+    help="Metric to compare by.  [default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
 @click.option(
@@ -304,7 +305,7 @@ def plan(
 
 @click.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
 @click.argument("model", type=FILE)
-@click.argument("data", metavar="INPUT")
+@click.argument("data", metavar="INPUT", type=click.Path())
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
     help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
@@ -326,8 +327,8 @@ def plan(
 )  # fmt: skip
 @click.option(
     "--confusion", multiple=True, type=FILE, metavar="FILE",
-    help="Write the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib); may "
-    "be repeated.",
+    help="Write the confusion matrix as a table (.tsv) or a picture (.png, needs matplotlib); "
+    "repeatable.",
 )  # fmt: skip
 @click.option(
     "--labels/--no-labels",
@@ -363,7 +364,7 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 @click.argument("model", type=FILE)
 @click.option(
     "-o", "--output", type=NEW_FILE, metavar="FILE",
-    help="File to write.  [default: MODEL's name, with the format's ending]",
+    help="File to write.  [default: MODEL with the extension of the format]",
 )  # fmt: skip
 @click.option(
     "--format", type=click.Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
@@ -413,7 +414,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 
 
 @click.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
 @click.option(
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
     help="Store to write.  [default: the first INPUT's name with .sbm]",
@@ -475,12 +476,13 @@ def split(
     """
     from sbm.programs.split import split as job
 
-    begin = time.perf_counter()
+    begin, compiled_before = clock(), compile_seconds()
     report = job(
         inputs, shuffle=not no_shuffle, text=text or None, on_error=on_error or "fail",
         progress=terminal, **options,
     )  # fmt: skip
-    report["seconds"] = time.perf_counter() - begin
+    report["seconds"] = clock() - begin
+    report["compile_seconds"] = compile_seconds() - compiled_before
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     for line in show.open_lines(report):
@@ -537,7 +539,7 @@ def check(terminal: Terminal, store: Path) -> None:
 @click.command(cls=Command, example="sbm precompile --loss hinge")
 @click.option(
     "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
-    help="Loss to train with; may be repeated.  [default: all]",
+    help="Loss to compile for; repeatable.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32",

@@ -15,7 +15,8 @@ from sbm.losses import LOSSES
 from sbm.settings import Settings, option_name
 
 __all__ = [
-    "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options", "refuse_cross_validation",
+    "DEFAULT_SOLVER", "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options",
+    "refuse_cross_validation",
 ]  # fmt: skip
 
 
@@ -44,6 +45,7 @@ class Option:
 SOLVERS = {s: loss.name for loss in LOSSES.values() for s in loss.liblinear}
 _TOLERANCES = {0: 0.01, 2: 0.01, 11: 0.0001, 21: 0.01}
 _TOLERANCE = 0.1  # of the others
+DEFAULT_SOLVER = 1
 _L1 = {5: "L1R_L2LOSS_SVC", 6: "L1R_LR"}
 
 
@@ -61,13 +63,13 @@ def _loss(number: int, _: int | None) -> dict[str, Any]:
 
 
 def _tol(tolerance: float, solver: int | None) -> dict[str, Any]:
-    usual = _TOLERANCES.get(1 if solver is None else solver, _TOLERANCE)
+    usual = _TOLERANCES.get(DEFAULT_SOLVER if solver is None else solver, _TOLERANCE)
     return {"tol": Settings.tol * tolerance / usual}
 
 
 OPTIONS = (
-    Option("-s", "N", int, "loss: " + ", ".join(f"{s} {SOLVERS[s]}" for s in sorted(SOLVERS)),
-           _loss),
+    Option("-s", "N", int, "loss: " + ", ".join(f"{s} {SOLVERS[s]}" for s in sorted(SOLVERS))
+           + "; default 1 if another option of this table is given", _loss),
     Option("-c", "COST", float, "-C", lambda value, _: {"C": value}),
     Option("-e", "EPS", float,
            "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2 and 21; "

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from sbm.cli.liblinear import OPTIONS, read_options
+from sbm.cli.liblinear import DEFAULT_SOLVER, OPTIONS, read_options
 from sbm.errors import SettingsError
 from sbm.settings import SETTINGS, Settings, option_name
 
 __all__ = [
-    "FILE", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "TEST", "THREADS",
-    "given_settings", "read_settings", "settings_of", "some", "without",
+    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "TEST",
+    "THREADS", "given_settings", "read_settings", "settings_of", "some", "without",
 ]  # fmt: skip
 
 Option = Callable[..., Any]
@@ -23,8 +23,7 @@ class _NewFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "-":
-            raise SettingsError("-o - would write to standard output, which holds no such file; "
-                                "give -o a name")  # fmt: skip
+            raise SettingsError("-o - (standard output) is not possible here; give a file name")
         return super().convert(value, param, ctx)
 
 
@@ -40,9 +39,18 @@ ON_ERROR = click.option(
 )  # fmt: skip
 INPUT_FORMAT = click.option(
     "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),
-    help="Format of the input.  [default: by the file's name, else libsvm]",
+    help="Format of the input.  [default: by the extension, else libsvm]",
 )  # fmt: skip
 _NUMBERS = (int, float)
+_MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
+_PROCESSES = "Several processes"
+# Where help shows an option; the others come first.
+GROUPS = {
+    **dict.fromkeys(("mem", "cache_frac", "rounds", "policy", "screen", "threads",
+                     "checkpoint_every"), _MEMORY),
+    **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
+    **dict.fromkeys(("launch", "class_blocks", "sigma", "sync_every", "comm_timeout"), _PROCESSES),
+}  # fmt: skip
 LAST = ""  # --warm-start without a name
 
 # What click must know of some options beside the table of settings.
@@ -73,7 +81,7 @@ def _make_option(name: str) -> Option:
 THREADS = _make_option("threads")
 _CONFIG = click.option(
     "--config", type=FILE, metavar="FILE",
-    help="TOML file of settings, named as these options; options override it.",
+    help="TOML file of settings, named like the options; options override it.",
 )  # fmt: skip
 
 
@@ -137,6 +145,9 @@ def given_settings(config: Path | None, options: dict[str, Any]) -> dict[str, An
     given["-w"] = typed.pop("liblinear_w", None)
     if "class_weight" in typed:
         typed["class_weight"] = list(typed["class_weight"])
+    is_theirs = any(value not in (None, ()) for value in given.values())
+    if is_theirs and given["-s"] is None and "loss" not in {**merged, **typed}:
+        given["-s"] = DEFAULT_SOLVER
     settings = merged | read_options(given, typed) | typed
     try:
         Settings.from_dict(settings)

@@ -37,6 +37,7 @@ def split(report: Report, min_count: int) -> Lines:
         f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
         f"({_speed(report['text_bytes'], report['seconds'])})"
     )
+    yield from _compiling(report["compile_seconds"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
     if min_count > 1:
@@ -78,7 +79,7 @@ def check(report: Report) -> Lines:
 def open_lines(report: Report) -> Lines:
     """Which inputs end in the middle of a line, as what broke off does."""
     for name in report["open"]:
-        yield f"sbm: the last line of {name} has no line end; it was taken as it stands"
+        yield f"sbm: the last line of {name} has no newline at its end; it was read as it is"
 
 
 # ---------------------------------------------------------------------------------------- info
@@ -155,11 +156,18 @@ def _source(source: Report) -> str:
 def train(report: Report) -> Lines:
     """What a training came to."""
     s = report["seconds"]
+    if report["was_finished"]:
+        yield (
+            f"{report['model']}: already trained on this store with these settings, nothing done; "
+            "--fresh trains again"
+        )
     yield (
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
         f"certified relative gap {report['relative_gap']:.2e} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report["was_finished"]:  # what it cost was not spent now
+        return
     yield (
         f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
         f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
@@ -169,15 +177,36 @@ def train(report: Report) -> Lines:
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
     )
+    yield from _compiling(s["compile"])
+
+
+def _compiling(seconds: float) -> Lines:
+    if seconds >= 0.05:
+        yield f"compiling took {seconds:.1f} s more, once"
 
 
 def not_converged(report: Report, settings: Settings) -> Lines:
-    """Which budget was used up before the tolerance was reached."""
+    """Which budget was used up before the tolerance was reached, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
+    left = report.get("passes_left")
+    is_falling = left is None or left <= report["passes"]
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
-        f"{settings.tol:g}; raise {used_up}"
+        f"{settings.tol:g}"
+        + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
+        + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
+    scales = report.get("feature_scales")
+    if scales and scales[1] > _SCALES * scales[0]:
+        yield (
+            f"sbm: values of frequent features range from {scales[0]:.3g} to {scales[1]:.3g} in "
+            "size; divide each feature by its largest value"
+        )
+    helps = [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
+    helps += ["fewer blocks (sbm split --blocks)"] if report.get("blocks", 1) > 1 else []
+    helps += [] if is_falling else ["a smaller -C"]
+    if left and helps:
+        yield f"sbm: what may help: {', '.join(helps)}"
     if report["visits_cut_short"]:
         yield (
             f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
@@ -191,6 +220,12 @@ def tune(report: Report) -> Lines:
     yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
     for row in report["settings"]:
         yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
+    ends = {report["settings"][k]["C"]: word for k, word in ((0, "smallest"), (-1, "largest"))}
+    if report["best"] in ends and len(report["settings"]) > 1:
+        yield (
+            f"the best C is the {ends[report['best']]} value of the grid; a wider grid may have a "
+            "better one"
+        )
     if any(row["status"] == _NOT_CONVERGED for row in report["settings"]):
         yield (
             f"{_NOT_CONVERGED}: some model of this C used up the passes or the time before ten "
@@ -205,6 +240,7 @@ def tune(report: Report) -> Lines:
 
 
 _NOT_CONVERGED = "not converged"
+_SCALES = 1e3  # of features, the largest by the smallest, that training copes with
 
 
 def _tuned(row: Report) -> str:
@@ -232,7 +268,7 @@ def plan(report: Report) -> Lines:
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
     if not report["trials"][-1]["is_done"]:
-        passes += "; no trial came to its end, so more --seconds will tell better"
+        passes += "; no trial finished, so give more --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
@@ -277,6 +313,7 @@ def stream(report: Report) -> Lines:
         f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
         f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
     )
+    yield from _compiling(s["compile"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
 
@@ -422,9 +459,9 @@ def _pruning(report: Report) -> Lines:
         f"{report['pruned']:g} dropped"
     )
     if "test" not in report:
-        yield "what that does to predictions was not looked at; --test FILE shows it"
+        yield "effect on accuracy not measured; add --test FILE"
     elif report["change"] is None:
-        yield f"{report['test']} holds no rows to show what that does"
+        yield f"{report['test']} holds no rows; effect on accuracy not measured"
     elif report["measure"] == "accuracy":
         yield (
             f"accuracy {100 * report['before']:.4f} % before, {100 * report['after']:.4f} % after: "

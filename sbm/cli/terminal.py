@@ -166,47 +166,52 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 _EVERY = 10  # seconds from a line to the next where there is no terminal
-_DOUBLINGS = (
-    "        rows        loss  since last  accuracy  since last   features     cached  seconds   "
-    "memory"
-)
-_PASSES = (
-    "pass  seconds    load    wait   solve    Mrows/s  Mnnz/s            dual  est. gap   cached"
-    "     free    hits   memory"
+_WAY = 0.1  # of the way from a line to the next there
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_COUNT = "{desc}: {n_fmt} {unit} [{elapsed}{postfix}]"  # of an unknown total
+_DOUBLINGS = "        rows  seconds        loss  since last  accuracy  since last   memory"
+_MORE_OF_DOUBLINGS = "   features     cached"
+_MORE_OF_PASSES = (
+    "    load    wait   solve    Mrows/s  Mnnz/s            dual   cached     free    hits"
 )
 
 
 class Bars(Progress):
-    """Shows what a program tells while it works.
+    """Shows what a program reports while it works.
+
+    On a terminal: a bar, and a table with a line for each pass, in 80 columns. Elsewhere a line now
+    and then, and those passes that came a tenth of the way nearer to the tolerance.
 
     Parameters
     ----------
     quiet : bool
         Show nothing.
     verbose : bool
-        Show notes, too.
+        Show notes, every pass and all columns, too.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
         self._bar: Any = None
         self._titled = False
-        self._passes_left: float | None = None
+        self._waited = 0.0  # seconds, when that was last shown
+        self._waiting = 0  # letters of it on the terminal
+        self._first_gap = self._last_gap = 0.0  # of the lines shown
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
-        """Begin a bar, where somebody looks."""
+        """Begin a bar, or the lines that replace it."""
+        self.finish()
         self._what, self._total, self._unit = what, total, unit
         self._begin = self._last = time.monotonic()
-        self._size, self._row_count = 0, 0
+        self._size = self._shown = self._row_count = 0
         if self.quiet or not sys.stderr.isatty():
             return
         from tqdm import tqdm
 
-        if what.startswith("pass ") and self._passes_left:
-            what += f", about {max(1, round(self._passes_left))} to go"
+        form = None if unit == "B" else _COUNT if total is None else _BAR
         self._bar = tqdm(
             desc=what, total=total, unit=unit, unit_scale=unit == "B", leave=False,
-            dynamic_ncols=True, file=sys.stderr,
+            dynamic_ncols=True, bar_format=form, file=sys.stderr,
         )  # fmt: skip
 
     def advance(self, done: int, **numbers: Any) -> None:
@@ -216,12 +221,16 @@ class Bars(Progress):
             if self._row_count:
                 shown = f"{self._row_count / self._seconds():,.0f} rows/s"
                 if "memory" in numbers:
-                    shown += f", memory {format_size(numbers['memory'])}"
+                    shown += f", {format_size(numbers['memory'])}"
                 self._bar.set_postfix_str(shown, refresh=False)
             self._bar.update(done - self._bar.n)
-        elif not self.quiet and time.monotonic() - self._last > _EVERY:
-            self._last = time.monotonic()
+        elif not self.quiet and self._is_line_due(done):
+            self._last, self._shown = time.monotonic(), done
             complain(self._line())
+
+    def _is_line_due(self, done: int) -> bool:
+        is_late = time.monotonic() - self._last > _EVERY
+        return is_late and (self._total is None or done - self._shown >= _WAY * self._total)
 
     def _seconds(self) -> float:
         return max(time.monotonic() - self._begin, 1e-9)
@@ -242,6 +251,7 @@ class Bars(Progress):
 
     def finish(self) -> None:
         """Remove the bar."""
+        self._clear()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -249,24 +259,56 @@ class Bars(Progress):
     def note(self, text: str) -> None:
         """Show what only some want to know."""
         if self.verbose:
-            complain(text)
+            self._tell(text)
 
     def stage(self, text: str) -> None:
         """Show what one of several stages came to."""
         self._tell(text)
 
-    def wait(self, why: str) -> None:
-        """Show why nothing will be seen for a while."""
-        self._tell(why)
+    def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
+        """Show why nothing happens, and for how long: on a terminal in one line."""
+        text = f"{why}: {seconds:.0f} s"
+        if self.quiet:
+            return
+        if is_over:
+            self._waited = 0.0
+            self._tell(f"{text}, done")
+        elif sys.stderr.isatty():
+            self._clear()
+            self._waiting = len(text)
+            sys.stderr.write(f"{text}\r")
+            sys.stderr.flush()
+        elif not self._waited or seconds - self._waited > _EVERY:
+            self._waited = seconds
+            self._tell(text)
 
     def doubling(self, record: dict[str, Any]) -> None:
         """Add a line to the table of a stream."""
-        self._add_line(_DOUBLINGS, _doubling_line(record))
+        title, line = _DOUBLINGS, _doubling_line(record)
+        if self.verbose:
+            title += _MORE_OF_DOUBLINGS
+            line += f" {record['features']:10,} {record['cached_rows']:10,}"
+        self._add_line(title, line)
 
     def row(self, record: dict[str, Any]) -> None:
-        """Add a line to the table of passes."""
-        self._passes_left = record.get("passes_left")
-        self._add_line(_PASSES, _pass_line(record))
+        """Add a line to the table of passes; not of each where it is for a log."""
+        if not (self.verbose or sys.stderr.isatty() or self._is_milestone(record)):
+            return
+        title = f"pass  seconds  {_gap_title(record)}  passes left      visits   memory"
+        line = _pass_line(record)
+        if self.verbose:
+            title, line = title + _MORE_OF_PASSES, line + _more_of_pass(record)
+        self._add_line(title, line + _test_figure(record.get("test")))
+
+    def _is_milestone(self, record: dict[str, Any]) -> bool:
+        """Whether a pass came a tenth of the way to the tolerance, or has a figure of its own."""
+        gap = record["estimated_relative_gap"] or 0.0
+        if self._first_gap and not record["certificate"] and not record.get("test"):
+            tenth = (record["tol"] / self._first_gap) ** _WAY  # gaps shrink by a factor each pass
+            if gap > self._last_gap * min(tenth, 1.0) or gap == 0.0:
+                return False
+        self._first_gap, self._last_gap = self._first_gap or gap, gap or self._last_gap
+        return True
 
     def _add_line(self, title: str, line: str) -> None:
         if not self._titled:
@@ -275,8 +317,20 @@ class Bars(Progress):
         self._tell(line)
 
     def _tell(self, text: str) -> None:
-        if not self.quiet:
-            complain(text)
+        """Print a line above the bar."""
+        if self.quiet:
+            return
+        self._clear()
+        complain(text)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def _clear(self) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        if self._waiting:
+            sys.stderr.write(f"{'':{self._waiting}}\r")
+            self._waiting = 0
 
 
 def _doubling_line(record: dict[str, Any]) -> str:
@@ -287,33 +341,46 @@ def _doubling_line(record: dict[str, Any]) -> str:
         return f"{100 * value:{width - 2}.2f} %" if share else f"{value:{width}.6f}"
 
     return (
-        f"{record['rows']:12,} {number('loss', 11)} {number('last_loss', 11)} "
+        f"{record['rows']:12,} {record['elapsed']:8.2f} "
+        f"{number('loss', 11)} {number('last_loss', 11)} "
         f"{number('accuracy', 9, True)} {number('last_accuracy', 11, True)} "
-        f"{record['features']:10,} {record['cached_rows']:10,} {record['elapsed']:8.2f} "
         f"{format_size(record['resident_bytes']):>8}"
     )
 
 
+def _gap_title(record: dict[str, Any]) -> str:
+    return f"gap (tol {record['tol']:g})".rjust(15)
+
+
 def _pass_line(record: dict[str, Any]) -> str:
-    s, certificate = record["seconds"], record["certificate"]
-    gap = record["estimated_relative_gap"]
-    estimate = "-" if gap is None else f"{gap:.1e}"
+    """The columns that everybody sees; ~ marks a gap that is estimated."""
+    certificate, gap = record["certificate"], record["estimated_relative_gap"]
+    shown = "-" if gap is None else f"~{gap:.1e}"
+    if certificate:
+        shown = f"{certificate['relative_gap']:.1e}"
+    left = record.get("passes_left")
+    to_go = "-" if left is None or certificate else f"~{left:.0f}" if left < 100 else ">99"
     return (
-        f"{record['pass']:4d} {record['elapsed']:8.2f} {s['load']:7.2f} {s['wait']:7.2f} "
-        f"{s['solve']:7.2f} {record['rows_per_second'] / 1e6:10.2f} "
-        f"{record['nnz_per_second'] / 1e6:7.1f} {record['dual']:15.8g} "
-        f"{estimate:>9} {record['cached_rows']:8d} "
-        f"{record['cached_free']:8d} {record['cache_hits']:7d} "
-        f"{format_size(record['resident_bytes']):>8}"
-        + (f"   certified gap {certificate['relative_gap']:.2e}" if certificate else "")
-        + _test_figure(record.get("test"))
+        f"{record['pass']:4d} {record['elapsed']:8.2f} "
+        f"{shown:>{len(_gap_title(record)) + 1}} {to_go:>12} "
+        f"{record['visits']:11,} {format_size(record['resident_bytes']):>8}"
+    )
+
+
+def _more_of_pass(record: dict[str, Any]) -> str:
+    s = record["seconds"]
+    return (
+        f" {s['load']:7.2f} {s['wait']:7.2f} {s['solve']:7.2f} "
+        f"{record['rows_per_second'] / 1e6:10.2f} {record['nnz_per_second'] / 1e6:7.1f} "
+        f"{record['dual']:15.8g} {record['cached_rows']:8d} {record['cached_free']:8d} "
+        f"{record['cache_hits']:7d}"
     )
 
 
 def _test_figure(test: dict[str, Any] | None) -> str:
-    """What a test text came to after a pass, behind its other figures."""
+    """The figure of a test text, after the other columns of a pass."""
     if test is None or not test["rows"]:
         return ""
     if "mse" in test:
-        return f"   test MSE {test['mse']:.6g}"
-    return f"   test accuracy {100 * test['accuracy']:.4f} %"
+        return f"  test MSE {test['mse']:.6g}"
+    return f"  test {100 * test['accuracy']:.2f} %"

@@ -12,7 +12,6 @@ keeps Theorem 1 and its linear rate to the letter.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from sbm.alphas import no_alphas
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.clock import clock
 from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock, Pass, Seconds
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
@@ -320,7 +320,7 @@ class Engine:
             group.be_judged(rows, folds)
             found = {}
             for learner in group.learners:
-                begin, k = time.perf_counter(), learner.number
+                begin, k = clock(), learner.number
                 alpha = coming.own[k].alpha
                 moving = coming.own[k].moving(block, self.evicted.get(k))
                 if k in self.combiners:
@@ -332,7 +332,7 @@ class Engine:
                     moving = mine if moving is None else moving & mine
                 # Merge with the cache, solve, select what is cached next.
                 found[k] = learner.solver.step(block, rows, alpha, moving)
-                learner.seconds += time.perf_counter() - begin
+                learner.seconds += clock() - begin
             return found
 
         steps: dict[int, Step] = {}

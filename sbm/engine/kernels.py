@@ -8,11 +8,16 @@ says it is there.
 
 import os
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import sbm
 from sbm import compiled
+from sbm.engine.clock import stopped_clock
+from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
@@ -23,6 +28,8 @@ __all__ = [
 
 STREAM = "stream-"
 WEIGHTED = "-weighted"  # rows with weights have kernels of their own
+TICK = 1.0  # seconds
+MOST_WORKERS = 8  # that compile at a time, each in 150 MB
 WITHOUT_STORE = ("split", "predict", "names")
 
 
@@ -49,14 +56,38 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         return
     if command not in WITHOUT_STORE:  # its child splits a few rows first
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    progress.wait(f"compiling the kernels of {_in_words(command)}, once; this may take a minute")
     if unusable := compiled.unusable():
-        progress.wait(
-            f"they cannot be kept for the next command in {' or '.join(map(str, unusable))}, which "
-            f"we cannot write to, or others can; name a folder of your own in {compiled.FOLDER}"
+        progress.stage(
+            "compiled kernels cannot be kept for the next command in "
+            f"{' or '.join(map(str, unusable))}: this user cannot write there, or others can; "
+            f"name a folder of your own in {compiled.FOLDER}"
         )
-    if problem := compile_ahead([command], value_type):
+    what = f"compiling the kernels of {_in_words(command)}, once"
+    begin = time.perf_counter()
+    with _ticking(lambda seconds: progress.wait(what, seconds)):
+        problem = compile_ahead([command], value_type, min(usable_threads(None), MOST_WORKERS))
+    if problem:
         progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
+    else:
+        progress.wait(what, time.perf_counter() - begin, is_over=True)
+
+
+@contextmanager
+def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
+    """Call a function with the seconds that passed, once a second, from a thread."""
+    over, begin = threading.Event(), time.perf_counter()
+
+    def tick() -> None:
+        while not over.wait(TICK):
+            tell(time.perf_counter() - begin)
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
 
 
 def is_ready(command: str, value_type: str) -> bool:
@@ -65,14 +96,18 @@ def is_ready(command: str, value_type: str) -> bool:
     return any(os.path.exists(place / marker) for place in compiled.places())
 
 
-def compile_ahead(commands: Sequence[str], value_type: str) -> str:
-    """Compile the kernels of commands in a child; return what went wrong, or an empty string."""
+def compile_ahead(commands: Sequence[str], value_type: str, workers: int = 1) -> str:
+    """Compile the kernels of commands in a child; return what went wrong, or an empty string.
+
+    The child has so many processes compile at a time.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
-            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}"
-            problem, _ = compiled.run_compiler(
-                f"from sbm.programs.precompile import run; run({arguments})"
-            )
+            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}, {workers}"
+            with stopped_clock():
+                problem, _ = compiled.run_compiler(
+                    f"from sbm.programs.precompile import run; run({arguments})"
+                )
     except OSError as error:
         problem = str(error)
     if not problem:

@@ -24,6 +24,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left"]
@@ -31,6 +33,7 @@ __all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "p
 VISITS = 24
 WARM_VISITS = 6
 MARGIN = 1.2  # of the gap to be reached in part of a pass
+LATE = 6  # gaps that tell how fast it shrinks
 SLOWEST = 0.99  # a gap that does not shrink will, so slowly at least
 LEAST_PASS = 0.25  # a certificate costs reading everything
 MOST_ROUNDS = 10
@@ -122,7 +125,9 @@ def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:
 
 
 def passes_left(gaps: Sequence[float], tol: float) -> float | None:
-    """Return how many passes a gap will take to the tolerance if it goes on to shrink as lately.
+    """Return how many passes a gap will take to the tolerance if it shrinks as in the last ones.
+
+    The last gaps are fitted by a geometric series, as single ones are noisy.
 
     Parameters
     ----------
@@ -131,12 +136,14 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
         follows, and it is None.
     tol : float
     """
-    if len(gaps) < 2 or not all(0 < gap < math.inf for gap in gaps):
-        return 0.0 if gaps and gaps[-1] <= 0 else None
-    late = len(gaps) // 2  # the first passes shrink it most
-    shrink = (gaps[-1] / gaps[-1 - late]) ** (1 / late)
+    if gaps and gaps[-1] <= 0:
+        return 0.0
+    late = gaps[-LATE:]
+    if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
+        return None
+    slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may be beyond a float64
-    return max(0.0, digits / -math.log(min(max(shrink, 1e-9), SLOWEST)))
+    return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

@@ -1,10 +1,11 @@
 """Loading one item ahead, in a thread, while the solver works on the item before it."""
 
-import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from sbm.engine.clock import clock
 
 __all__ = ["Prefetched", "loading_thread", "prefetched"]
 
@@ -89,15 +90,15 @@ def prefetched(
     """
 
     def timed(item: Item, slot: int, coming: NextBlock) -> tuple[Result, float]:
-        begin = time.perf_counter()
-        return load(item, slot, coming), time.perf_counter() - begin
+        begin = clock()
+        return load(item, slot, coming), clock() - begin
 
     def start() -> tuple[Item, NextBlock, "Future[tuple[Result, float]]", float] | None:
         for k, item in source:
             coming = prepare(item, k % 2)
-            begin = time.perf_counter()
+            begin = clock()
             future = pool.submit(timed, item, k % 2, coming)
-            return item, coming, future, time.perf_counter() - begin
+            return item, coming, future, clock() - begin
         return None
 
     source = enumerate(items)
@@ -105,9 +106,9 @@ def prefetched(
     try:
         while upcoming is not None:
             item, coming, future, waited = upcoming
-            begin = time.perf_counter()
+            begin = clock()
             result, seconds = future.result()
-            waited += time.perf_counter() - begin
+            waited += clock() - begin
             upcoming = start()
             yield Prefetched(item, coming, result, seconds, waited)
     finally:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbm.engine.certificate import certify, replace_weights
+from sbm.engine.clock import clock
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
@@ -157,15 +157,15 @@ def _trials(
     progress: Progress,
 ) -> list[Trial]:
     """Train on more and more rows, as long as the next trial is likely to end in time."""
-    begin = time.perf_counter()
+    begin = clock()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
-    progress.start("try", None, "trials")
+    progress.start("measuring", None, "trials")
     for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
-        began = time.perf_counter()
+        began = clock()
         trials.append(_try(store, settings, problems, some, seconds - (began - begin)))
         progress.advance(len(trials))
-        now = time.perf_counter()
+        now = clock()
         if GROWTH * (now - began) > seconds - (now - begin):
             break
     progress.finish()
@@ -212,11 +212,11 @@ def _try(
     seconds: float,
 ) -> Trial:
     """Train as `sbm.train` does, until the tolerance is certified or the time is up."""
-    end = time.perf_counter() + seconds
+    end = clock() + seconds
     done_blocks = [0]
 
     def seconds_left() -> float:
-        return end - time.perf_counter()
+        return end - clock()
 
     def is_late() -> bool:
         done_blocks[0] += 1  # the engine asks after each

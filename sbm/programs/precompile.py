@@ -4,9 +4,14 @@
 `sbm.engine.kernels.prepare` for one command, when it first runs.
 """
 
+import contextlib
+import importlib
+import multiprocessing
+import os
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +114,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
     return [*tasks, (["split", "names", "predict", "tune"], dtype)]
 
 
-def run(commands: Sequence[str], value_type: str, folder: str) -> None:
+def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1) -> None:
     """Run commands on a handful of rows, in the child.
 
     Parameters
@@ -119,9 +124,82 @@ def run(commands: Sequence[str], value_type: str, folder: str) -> None:
     value_type : str
     folder : str
         For its files; an empty one.
+    workers : int
+        Number of processes that compile at a time.
     """
+    if workers > 1:
+        _compile_together(commands, value_type, folder, workers)
     for command in commands:
         _run(command, value_type, Path(folder))
+
+
+def _compile_together(commands: Sequence[str], value_type: str, folder: str, workers: int) -> None:
+    """Compile the kernels of commands in parallel; those that are missed are left to `run`."""
+    fork = multiprocessing.get_context("fork")  # workers have numba imported already
+    found, end = fork.Pipe(duplex=False)
+    arguments = (end.send, commands, value_type, folder, os.getpid())
+    scout = fork.Process(target=_scout, args=arguments)
+    scout.start()
+    end.close()  # so that nothing is left to receive when the scout has ended
+    importlib.import_module("numba")
+    with (
+        ProcessPoolExecutor(workers, fork, _end_with, (os.getpid(),)) as pool,
+        contextlib.suppress(EOFError),
+    ):
+        while True:
+            pool.submit(_compile, *found.recv())
+    scout.join()
+
+
+def _compile(module: str, name: str, kinds: tuple[str, ...]) -> None:
+    compiled.Kernel(module, name)._link(kinds)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, which may be killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _scout(
+    tell: Callable[[tuple[str, str, tuple[str, ...]]], None],
+    commands: Sequence[str],
+    value_type: str,
+    folder: str,
+    parent: int,
+) -> None:
+    """Run commands with the solver's kernels interpreted by Python, and tell which these are.
+
+    On so few rows that takes half a second. Other kernels use instructions that Python lacks: they
+    are compiled here where they are not on disk.
+    """
+    _end_with(parent)
+    config = importlib.import_module("numba").config
+    call, known = compiled.Kernel.__call__, set()
+
+    def interpret(kernel: compiled.Kernel, *values: Any) -> Any:
+        if not kernel.module.startswith("sbm.solver."):
+            return call(kernel, *values)
+        key = (kernel.module, kernel.name, tuple(map(compiled._kind, values)))
+        if key not in known:
+            known.add(key)
+            tell(key)
+        config.DISABLE_JIT = True  # looked at when a kernel is defined
+        function = getattr(importlib.import_module(kernel.module), kernel.name)
+        config.DISABLE_JIT = False
+        return function(*values)
+
+    setattr(compiled.Kernel, "__call__", interpret)  # noqa: B010  of this process alone
+    place = Path(folder, "scout")
+    place.mkdir()
+    with np.errstate(all="ignore"), contextlib.suppress(Exception):
+        for command in commands:
+            _run(command, value_type, place)
 
 
 def _run(command: str, value_type: str, folder: Path) -> None:

@@ -11,7 +11,6 @@ to the same bytes as if nothing had happened.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
@@ -35,6 +35,7 @@ from sbm.programs.training.ranks import (
     own_name,
     share_cores,
 )  # fmt: skip
+from sbm.programs.training.scales import feature_scales
 from sbm.programs.training.setup import find_store, place_of, run_folder
 from sbm.programs.training.state import Training, final_report
 from sbm.settings import Settings
@@ -91,8 +92,10 @@ def train(
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
         ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
-        ``seconds`` (total, disk, load, wait, solve, certify, combine, write), ``bytes_read``,
-        ``peak_rss_bytes``, ``n_support``, ``n_free``, ``model``, ``resumed`` and ``was_finished``.
+        ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is no
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
+        ``blocks``, ``passes_left`` (to the tolerance, by the last gaps), ``feature_scales``
+        (smallest and largest, unless it converged), ``model``, ``resumed`` and ``was_finished``.
         Seconds and bytes include those before a resume.
 
     Raises
@@ -151,7 +154,7 @@ def train_ranks(
     SbmError, KeyboardInterrupt
         As of `train`.
     """
-    begin = time.perf_counter()
+    begin = clock()
     return_freed_memory()
     options = options or TrainOptions()
     settings = share_cores(Settings.of(settings), comm)
@@ -222,7 +225,7 @@ def _finish(
     is_resumed: bool,
 ) -> tuple[Model | None, dict[str, Any]]:
     """Write the model, and note in the run that there is one."""
-    begin = time.perf_counter()
+    begin = clock()
     model = crc32 = None
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
@@ -231,7 +234,8 @@ def _finish(
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
-    report["seconds"]["total"] += time.perf_counter() - begin
+    report["feature_scales"] = None if report["converged"] else feature_scales(job.store)
+    report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})
     run.note(report=report, model_crc32=job.comm.share(crc32)[0])

@@ -13,12 +13,12 @@ The end of every pass is committed to ``MODEL.tune.run/``, and the same command 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Folds, HeldOut
@@ -101,8 +101,8 @@ def tune(
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
         folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
-        ``passes``, ``bytes_read``, ``seconds`` (tune, train, total), ``peak_rss_bytes``, ``train``
-        (the report of the training).
+        ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, apart),
+        ``peak_rss_bytes``, ``train`` (the report of the training).
 
     Raises
     ------
@@ -111,7 +111,7 @@ def tune(
     StoreError, DataError, MemoryPlanError
         As for `sbm.train`.
     """
-    begin = time.perf_counter()
+    begin, compiled_before = clock(), compile_seconds()
     return_freed_memory()
     settings, progress = Settings.of(settings), progress or Progress()
     values = _check(Cs, folds, settings)
@@ -131,7 +131,8 @@ def tune(
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
     shutil.rmtree(validation.folder, ignore_errors=True)
     report["seconds"] |= {
-        "train": report["train"]["seconds"]["total"], "total": time.perf_counter() - begin
+        "train": report["train"]["seconds"]["total"], "total": clock() - begin,
+        "compile": compile_seconds() - compiled_before,
     }  # fmt: skip
     report["peak_rss_bytes"] = peak_bytes()
     return result, report
@@ -200,7 +201,7 @@ class _CrossValidation:
             except DataError:  # nobody could go on from there
                 shutil.rmtree(run.folder, ignore_errors=True)
                 raise
-            report["seconds"] = {"tune": time.perf_counter() - self.begin}
+            report["seconds"] = {"tune": clock() - self.begin}
             run.note(report=report)
         return report
 

@@ -49,7 +49,7 @@ def write_error(path: Path, error: OSError) -> StoreError:
 def read_error(path: Path, error: OSError) -> StoreError:
     """Say in one sentence why a file could not be read."""
     if error.errno == errno.ENOENT:
-        return StoreError(f"{path} does not exist; see that the name is right, or restore it")
+        return StoreError(f"{path} does not exist; check the name, or restore the file")
     return StoreError(
         f"cannot read {path}: {error.strerror or error}; see that you may read it and that "
         "the disk is sound"

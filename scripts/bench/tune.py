@@ -78,7 +78,8 @@ def tune(args: argparse.Namespace, report: Report) -> None:
     report.notes.append(f"best C: {found['best']:g}")
     if args.alone:
         remove(store)
-        _train_alone(args, [row["C"] for row in values], runs["tune"], report)
+        tried = [row["C"] for row in values if row["status"] != "not tried"]
+        _train_alone(args, tried, runs["tune"], report)
 
 
 def _bytes_of(done: Finished) -> float:

@@ -131,6 +131,10 @@ class RunFigures:
         ``name``, ``rows`` and, if known, ``bytes`` and ``sha256``. Empty without a model.
     certificate : dict or None
         The last one.
+    inputs : list of str
+        The store, or what was streamed.
+    changed : float
+        When the log was last written, in seconds since 1970.
     """
 
     name: str
@@ -144,6 +148,8 @@ class RunFigures:
     end: dict[str, float] = field(default_factory=dict)
     sources: list[dict[str, Any]] = field(default_factory=list)
     certificate: dict[str, float] | None = None
+    inputs: list[str] = field(default_factory=list)
+    changed: float = 0.0
 
     @property
     def tol(self) -> float:
@@ -172,7 +178,7 @@ class RunFigures:
             if self.certificate["relative_gap"] > self.tol:
                 found.append(
                     f"The training did not converge: the certified relative gap is above the "
-                    f"tolerance of {self.tol:g}. Raise --max-passes or --time-limit."
+                    f"tolerance of {self.tol:g}."
                 )
             if self.end.get("visits_cut_short"):
                 found.append(
@@ -269,6 +275,8 @@ def read_run(path: str | Path) -> RunFigures:
             end=end,
             sources=_sources(path, folder, record),
             certificate=certified[-1] if certified else _certificate(record),
+            inputs=[str(one) for one in record.get("inputs") or [record.get("store", "STORE")]],
+            changed=(home / LOG).stat().st_mtime if events else 0.0,
         )
         _number(found.settings, "tol")
         assert found.mem > 0  # raises the errors of a bad setting
@@ -332,6 +340,7 @@ def _end(report: Event | None) -> dict[str, float]:
         **found,
         "peak_rss_bytes": _number(report, "peak_rss_bytes", 0),
         "seconds": _number(report["seconds"], "total", 0),
+        "compile": _number({"compile": 0.0, **report["seconds"]}, "compile", 0),
         "stopped": float(bool(report.get("stopped"))),
     }
 

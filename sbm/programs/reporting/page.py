@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import Any, TypeVar
 
 import jinja2
 
+import sbm
 from sbm.programs.reporting import charts
 from sbm.programs.reporting.charts import BarChart, LineChart, Series
 from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, RunFigures
-from sbm.settings import Settings
+from sbm.settings import Settings, option_name
 from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 
 __all__ = ["MARK", "MOST_RUNS", "first_charts", "to_html"]
@@ -107,6 +111,8 @@ def to_html(runs: Sequence[RunFigures]) -> str:
         ]  # fmt: skip
     return environment.get_template("report.html").render(
         mark=MARK,
+        version=sbm.__version__,
+        date=_date(time.time()),
         geometry=charts,
         title=", ".join(run.name for run in runs),
         cards=[_card(run) for run in runs],
@@ -137,8 +143,33 @@ def _card(run: RunFigures) -> dict[str, Any]:
     verdict, state = _verdict(run)
     return {
         "name": run.name, "verdict": verdict, "state": state, "summary": _summary(run),
-        "warnings": run.warnings(),
+        "warnings": run.warnings(), "command": _command(run), "date": _date(run.changed),
     }  # fmt: skip
+
+
+def _command(run: RunFigures) -> str:
+    """Return the command that makes this run, but for options that do not change the model."""
+    defaults, words = Settings().to_dict(), [*run.inputs, "-o", f"{run.name}.model"]
+    for name, value in run.settings.items():
+        if value is None or value == defaults.get(name):
+            continue
+        option = option_name(name)
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{name}")
+        elif isinstance(value, dict):
+            words += [
+                word
+                for k, weight in value.items()
+                for word in (option, f"{k}={format_number(weight)}")
+            ]
+        else:
+            words += [option, _in_words(value)]
+    return shlex.join(["sbm", run.kind, *words])
+
+
+def _date(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M} UTC" if seconds else ""
 
 
 def _verdict(run: RunFigures) -> tuple[str, str]:
@@ -164,6 +195,8 @@ def _summary(run: RunFigures) -> str:
             f"{format_size(final.bytes_read)} read",
         ]  # fmt: skip
         tested = [one.accuracy for one in run.passes if one.accuracy is not None]
+        if compiling := run.end.get("compile"):
+            facts.insert(2, f"{_seconds(compiling)} compiling before")
         facts += [f"test accuracy {tested[-1]:.3f} %"] if tested else []
     return ", ".join([*(facts or ["no pass yet"]), f"peak memory {format_size(run.peak)}"])
 

@@ -170,7 +170,8 @@ def draw_metric(report: dict[str, Any], path: str | Path) -> None:
     ]
     metric = report["metric"].replace("_", " ")
     chart = LineChart(
-        "metric", f"{metric} by C", "C", f"{metric} of held-out rows",
+        "metric", f"{metric} by C: {len(rows)} of {len(report['settings'])} values tried",
+        "C", f"{metric} of held-out rows",
         [one for one in series if one.points], x_log=True,
     )  # fmt: skip
     draw_charts([chart], path)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
@@ -104,7 +105,8 @@ class Stream:
         progress: Progress,
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._begin, self._seconds = time.perf_counter(), _Seconds()
+        self._begin, self._seconds = clock(), _Seconds()
+        self._compiled_before = compile_seconds()
         self.path, self.opened, self.progress = path, opened, progress
         record, self._inputs = opened.record, [source.path for source in sources]
         self._mem = mem = self._usable_memory()
@@ -264,7 +266,7 @@ class Stream:
         self.progress.advance(parsed, rows=learner.n_rows)
         self.opened.run.log({
             "event": "block", "rows": learner.n_rows, "features": block.reached.needs.features,
-            "elapsed": time.perf_counter() - self._begin, "cached_rows": learner.n_cached,
+            "elapsed": clock() - self._begin, "cached_rows": learner.n_cached,
             "dual": learner.dual, "visits": done.visits, "updates": done.updates,
             **self._quality(), "resident_bytes": resident_bytes(),
         })  # fmt: skip
@@ -285,7 +287,7 @@ class Stream:
         learner = self.work.learner
         self.progress.doubling({
             **record, "features": self.arrivals.reached.needs.features,
-            "cached_rows": learner.n_cached, "elapsed": time.perf_counter() - self._begin,
+            "cached_rows": learner.n_cached, "elapsed": clock() - self._begin,
             "resident_bytes": resident_bytes(),
         })  # fmt: skip
 
@@ -510,9 +512,9 @@ class Stream:
             "stopped": self.is_cut_short,
             "pending": self._n_pending,
             "seconds": {
-                "total": time.perf_counter() - self._begin, "load": seconds.load,
+                "total": clock() - self._begin, "load": seconds.load,
                 "wait": seconds.wait, "predict": seconds.predict, "learn": seconds.solve,
-                "write": seconds.write,
+                "write": seconds.write, "compile": compile_seconds() - self._compiled_before,
             },
             "peak_rss_bytes": peak_bytes(),
             "model": str(self.path),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import Comm
+from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
@@ -113,7 +114,7 @@ class TrainingPlan:
     settings : Settings
     options : TrainOptions
     begin : float
-        When it was asked for, by `time.perf_counter`.
+        When it was asked for, by `sbm.engine.clock.clock`.
     comm : Comm
     share : WorkShare
         What this process solves.
@@ -154,6 +155,7 @@ class TrainingPlan:
         self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # of what calls this
         self._plans = 0
+        self.compile_seconds = 0.0
 
     # ------------------------------------------------------------------------ what it has
 
@@ -273,7 +275,7 @@ class TrainingPlan:
         before = self.plan.total
         self.bound = self._smaller_plan().total
         self.options.progress.stage(
-            f"a plan for {format_size(before)} was not enough; going on with smaller blocks, "
+            f"a plan for {format_size(before)} was not enough; continuing with smaller blocks, "
             f"planned for {format_size(self.bound)}"
         )
 
@@ -325,14 +327,12 @@ class TrainingPlan:
         if warm_start is True:
             folders = last_run(self.path)
             if not folders:
-                self.options.progress.stage(
-                    f"{self.path} was not trained yet: starting from nothing"
-                )
+                self.options.progress.stage(f"{self.path} has no earlier run; starting from zero")
         elif warm_start is not None:
             folders = find_run(str(warm_start))
         elif folders:
             self.options.progress.stage(
-                f"going on from the alphas of another number of processes, in {folders[0].parent}"
+                f"starting from the run of another number of processes, in {folders[0].parent}"
             )
         if not folders:
             return start
@@ -349,9 +349,11 @@ class TrainingPlan:
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
+        before = compile_seconds()
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
         if self.options.test is not None:
             prepare("predict", "float64", self.options.progress)
+        self.compile_seconds += compile_seconds() - before
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

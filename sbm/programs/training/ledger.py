@@ -217,7 +217,7 @@ def run_to_go_on_with(
         return None
     if not (folder / RECORD).exists():
         if resume:
-            raise StoreError(f"{folder} holds nothing to go on with; leave out --resume")
+            raise StoreError(f"{folder} holds no training to resume; leave out --resume")
         return None
     record = Run.read(folder)
     if record.get("kind") == "stream":
@@ -250,25 +250,25 @@ def _difference(
     ]
     if others:
         return (
-            f"with other settings: {', '.join(others)}; give the same ones again to go on with "
-            "it, or start over with --fresh"
+            f"with other settings: {', '.join(others)}; give the same ones to resume it, "
+            "or use --fresh to start over"
         )
     if record.get("data") != mine["data"]:
         return (
-            f"of other data than {mine['store']} has now; start over with --fresh, or go on from "
-            "its alphas with --warm-start"
+            f"of other data than {mine['store']} has now; use --fresh to start over, or "
+            "--warm-start to start from its alphas"
         )
     if record.get("weights") != mine["weights"]:
-        return "with other weights of rows; start over with --fresh"
+        return "with other weights of rows; use --fresh to start over"
     if record.get("own") != mine.get("own"):
         return (
-            "whose blocks were dealt otherwise to the processes; give each the files it had, start "
-            "over with --fresh, or go on from its alphas with --warm-start"
+            "whose blocks were dealt otherwise to the processes; give each the files it had, "
+            "use --fresh to start over, or --warm-start to start from its alphas"
         )
     if record.get("shape") != mine["shape"]:
         return (
-            "whose blocks were cut otherwise, by another version of sbm; start over with --fresh, "
-            "or go on from its alphas with --warm-start"
+            "whose blocks were cut otherwise, by another version of sbm; use --fresh to start "
+            "over, or --warm-start to start from its alphas"
         )
     return None
 

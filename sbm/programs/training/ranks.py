@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.clock import stopped_clock
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
@@ -311,7 +312,8 @@ def one_first(comm: Comm, work: Callable[[], None]) -> None:
     """Do something in process 0 and then in the others, who may find what it has left on disk."""
     if comm.rank == 0:
         work()
-    comm.barrier()
+    with stopped_clock():  # process 0 may compile
+        comm.barrier()
     if comm.rank > 0:
         work()
 

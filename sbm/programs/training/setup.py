@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import SLICE
+from sbm.engine.clock import clock
 from sbm.engine.learners import Folds
 from sbm.engine.machine import system_limit, within_limit
 from sbm.engine.memory import (
@@ -140,7 +140,7 @@ def time_left(settings: Settings, begin: float) -> float:
     """Return the seconds until the time limit, counted from `begin`; infinity without one."""
     if settings.time_limit is None:
         return math.inf
-    return float(settings.time_limit) - (time.perf_counter() - begin)
+    return float(settings.time_limit) - (clock() - begin)
 
 
 def shape_of(
@@ -228,7 +228,7 @@ def open_run(
         return
     with Run.resume(folder, *shape) as (run, found):
         if found["state"] != record["state"]:
-            raise StoreError(f"{folder} was gone on with meanwhile; run the command again")
+            raise StoreError(f"{folder} was changed by another process; run the command again")
         yield run
 
 

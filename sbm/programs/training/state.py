@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sbm.engine.certificate import certify, replace_weights, visit_all
+from sbm.engine.clock import clock
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
@@ -65,7 +66,8 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
         "dual": dual,
         "estimated_gap": done.gap if is_whole else None,
         "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
-        "passes_left": passes_left([gap / scale for gap in ledger.gaps], training.settings.tol),
+        "tol": training.settings.tol,
+        "passes_left": training.passes_left(),
         "visits": done.visits,
         "updates": done.updates,
         "free_rows": ledger.free_rows,
@@ -109,6 +111,8 @@ def final_report(training: Training) -> dict[str, Any]:
         "n_support": certificate.n_support,
         "n_free": certificate.n_free,
         "drift": certificate.drift,
+        "blocks": len(training.job.plan.parts),
+        "passes_left": training.passes_left(),
     }
 
 
@@ -136,7 +140,7 @@ class Training:
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
-        When this process began, its rests apart, by `time.perf_counter`.
+        When this process began, its rests apart, by `sbm.engine.clock.clock`.
     """
 
     job: TrainingPlan
@@ -157,6 +161,7 @@ class Training:
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
         self.seconds = self.engine.seconds
+        self.seconds.compile = job.compile_seconds
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
         self._n_commits = 0
@@ -167,6 +172,11 @@ class Training:
     def dual(self) -> float:
         """F(α) at this moment, up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
+
+    def passes_left(self) -> float | None:
+        """Estimate the passes to the tolerance by the last gaps."""
+        scale = max(abs(self.dual), _LEAST)
+        return passes_left([gap / scale for gap in self.ledger.gaps], self.settings.tol)
 
     # ------------------------------------------------------------------------ the beginning
 
@@ -193,6 +203,7 @@ class Training:
             self.ledger = ledger = Ledger.of(record)
             for name, value in ledger.seconds.items():
                 setattr(self.seconds, name, value)
+            self.seconds.compile += self.job.compile_seconds
             self.engine.disk_before = self.seconds.disk
             self.engine.reader.bytes_read = ledger.bytes_read
             needs_rows = not ledger.is_done or bool(self.job.spare)
@@ -201,10 +212,10 @@ class Training:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
-                f"{self.run.folder} cannot be gone on with ({error}); start over with --fresh"
+                f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
             ) from error
         self.options.progress.stage(
-            f"going on with {self.run.folder}, after {ledger.passes} passes; --fresh starts over"
+            f"resuming {self.run.folder} after {ledger.passes} passes; --fresh starts over"
         )
 
     def _start_from(self, earlier: PreviousRun) -> None:
@@ -321,12 +332,12 @@ class Training:
 
     def _test(self, test: PassTest) -> dict[str, Any]:
         """Predict the test text; the clock of the training stands still."""
-        begin = time.perf_counter()
+        begin = clock()
         weights = [solver.W for solver in self.solvers]
         found = test.judge(
             self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
         )
-        took = time.perf_counter() - begin
+        took = clock() - begin
         self.begin += took
         return {**found, "seconds": took}
 
@@ -438,4 +449,4 @@ class Training:
 
     def elapsed(self) -> float:
         """Seconds of all processes that took part."""
-        return self.ledger.elapsed + time.perf_counter() - self.begin
+        return self.ledger.elapsed + clock() - self.begin

@@ -142,7 +142,7 @@ class _EarlierRecord:
         if "classes" in record:
             raise StoreError(
                 f"{folder} has some of the classes of one-vs-rest, which were divided over "
-                f"{record['classes'][1]} processes; start as many to go on, or start over with "
+                f"{record['classes'][1]} processes; start as many to resume, or start over with "
                 "--fresh, without --warm-start"
             )
         return found

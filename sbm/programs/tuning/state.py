@@ -94,10 +94,10 @@ class Tuning:
             restore(self.engine, record["engine"], self._run)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
-                f"{self._run.folder} cannot be gone on with ({error}); start over with --fresh"
+                f"cannot resume {self._run.folder} ({error}); use --fresh to start over"
             ) from error
         self.progress.stage(
-            f"going on with {self._run.folder}, after {_passes(self.passes)}; --fresh starts over"
+            f"resuming {self._run.folder} after {_passes(self.passes)}; --fresh starts over"
         )
 
     @property
