@@ -27,7 +27,7 @@ FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
     ("inputs", "solver"), ("models", "solver"),
 }  # fmt: skip
-REQUIRED = ["click", "jinja2", "numba", "numpy", "scipy", "tqdm", "zstandard"]
+REQUIRED = ["click", "jinja2", "llvmlite", "numba", "numpy", "scipy", "tqdm", "zstandard"]
 KERNELS = r"sbm/((inputs|solver|store)/kernels/\w+|compiled)"
 # Libraries that are imported in some files only, those of extras among them.
 ONLY_IN = {

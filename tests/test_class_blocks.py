@@ -12,6 +12,7 @@ from threads import in_threads
 
 import sbm
 from sbm.errors import SettingsError
+from sbm.programs.train import train_ranks
 from sbm.solver.class_blocks import deal_classes, round_robin
 
 LOSS, COST, N_CLASSES = "weston_watkins", 0.05, 7
@@ -100,7 +101,7 @@ def test_stopped_training_resumes_to_same_bytes(store, whole, tmp_path):
 
 def test_ranks_divide_rows_and_certify(store, tmp_path):
     def work(comm):
-        return sbm.train(store, tmp_path / "m.model", {**OPTIONS, "threads": 2}, comm=comm)
+        return train_ranks(comm, store, tmp_path / "m.model", {**OPTIONS, "threads": 2})
 
     (model, report), _ = in_threads(2, work)
     assert report["converged"]

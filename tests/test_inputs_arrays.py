@@ -235,7 +235,7 @@ def test_pyarrow_is_asked_for_and_its_memory_planned(
         rows_in(path, mem="200MB")
     assert rows_in(path, mem=caught.value.least_bytes) == expected(TWO_ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"a\.parquet .*sbm\[arrow\]"):
+    with pytest.raises(DataError, match=r"a\.parquet .*pyarrow"):
         rows_in(path)
 
 

@@ -59,7 +59,7 @@ def test_launcher_beside_python_is_preferred(tmp_path, monkeypatch):
     (tmp_path / "env" / "mpiexec").unlink()
     assert launch_line(1, "train", [])[0] == system
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SettingsError, match=r"needs mpiexec.*sbm\[mpich\]"):
+    with pytest.raises(SettingsError, match=r"needs mpiexec.*mpich"):
         launch_line(4, "train", [])
 
 

@@ -128,7 +128,7 @@ def test_launch_writes_and_reports_once(store, model):
     lines = done.stderr.splitlines()
     assert lines[0] == shlex.join(line_of(2, "-m", "sbm", *words))
     passes = [int(text.split()[0]) for text in lines if text.split()[0].isdecimal()]
-    assert passes == [*range(1, len(passes) + 1)]
+    assert passes == sorted(set(passes))
     assert [text.startswith(str(model)) for text in done.stdout.splitlines()] == [
         True,
         False,

@@ -85,15 +85,21 @@ class ClassBlocks(MultiProblem):
             return super().solve(work, W, how)
         random = np.random.default_rng(int(how.state[0]))
         how.state[0] = random.integers(1, 2**63, dtype=np.uint64)
-        # A row is visited in n - 1 pairs, with a share of 2 / n of the classes.
-        how = replace(how, rounds=max(1, round(how.rounds * n / (2 * (n - 1)))))
+        # In one sweep a row is visited in n - 1 pairs, with a share of 2 / n of the classes. More
+        # rounds in a pair would polish what the next pair undoes.
+        sweeps = max(1, round(how.rounds * n / (2 * (n - 1))))
+        how = replace(how, rounds=1)
         step, schedule, stats = _Step(self, work, W, how), round_robin(n), np.zeros(6)
-        for k in random.permutation(len(schedule)):
-            seeds = random.integers(1, 2**63, (len(schedule[k]), 1), dtype=np.uint64)
-            found = step.solve(schedule[k], seeds)
-            rounds = max(stats[4], found[:, 4].max())
-            stats += found.sum(axis=0)
-            stats[4] = rounds
+        for sweep in range(sweeps):
+            updates = stats[3]
+            for k in random.permutation(len(schedule)):
+                seeds = random.integers(1, 2**63, (len(schedule[k]), 1), dtype=np.uint64)
+                found = step.solve(schedule[k], seeds)
+                found[:, 1] *= sweep == 0  # the gap is that of the first visit
+                stats += found.sum(axis=0)
+            stats[4] = sweep + 1
+            if stats[3] == updates:
+                break
         step.finish()
         # Variables for the classes of the row's own block were counted n - 1 times.
         size = len(self.costs) / n
