@@ -115,7 +115,7 @@ MUTATIONS = (
         "moving[np.uint32(row[i])] = True",
     ),
     Mutation(
-        "strays are handed back", "sbm/solver/kernels/working_set.py",
+        "evicted are handed back", "sbm/solver/kernels/working_set.py",
         "elif not keep[i] and alpha[i] != 0.0:",
         "elif not keep[i] and alpha[i] > 1.0:",
     ),
@@ -205,7 +205,7 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
-        "resume: identity has the data", "sbm/programs/training/ledger.py",
+        "resume: identity has the data", "sbm/programs/training/state.py",
         'checksum([store.manifest["blocks"], generations])',
         "0",
     ),

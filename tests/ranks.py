@@ -175,7 +175,7 @@ def command(folder: Path, fault: str, *words: str) -> None:
     from sbm.engine.engine import Engine
     from sbm.models.model import Model
     from sbm.programs.training.ranks import StatusFile
-    from sbm.programs.training.state import Training
+    from sbm.programs.training.training import Training
     from sbm.store.run import Run
 
     rank, chosen = os.environ["PMI_RANK"], json.loads(fault)

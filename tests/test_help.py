@@ -14,7 +14,7 @@ from sbm.cli.liblinear import OPTIONS
 from sbm.cli.options import GROUPS
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
-from sbm.programs.tuning.candidates import METRICS
+from sbm.programs.tuning.grid import METRICS
 from sbm.settings import SETTINGS, Settings
 from sbm.solver.cache import POLICIES
 from scripts import docs_tables

@@ -24,8 +24,8 @@ from sbm.engine.memory import (
     INTERPRETER,
     MemoryPlan,
     Shape,
-    dealing_bytes,
     plan_training,
+    row_place_bytes,
 )
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
@@ -259,8 +259,8 @@ def test_dealing_weights_needs_the_largest_batch() -> None:
     generations = [{"deal": {"batches": [10, 3_000_000]}}, {}, {"deal": {"batches": [200]}}]
     store: Any = SimpleNamespace(manifest={"generations": generations})
     few: Any = SimpleNamespace(manifest={"generations": generations[1:]})
-    assert dealing_bytes(store) - dealing_bytes(few) == 40 * (3_000_000 - 200)
-    assert dealing_bytes(few) > 30_000_000
+    assert row_place_bytes(store) - row_place_bytes(few) == 40 * (3_000_000 - 200)
+    assert row_place_bytes(few) > 30_000_000
 
 
 def test_smaller_plan_has_smaller_parts_or_cache() -> None:
@@ -457,7 +457,7 @@ def test_stream_without_room_continues_from_its_commit(
     assert len(plans) == n_plans + 3  # a smaller one each
     same(one, other)  # the plans of these tests have one size, whatever the bound
     with monkeypatch.context() as patch:
-        patch.setattr(Arena, "of", failing(range(3, 1000), Arena.of))
+        patch.setattr(Arena, "of", failing(range(6, 1000), Arena.of))
         with pytest.raises(MemoryPlanError, match=r"ran out while learning .*d\.model"):
             learn(source, tmp_path / "d.model")
     learn(source, tmp_path / "d.model", resume=True)

@@ -46,7 +46,7 @@ def made(tmp_path_factory):
     plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("train", "training.state", "streaming.state"):  # not that of all tests
+        for place in ("train", "training.training", "streaming.state"):  # not that of all tests
             patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
         sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, "cache_frac": 0.6}, test=test)
         sbm.train(folder / "a.sbm", folder / "plain.model", plain, test=test)

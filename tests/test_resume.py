@@ -17,8 +17,8 @@ from sbm.engine import machine as limits
 from sbm.engine.engine import Engine
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training import state
-from sbm.programs.training.state import Training
+from sbm.programs.training import training
+from sbm.programs.training.training import Training
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -142,8 +142,8 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     path, options = tmp_path / "m.model", options_of(checkpoint_every=0)
     lose(store, path, options, 14)
     assert not (tmp_path / "m.model.run/run.json").exists()  # too soon for a commit
-    monkeypatch.setattr(state, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(state, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
+    monkeypatch.setattr(training, "COMMIT_SHARE", 0)
     lose(store, path, options, 14)
     passes = Passes()
     sbm.train(store, path, options, progress=passes)
@@ -370,10 +370,10 @@ def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkey
     line = ["train", str(store), "-o", "d.model", "--loss", "hinge", "-C", "1", "--tol", "1e-7",
             "--max-passes", "6", "--mem", "400MB"]  # fmt: skip
     hold = (
-        "import signal, sys, os, sbm.programs.training.state as t\n"
+        "import signal, sys, os, sbm.programs.training.training as t\n"
         "old = t.Training._after_stretch\n"
         "def after(self):\n"
-        f"    if self.ledger.passes == 3: os.kill(os.getpid(), {int(number)})\n"
+        f"    if self.state.passes == 3: os.kill(os.getpid(), {int(number)})\n"
         "    old(self)\n"
         "t.Training._after_stretch = after\n"
         f"import sbm.cli; sbm.cli.main({[*line, '-q']!r})\n"
@@ -407,8 +407,8 @@ def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
 def test_tune_resumes_in_every_stage(tmp_path, monkeypatch):
     make(tmp_path, n=200)
     expected = tuned(tmp_path, "whole.model")
-    monkeypatch.setattr(state, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(state, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
+    monkeypatch.setattr(training, "COMMIT_SHARE", 0)
     with pytest.raises(LostError):  # of other values, so it is not resumed
         tuned(tmp_path, "m.model", After(12, lost=True, kind="tune"), Cs=(1.0, 2.0))
     assert (tmp_path / "m.model.tune.run" / "run.json").exists()

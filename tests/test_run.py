@@ -1,4 +1,4 @@
-"""The run directory: alphas on disk, strays, commits and locks."""
+"""The run directory: alphas on disk, evicted, commits and locks."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def alpha_of(seed: int, n: int) -> Dense:
     return Dense(np.choose(random.integers(0, 3, n), [np.zeros_like(free), C, free]))
 
 
-def strays(home, row, alpha):
+def evicted(home, row, alpha):
     return np.array(home, np.int32), np.array(row, np.int32), Dense(np.array(alpha, float))
 
 
@@ -113,16 +113,16 @@ def test_any_order_of_verbs_matches_plain_lists(tmp_path, data, n_outputs):
     expected = [[0.0] * n if n_outputs is None else [[] for _ in range(n)] for n in rows]
     committed = None
     for _ in range(data.draw(st.integers(0, 12))):
-        verb = data.draw(st.sampled_from(["store", "stray", "flush", "commit"]))
+        verb = data.draw(st.sampled_from(["store", "evict", "flush", "commit"]))
         if verb == "store":
             block = data.draw(st.integers(0, 2))
             expected[block] = some(rows[block])
             run.store(block, alphas(expected[block]))
-        elif verb == "stray":  # the last one of a row counts
+        elif verb == "evict":  # the last one of a row counts
             home = data.draw(st.lists(st.integers(0, 2), max_size=6))
             row = [data.draw(st.integers(0, rows[h] - 1)) for h in home]
             values = some(len(home))
-            run.add_strays(np.array(home, np.int32), np.array(row, np.int32), alphas(values))
+            run.add_evicted(np.array(home, np.int32), np.array(row, np.int32), alphas(values))
             for h, r, value in zip(home, row, values, strict=True):
                 expected[h][r] = value
         elif verb == "flush":
@@ -165,24 +165,24 @@ def test_alphas_are_held_back_up_to_the_limit(folder):
         assert plain(run.load(block)) == plain(expected)
 
 
-def test_strays_above_the_limit_are_written(folder):
+def test_evicted_alphas_above_limit_are_written(folder):
     run = Run(folder, [100, 100], None, [], 10 * 12, **AT_ONCE)
     rows = np.arange(8)
     for _ in range(5):  # those that went to their block no longer count
-        run.add_strays(*strays(np.zeros(8), rows, np.ones(8)))
+        run.add_evicted(*evicted(np.zeros(8), rows, np.ones(8)))
         run.store(0, run.load(0))
-    run.add_strays(*strays([], [], []))
-    run.add_strays(*strays(np.zeros(8), rows, rows + 1.0))
+    run.add_evicted(*evicted([], [], []))
+    run.add_evicted(*evicted(np.zeros(8), rows, rows + 1.0))
     assert [name[:11] for name in names_in(folder)] == ["alpha-00000"]
-    run.add_strays(*strays(np.ones(8), rows, rows + 2.0))
-    assert {"stray-00000.sbt", "stray-00001.sbt"} < names_in(folder)
+    run.add_evicted(*evicted(np.ones(8), rows, rows + 2.0))
+    assert {"evicted-00000.sbt", "evicted-00001.sbt"} < names_in(folder)
     assert run.load(0).values[:8].tolist() == (rows + 1.0).tolist()
     assert run.load(1).values[:8].tolist() == (rows + 2.0).tolist()
-    run.store(0, Dense(np.zeros(100)))  # the caller saw the strays in load() and cached their rows
+    run.store(0, Dense(np.zeros(100)))  # the caller saw the evicted in load() and cached their rows
     assert not run.load(0).values.any()
-    assert "stray-00000.sbt" not in names_in(folder)
-    (folder / "stray-00001.sbt").unlink()
-    with pytest.raises(StoreError, match=r"stray-00001\.sbt does not exist"):
+    assert "evicted-00000.sbt" not in names_in(folder)
+    (folder / "evicted-00001.sbt").unlink()
+    with pytest.raises(StoreError, match=r"evicted-00001\.sbt does not exist"):
         run.load(1)
 
 
@@ -333,7 +333,7 @@ def test_failed_commit_leaves_the_last_one(folder, monkeypatch, breaks, unwritte
     run.commit({"passes": 1}, state_of(1))
     for k in range(1, 4):
         run.store(0, alpha_of(k, 20))
-        run.add_strays(*strays(np.ones(20), np.arange(20), np.full(20, 0.9)))
+        run.add_evicted(*evicted(np.ones(20), np.arange(20), np.full(20, 0.9)))
     targets = {"state": (container, "write"), "sync": (module, "_sync")}
     target, name = targets.get(breaks, (module, "write_atomically"))
 
@@ -368,7 +368,7 @@ def test_earlier_commit_stays_until_the_first_commit(folder):
     with Run.create(folder, [3, 3], None, (), 0, 0) as run:
         assert not run.load(0).values.any()
         run.store(0, alpha_of(2, 3))
-        run.add_strays(*strays([0], [0], [1]))
+        run.add_evicted(*evicted([0], [0], [1]))
         now = bytes_in(folder)
         assert before.items() <= now.items()
         assert len(now) == len(before) + 2
@@ -393,7 +393,7 @@ def test_uncommitted_files_go_when_a_run_is_opened(folder):
         run.commit({}, state_of(0))
         run.log({"event": "behind"})
     kept = names_in(folder)
-    for name in ("alpha-00000.000077.sba", "state-000078.sba.tmp", "stray-00000.sbt",
+    for name in ("alpha-00000.000077.sba", "state-000078.sba.tmp", "evicted-00000.sbt",
                  "run.json.tmp"):  # fmt: skip
         (folder / name).write_bytes(b"half")
     (folder / "alpha.txt").write_text("mine")
@@ -450,11 +450,14 @@ def full_disk():
         (lambda run: run.store(0, Dense(NOISE)), "alpha-00000"),
         (lambda run: run.commit({}, {"W": np.ones((10_000, 1))}), "state-000001"),
         (lambda run: run.log({"event": "x" * 10_000}), "log.jsonl"),
-        (lambda run: run.add_strays(*strays(np.zeros(999), np.arange(999), NOISE[:999])), "stray-"),
+        (
+            lambda run: run.add_evicted(*evicted(np.zeros(999), np.arange(999), NOISE[:999])),
+            "evicted-",
+        ),
     ],
 )
 def test_full_disk_is_reported_with_its_file(folder, verb, file):
-    run = Run(folder, [10_000], stray_bytes=0, **AT_ONCE)
+    run = Run(folder, [10_000], evicted_bytes=0, **AT_ONCE)
     with (
         full_disk(),
         pytest.raises(StoreError, match=f"write {folder}/{file}.*: File too large; free space"),

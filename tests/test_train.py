@@ -13,7 +13,7 @@ from sbm.engine import pace
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.programs.splitting import reading as coding
 from sbm.programs.train import train_ranks
-from sbm.programs.training import setup, state
+from sbm.programs.training import setup, training
 from sbm.programs.training.job import TrainOptions
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
@@ -165,8 +165,8 @@ def test_model_bytes_depend_on_seed_alone(store, tmp_path, monkeypatch):
         assert (report["visits"], report["updates"]) == (expected["visits"], expected["updates"])
     fit(store, tmp_path / "s.model", seed=1, **options)
     assert (tmp_path / "s.model").read_bytes() != path.read_bytes()
-    monkeypatch.setattr(state, "COMMIT_SECONDS", -1.0)
-    monkeypatch.setattr(setup, "STRAY_BYTES", 1)
+    monkeypatch.setattr(training, "COMMIT_SECONDS", -1.0)
+    monkeypatch.setattr(setup, "EVICTED_BYTES", 1)
     monkeypatch.setattr(setup, "UNWRITTEN_BYTES", 1)
     fit(store, tmp_path / "c.model", **options)
     assert (tmp_path / "c.model").read_bytes() == path.read_bytes()

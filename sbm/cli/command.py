@@ -15,7 +15,7 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 
 __all__ = [
-    "GOES_ON",
+    "RESUMES",
     "STARTS_AGAIN",
     "Command",
     "Commands",
@@ -26,7 +26,7 @@ __all__ = [
 
 # What is said when a command was stopped.
 STARTS_AGAIN = "no partial files were left"
-GOES_ON = "run the same command to resume from the last checkpoint, if there is one"
+RESUMES = "run the same command to resume from the last checkpoint, if there is one"
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sbm.cli import show
-from sbm.cli.command import GOES_ON, Command, LiblinearCommand, Terminal, shared
+from sbm.cli.command import RESUMES, Command, LiblinearCommand, Terminal, shared
 from sbm.cli.options import (
     FILE,
     INPUT_FORMAT,
@@ -141,7 +141,7 @@ _MODEL = click.option(
 
 
 @click.command(
-    cls=LiblinearCommand, example="sbm train big.sbm -C 0.1 --mem 2GB --json", stopped=GOES_ON
+    cls=LiblinearCommand, example="sbm train big.sbm -C 0.1 --mem 2GB --json", stopped=RESUMES
 )
 @_STORE
 @_MODEL
@@ -234,7 +234,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 
 
 @click.command(
-    cls=LiblinearCommand, example="sbm tune big.sbm --C 0.01:100:x10 --folds 5", stopped=GOES_ON
+    cls=LiblinearCommand, example="sbm tune big.sbm --C 0.01:100:x10 --folds 5", stopped=RESUMES
 )
 @_STORE
 @click.option(

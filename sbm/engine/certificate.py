@@ -98,7 +98,7 @@ def certify_each(
     }
 
     def add(visit: LoadedBlock, group: Group) -> None:
-        group.be_judged(visit.rows, visit.folds)
+        group.evaluate(visit.rows, visit.folds)
         for learner in group.learners:
             if change is not None:
                 change(visit, learner)

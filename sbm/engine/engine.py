@@ -317,7 +317,7 @@ class Engine:
             self.coming = None
 
         def work(group: Group) -> dict[int, Step]:
-            group.be_judged(rows, folds)
+            group.evaluate(rows, folds)
             found = {}
             for learner in group.learners:
                 begin, k = clock(), learner.number
@@ -423,7 +423,7 @@ class Engine:
         for k, step in steps.items():
             evicted = step.evicted
             free[k] = self.run.store(self.home(k, block), step.alpha)
-            self.run.add_strays(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
+            self.run.add_evicted(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
         return free
 
     def stop_reading(self) -> None:

@@ -273,7 +273,7 @@ class Group:
         gap = sum(totals[learner.number].gap for learner in self.learners)
         return gap, math.fsum(learner.solver.dual for learner in self.learners)
 
-    def be_judged(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
+    def evaluate(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
         """Show the judge decision values at the weights as they are, a few rows at a time.
 
         Rows of weight 0 are not there for it either.

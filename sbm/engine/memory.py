@@ -11,9 +11,21 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk, kept_generations
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "AUTO_BLOCKS", "BASE_FRAC", "BUFFER_ROW", "INTERPRETER", "MOST_FRAC", "OVERHEAD", "Budget",
-    "MemoryPlan", "Part", "Piece", "RowSizes", "Shape", "dealing_bytes",
-    "plan_training", "row_bytes",
+    "AUTO_BLOCKS",
+    "BASE_FRAC",
+    "BUFFER_ROW",
+    "INTERPRETER",
+    "MOST_FRAC",
+    "OVERHEAD",
+    "Budget",
+    "MemoryPlan",
+    "Part",
+    "Piece",
+    "RowSizes",
+    "Shape",
+    "plan_training",
+    "row_bytes",
+    "row_place_bytes",
 ]  # fmt: skip
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
@@ -26,7 +38,7 @@ MOST_FRAC = 0.75
 # Buffers of files, progress and the like.
 OVERHEAD = 12_000_000
 # Alphas on their way to the disk: of rows that left the cache, and encoded.
-STRAY_BYTES = 4_000_000
+EVICTED_BYTES = 4_000_000
 UNWRITTEN_BYTES = 4_000_000
 
 # Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
@@ -261,7 +273,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
         "interpreter": INTERPRETER,
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),
-        "overhead": OVERHEAD + STRAY_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
+        "overhead": OVERHEAD + EVICTED_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
     plans: list[tuple[int, RowSizes, list[Part]]] = []
@@ -400,7 +412,7 @@ def _join_parts(parts: Sequence[Part], rows: int = 0, nnz: int = 0) -> list[Part
     return joined
 
 
-def dealing_bytes(store: BlockStore) -> int:
+def row_place_bytes(store: BlockStore) -> int:
     """Bytes that it takes to deal weights of rows as the rows of a store were dealt."""
     deals = [g["deal"]["batches"] for g in kept_generations(store.manifest) if "deal" in g]
     return _DEAL_ROW * int(max(itertools.chain([0], *deals))) + _DEAL_TEXT

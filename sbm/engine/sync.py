@@ -318,7 +318,7 @@ class Combiner:
             rows = working.row[:n][working.home[:n] == block]
             alpha.put(rows, no_alphas(len(rows), self._solver.problem.listed))
             self._run.store(self._base + block, alpha)
-        self._run.add_strays(gone.home + self._base, gone.row, gone.alpha)
+        self._run.add_evicted(gone.home + self._base, gone.row, gone.alpha)
         return gone
 
 

@@ -12,7 +12,7 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.programs.streaming.arrivals import sources_at
-from sbm.programs.training.ledger import is_finished
+from sbm.programs.training.state import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
 from sbm.store.run import LOG, RECORD, Run

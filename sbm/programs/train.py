@@ -5,7 +5,7 @@ from (`sbm.engine.engine`), until the free running estimate of the gap says that
 small enough; then a pass of its own certifies the model at fixed W.
 
 All there is to go on from is committed at the end of every pass and now and then inside: whenever
-the process ends, the same command goes on from there (`sbm.programs.training.ledger`) and comes
+the process ends, the same command goes on from there (`sbm.programs.training.state`) and comes
 to the same bytes as if nothing had happened.
 """
 
@@ -37,7 +37,7 @@ from sbm.programs.training.ranks import (
 )  # fmt: skip
 from sbm.programs.training.scales import feature_scales
 from sbm.programs.training.setup import find_store, place_of, run_folder
-from sbm.programs.training.state import Training, final_report
+from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
@@ -194,14 +194,14 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
         training = Training(job, run)
         with training.engine.at_work():
             training.start(start)
-            ledger = training.ledger
-            while not ledger.is_done:
-                done = ledger.ended  # set if the last commit was between a pass and its certificate
+            state = training.state
+            while not state.is_done:
+                done = state.ended  # set if the last commit was between a pass and its certificate
                 if done is None:
                     training.begin_pass()
-                    done = training.add(*training.engine.run_pass(ledger.passes, only=ledger.only))
+                    done = training.add(*training.engine.run_pass(state.passes, only=state.only))
                 is_late = training.is_late()
-                is_last = is_late or ledger.passes >= job.settings.max_passes
+                is_last = is_late or state.passes >= job.settings.max_passes
                 certificate = None
                 if training.is_certificate_due(done) or is_last:
                     certificate = training.certify(is_last)

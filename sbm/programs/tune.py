@@ -31,7 +31,6 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
-from sbm.programs.training.ledger import identity, is_finished, refuse_unfinished, same_run
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
@@ -43,8 +42,9 @@ from sbm.programs.training.setup import (
     shape_of,
     time_left,
 )  # fmt: skip
+from sbm.programs.training.state import identity, is_finished, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
-from sbm.programs.tuning.candidates import Grid, choose_metric
+from sbm.programs.tuning.grid import Grid, choose_metric
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
@@ -84,7 +84,7 @@ def tune(
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
-        A key of `METRICS` in `sbm.programs.tuning.candidates`. Default: ``accuracy``, or ``mse``
+        A key of `METRICS` in `sbm.programs.tuning.grid`. Default: ``accuracy``, or ``mse``
         for regression.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
@@ -219,7 +219,7 @@ class _CrossValidation:
         tuning = Tuning(engine, grid, run, self.itself)
         with engine.at_work():
             if record is not None:
-                tuning.go_on(record)
+                tuning.resume(record)
             while tuning.active and tuning.passes < settings.max_passes:
                 n_active = len(tuning.active)
                 tuning.run_pass()

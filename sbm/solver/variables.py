@@ -1,7 +1,7 @@
 """The dual variables of a working set: one a row, or lists in one pool.
 
 Both kinds have the same methods, named after what happens to a row: its variables are appended
-when a block is merged and spilled when it leaves, home to its block or astray.
+when a block is merged and spilled when it leaves, home to its block or elsewhere.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class DenseSet:
         """
         assert isinstance(alpha, Dense)
         leaving = len(keep) - int(np.count_nonzero(keep))
-        strays = np.empty(leaving, np.int32), np.empty(leaving, np.int32), np.empty(leaving)
+        evicted = np.empty(leaving, np.int32), np.empty(leaving, np.int32), np.empty(leaving)
         n = load("sbm.solver.kernels.working_set").spill(
-            keep, home, row, block, self.values[: len(keep)], alpha.values, *strays
+            keep, home, row, block, self.values[: len(keep)], alpha.values, *evicted
         )
-        return strays[0][:n], strays[1][:n], Dense(strays[2][:n])
+        return evicted[0][:n], evicted[1][:n], Dense(evicted[2][:n])
 
     def fill(self, alpha: Alphas) -> None:
         """Let the first rows have these variables."""
@@ -203,10 +203,10 @@ class ListPool:
         assert isinstance(alpha, Lists)
         is_mine = home == block
         self._go_home(np.flatnonzero(is_mine), keep, row, alpha)
-        astray = np.flatnonzero(~is_mine & ~keep & (self.count[: len(keep)] > 0))
-        strays = self.take(astray)
+        elsewhere = np.flatnonzero(~is_mine & ~keep & (self.count[: len(keep)] > 0))
+        evicted = self.take(elsewhere)
         self._close_ranks(np.flatnonzero(keep))
-        return home[astray], row[astray], strays
+        return home[elsewhere], row[elsewhere], evicted
 
     def _go_home(self, mine: npt.NDArray[np.int64], keep: Bools, row: Int32s, alpha: Lists) -> None:
         """Put the lists of working rows into those of their block, where cached rows have none."""

@@ -6,8 +6,8 @@
   commit, with the CRC-32 of each file's header, and a checksum of its own; replaced atomically, it
   alone decides what counts;
 * ``alpha-00003.000012.sba``: alphas of block 3 as of version 12, sparse;
-* ``stray-00003.sbt``: alphas of block 3's rows that left the cache since block 3 was last written,
-  where they are too many for the memory; never part of a commit;
+* ``evicted-00003.sbt``: alphas of rows of block 3 that left the cache since it was last written,
+  if there are too many for the memory; never part of a commit;
 * ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
 * ``log.jsonl``: one line a pass.
 
@@ -71,7 +71,7 @@ class Run:
         variable a row.
     resting_values : sequence of float
         Values other than 0 that many alphas have exactly (their upper bounds).
-    stray_bytes : int
+    evicted_bytes : int
         Alphas of evicted rows are held back until their block is next written; above this many
         bytes they go to files.
     unwritten_bytes : int
@@ -86,7 +86,7 @@ class Run:
         block_rows: Sequence[int],
         lists_of: int | None = None,
         resting_values: Sequence[float] = (),
-        stray_bytes: int = 4_000_000,
+        evicted_bytes: int = 4_000_000,
         unwritten_bytes: int = 4_000_000,
         is_one_of_many: bool = False,
     ) -> None:
@@ -95,10 +95,10 @@ class Run:
         self._rows = list(block_rows)
         self._lists_of = lists_of
         self._resting = [0.0, *resting_values]
-        self._stray_limit = stray_bytes
-        self._strays: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in block_rows]
-        self._stray_bytes = 0
-        self._stray_files: list[list[int]] = [[] for _ in block_rows]  # sizes of what is in them
+        self._evicted_limit = evicted_bytes
+        self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in block_rows]
+        self._evicted_bytes = 0
+        self._evicted_files: list[list[int]] = [[] for _ in block_rows]  # sizes of what is in them
         self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
         self._unwritten: dict[int, bytes] = {}  # block -> what its file will hold
         self._unwritten_limit = unwritten_bytes
@@ -209,7 +209,7 @@ class Run:
     # ------------------------------------------------------------------------------- alphas
 
     def load(self, block: int, out: Alphas | None = None) -> Alphas:
-        """Alphas of a block, strays included; rows that are cached elsewhere have 0.
+        """Alphas of a block, evicted ones included; rows that are cached elsewhere have 0.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class Run:
             self._decode(container.decode(unwritten, "alpha", name), alpha, name)
         else:
             self._decode(self._read(name, "alpha"), alpha, name)
-        for rows, values in [*self._read_strays(block), *self._strays[block]]:
+        for rows, values in [*self._read_evicted(block), *self._evicted[block]]:
             alpha.put(rows, values)
         return alpha
 
@@ -245,21 +245,21 @@ class Run:
         """Read a file of the commit, and no other one in its place."""
         return container.read(self.folder / name, kind, wanted, crc32=self._crcs[name])
 
-    def _stray_path(self, block: int) -> Path:
-        return self.folder / f"stray-{block:05d}.sbt"
+    def _evicted_path(self, block: int) -> Path:
+        return self.folder / f"evicted-{block:05d}.sbt"
 
-    def _read_strays(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
-        """Yield rows and alphas of a block's stray file, oldest first."""
-        if not self._stray_files[block]:
+    def _read_evicted(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
+        """Yield rows and alphas of a block's file of evicted alphas, oldest first."""
+        if not self._evicted_files[block]:
             return
-        path = self._stray_path(block)
+        path = self._evicted_path(block)
         try:
             data = memoryview(path.read_bytes())
         except OSError as error:
             raise read_error(path, error) from error
         position = 0
-        for size in self._stray_files[block]:
-            arrays = container.decode(data[position : position + size], "strays", str(path)).arrays
+        for size in self._evicted_files[block]:
+            arrays = container.decode(data[position : position + size], "evicted", str(path)).arrays
             alpha = arrays["alpha"]
             if self._lists_of is None:
                 yield arrays["rows"], Dense(alpha)
@@ -267,28 +267,28 @@ class Run:
                 yield arrays["rows"], Lists(arrays["offsets"], arrays["outputs"], alpha)
             position += size
 
-    def _write_strays(self) -> None:
-        """Append the strays in memory to the files of their blocks."""
-        for block, strays in enumerate(self._strays):
-            if not strays:
+    def _write_evicted(self) -> None:
+        """Append the evicted alphas in memory to the files of their blocks."""
+        for block, evicted in enumerate(self._evicted):
+            if not evicted:
                 continue
-            rows, alphas = zip(*strays, strict=True)
+            rows, alphas = zip(*evicted, strict=True)
             alpha = join(alphas)
             arrays: dict[str, npt.NDArray[Any]] = {"rows": np.concatenate(rows)}
             arrays["alpha"] = alpha.values
             if isinstance(alpha, Lists):
                 arrays |= {"offsets": alpha.offsets, "outputs": alpha.outputs}
-            data = b"".join(container.encode("strays", arrays))
-            path = self._stray_path(block)
+            data = b"".join(container.encode("evicted", arrays))
+            path = self._evicted_path(block)
             try:
-                mode = "ab" if self._stray_files[block] else "wb"
+                mode = "ab" if self._evicted_files[block] else "wb"
                 with open(path, mode, opener=follow_no_link) as file:
                     file.write(data)
             except OSError as error:
                 raise write_error(path, error) from error
-            self._stray_files[block].append(len(data))
-        self._strays = [[] for _ in self._strays]
-        self._stray_bytes = 0
+            self._evicted_files[block].append(len(data))
+        self._evicted = [[] for _ in self._evicted]
+        self._evicted_bytes = 0
 
     def _decode(self, file: container.Container, alpha: Alphas, name: str) -> None:
         """Fill in the variables that a file holds; trust nothing."""
@@ -326,7 +326,7 @@ class Run:
         )
 
     def store(self, block: int, alpha: Alphas) -> int:
-        """Replace the alphas of a block; strays of the block are in `alpha` already.
+        """Replace the alphas of a block; evicted ones of the block are in `alpha` already.
 
         Returns
         -------
@@ -341,11 +341,11 @@ class Run:
         arrays, free_rows = self._pack(alpha)
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
         with self._lock:
-            self._stray_bytes -= sum(r.nbytes + a.nbytes for r, a in self._strays[block])
-            self._strays[block] = []
-            if self._stray_files[block]:
-                self._stray_files[block] = []
-                self._stray_path(block).unlink(missing_ok=True)
+            self._evicted_bytes -= sum(r.nbytes + a.nbytes for r, a in self._evicted[block])
+            self._evicted[block] = []
+            if self._evicted_files[block]:
+                self._evicted_files[block] = []
+                self._evicted_path(block).unlink(missing_ok=True)
             self._serial += 1
             name = f"alpha-{block:05d}.{self._serial:06d}.sba"
             self._crcs[name] = container.header_crc(buffers[0])
@@ -386,7 +386,7 @@ class Run:
                 raise write_error(path, error) from error
         self._unwritten.clear()
 
-    def add_strays(
+    def add_evicted(
         self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alphas
     ) -> None:
         """Take alphas of rows that left the cache while another block was at work.
@@ -404,15 +404,15 @@ class Run:
         blocks, begins = np.unique(home, return_index=True)
         with self._lock:
             for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
-                self._strays[block].append((row[begin:end], alpha.part(begin, end - begin)))
-            self._stray_bytes += row.nbytes + alpha.nbytes
-            if self._stray_bytes > self._stray_limit:
-                self._write_strays()
+                self._evicted[block].append((row[begin:end], alpha.part(begin, end - begin)))
+            self._evicted_bytes += row.nbytes + alpha.nbytes
+            if self._evicted_bytes > self._evicted_limit:
+                self._write_evicted()
 
     def flush(self) -> None:
-        """Put all strays into the alphas of their blocks."""
-        for block, strays in enumerate(self._strays):
-            if strays or self._stray_files[block]:
+        """Put all evicted alphas among those of their blocks."""
+        for block, evicted in enumerate(self._evicted):
+            if evicted or self._evicted_files[block]:
                 self.store(block, self.load(block))
 
     # ------------------------------------------------------------------------------ commits
@@ -581,7 +581,7 @@ class Run:
 
 # Files of a run, with the number of the write.
 _OURS = re.compile(
-    r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|stray-\d{5,}\.sbt|run\.json\.tmp"
+    r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|evicted-\d{5,}\.sbt|run\.json\.tmp"
 )
 _NAMED = re.compile(r"(alpha-\d{5,}\.|state-)\d{6,}\.sba")
 

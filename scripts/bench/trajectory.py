@@ -184,7 +184,7 @@ def watch(
 def _watched(look: Callable[[float, float, list[Floats]], None]) -> Iterator[None]:
     """While inside, every training shows its weights after each pass."""
     import sbm.programs.train as job
-    from sbm.programs.training.state import Training
+    from sbm.programs.training.training import Training
 
     class Watched(Training):
         """A training that is looked at."""

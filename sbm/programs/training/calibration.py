@@ -22,7 +22,7 @@ from sbm.engine.problems import (
 )  # fmt: skip
 from sbm.models.probabilities import calibrate
 from sbm.programs.training.setup import HELD_OUT_BYTES
-from sbm.programs.training.state import Training
+from sbm.programs.training.training import Training
 from sbm.solver.gap import GapWatch
 
 __all__ = ["Collector", "calibrate_beside"]
@@ -86,22 +86,22 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
     collector = Collector(model_labels(problem, store), label_places(problem, store), room)
     group = Group(training.spare_learners, collector)
     for visit in visit_all(training.engine, "calibrate"):
-        group.be_judged(visit.rows, visit.folds)
+        group.evaluate(visit.rows, visit.folds)
     return collector.calibrate(problem.loss.joint)
 
 
 def _train_second(training: Training, second: Group) -> None:
     """Go on with passes over the second model alone, until its gap is estimated to be small."""
-    ledger, engine, settings = training.ledger, training.engine, training.settings
+    state, engine, settings = training.state, training.engine, training.settings
     for learner in second.learners:  # after a warm start there may have been no pass yet
-        learner.solver.rounds = ledger.rounds[-1] if ledger.rounds else training.rounds()
-    if not ledger.calibrating:
-        ledger.watch = GapWatch(settings.tol)
-    engine.last_pass = ledger.passes + settings.max_passes
-    while not ledger.is_calibrated:
+        learner.solver.rounds = state.rounds[-1] if state.rounds else training.rounds()
+    if not state.calibrating:
+        state.watch = GapWatch(settings.tol)
+    engine.last_pass = state.passes + settings.max_passes
+    while not state.is_calibrated:
         if engine.now is None:
-            ledger.calibrating += 1
-        totals, _ = engine.run_pass(ledger.passes + ledger.calibrating)
-        is_late = training.is_late() or ledger.calibrating == settings.max_passes
-        ledger.is_calibrated = ledger.watch.is_due(*second.estimate(totals)) or is_late
-        training.commit_if_due(0.0 if ledger.is_calibrated else None)
+            state.calibrating += 1
+        totals, _ = engine.run_pass(state.passes + state.calibrating)
+        is_late = training.is_late() or state.calibrating == settings.max_passes
+        state.is_calibrated = state.watch.is_due(*second.estimate(totals)) or is_late
+        training.commit_if_due(0.0 if state.is_calibrated else None)

@@ -16,13 +16,6 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.ledger import (
-    bound_before,
-    identity,
-    is_of,
-    refuse_unfinished,
-    run_to_go_on_with,
-)  # fmt: skip
 from sbm.programs.training.passtest import PassTest, refuse_without_room
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -43,6 +36,13 @@ from sbm.programs.training.setup import (
     read_weights,
     run_folder,
     shape_of,
+)  # fmt: skip
+from sbm.programs.training.state import (
+    bound_before,
+    identity,
+    is_of,
+    refuse_unfinished,
+    run_to_resume,
 )  # fmt: skip
 from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
 from sbm.settings import Settings
@@ -288,7 +288,7 @@ class TrainingPlan:
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)
             )
-        record = run_to_go_on_with(self.folder, self.itself, self.settings, self.options.resume)
+        record = run_to_resume(self.folder, self.itself, self.settings, self.options.resume)
         record = common_record(self.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())

@@ -14,12 +14,12 @@ from sbm.engine.clock import clock
 from sbm.engine.learners import Folds
 from sbm.engine.machine import system_limit, within_limit
 from sbm.engine.memory import (
-    STRAY_BYTES,
+    EVICTED_BYTES,
     UNWRITTEN_BYTES,
     MemoryPlan,
     Shape,
-    dealing_bytes,
     plan_training,
+    row_place_bytes,
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
@@ -179,7 +179,7 @@ def shape_of(
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
         noted_blocks=settings.sync_every if processes > 1 else 0,
-        first_bytes=dealing_bytes(store) if settings.weights is not None else 0,
+        first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
     )
 
@@ -221,7 +221,7 @@ def open_run(
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
-    shape = (rows_of_parts, lists_of, values, STRAY_BYTES, UNWRITTEN_BYTES, is_one_of_many)
+    shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
         with Run.create(folder, *shape) as run:
             yield run

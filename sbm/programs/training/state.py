@@ -1,452 +1,285 @@
-"""A training at work: its engine, its ledger, its commits, its certificates."""
+"""What a run says of a training, and whether the same command goes on with it.
 
-from __future__ import annotations
+A training that was killed is gone on with by its own command: same store, same settings, and so the
+same bytes in the end. A finished one is left as it is. Anything else must be asked for.
+"""
 
-import itertools
-import math
-import time
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sbm.engine.certificate import certify, replace_weights, visit_all
-from sbm.engine.clock import clock
-from sbm.engine.engine import FULL_PASS, Engine, Pauses
-from sbm.engine.learners import HeldOut, set_active
-from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
-from sbm.engine.snapshot import restore, snapshot
-from sbm.engine.sync import agree_on_unit
-from sbm.errors import StoreError
-from sbm.programs.training.job import StartPoint, TrainingPlan
-from sbm.programs.training.ledger import Ledger
-from sbm.programs.training.passtest import PassTest
-from sbm.programs.training.ranks import any_of, forget_others
-from sbm.programs.training.setup import FOLDS, run_folder, time_left
-from sbm.programs.training.warmstart import PreviousRun
-from sbm.solver.gap import MOST_DRIFT, Certificate
-from sbm.solver.problem import OneClass
+from sbm.errors import SettingsError, StoreError
+from sbm.settings import Settings, option_name
+from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
-from sbm.store.run import Run
+from sbm.store.blocks import BlockStore
+from sbm.store.manifest import checksum
+from sbm.store.run import RECORD, Run
 
-__all__ = ["Training", "final_report", "pass_record"]
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import RowWeights
 
+__all__ = [
+    "TrainingState", "bound_before", "identity", "is_finished", "is_of", "refuse_unfinished",
+    "run_to_resume", "same_run",
+]  # fmt: skip
 
-_LEAST = 1e-300  # of what is divided by
-_MOST = 1e300  # JSON has no infinity
-
-
-def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, Any]:
-    """Return what there is to say of a pass that ended.
-
-    Parameters
-    ----------
-    training : Training
-    done : Totals
-        Of the pass.
-    is_whole : bool
-        Whether every row was seen; only then the gap is known.
-
-    Returns
-    -------
-    dict
-        A line of the log, but for the certificate and the test.
-    """
-    ledger, store, solvers = training.ledger, training.job.store, training.solvers
-    seconds, dual = training.spent(), training.dual
-    scale = max(abs(dual), _LEAST)
-    per_second = done.visits / max(seconds["solve"], 1e-9)
-    return {
-        "pass": ledger.passes,
-        "rounds": ledger.rounds[-1],
-        "elapsed": training.elapsed(),
-        "seconds": seconds,
-        "rows_per_second": per_second,
-        "nnz_per_second": per_second * store.nnz / store.n_rows,
-        "dual": dual,
-        "estimated_gap": done.gap if is_whole else None,
-        "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
-        "tol": training.settings.tol,
-        "passes_left": training.passes_left(),
-        "visits": done.visits,
-        "updates": done.updates,
-        "free_rows": ledger.free_rows,
-        "cache_rows": sum(s.working.cache_rows for s in solvers),
-        "cached_rows": sum(s.working.n_cached for s in solvers),
-        "cached_free": sum(s.count_free() for s in solvers),
-        "cached_zero": sum(s.working.count_zero() for s in solvers),
-        "cached_ages": _count_ages(training),
-        "cache_hits": done.cached,
-        "rows_at_rest": done.rest,
-        "visits_cut_short": done.starved,
-        "bytes_read": training.engine.reader.bytes_read,
-        "resident_bytes": resident_bytes(),
-    }
-
-
-def _count_ages(training: Training) -> list[int]:
-    """Return how many cached rows came in the last pass, the one before it, and so on."""
-    counts = [solver.working.count_ages() for solver in training.solvers]
-    return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
-
-
-def final_report(training: Training) -> dict[str, Any]:
-    """Return the figures of a training that has come to its end; see `sbm.train`."""
-    ledger, certificate = training.ledger, training.ledger.certificate
-    assert certificate is not None
-    return {
-        "primal": certificate.primal,
-        "dual": certificate.dual,
-        "gap": certificate.gap,
-        "relative_gap": certificate.relative_gap,
-        "converged": certificate.relative_gap <= training.settings.tol,
-        "passes": ledger.passes,
-        "rounds": ledger.rounds,
-        "updates": ledger.totals.updates,
-        "visits": ledger.totals.visits,
-        "visits_cut_short": ledger.cut_short,
-        "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
-        "bytes_read": training.engine.reader.bytes_read,
-        "peak_rss_bytes": peak_bytes(),
-        "n_support": certificate.n_support,
-        "n_free": certificate.n_free,
-        "drift": certificate.drift,
-        "blocks": len(training.job.plan.parts),
-        "passes_left": training.passes_left(),
-    }
-
-
-# At the end of a pass a commit waits for this much time since the last one, and for this many times
-# what that one took: short passes are not worth the waiting for the disk.
-COMMIT_SECONDS = 1.0
-COMMIT_SHARE = 20.0
+# Budgets, and what no result depends on.
+FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
+# What differs between processes, or with their number.
+_OF_A_PROCESS = ("shape", "bound", "own", "classes")
 
 
 @dataclass
-class Training:
-    """What the passes of a training work on, and what is written down of them.
-
-    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
-    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
-    there is a second set, which never learns from some rows; it is no part of the model.
+class TrainingState:
+    """What a training has done so far, beside the weights and alphas.
 
     Attributes
     ----------
-    job : TrainingPlan
-    run : Run
-        What commits go to.
-    ledger : Ledger
-    engine : Engine
-    learners, spare_learners : list of Learner
-    seconds : Seconds
-    begin : float
-        When this process began, its rests apart, by `sbm.engine.clock.clock`.
+    passes : int
+    rounds : list of int
+        Of each pass.
+    gaps : list of float
+        Estimates of the whole passes.
+    only : list of int or None
+        Blocks of the next pass, where some will do.
+    free_rows : int or None
+        Rows whose variables were inside their bounds in the last whole pass.
+    is_warm : bool
+        Whether it began with alphas for the same cost.
+    totals : Totals
+        Of all passes.
+    ended : Totals or None
+        Of the last pass, until it is decided what comes behind it.
+    watch : GapWatch
+    certificate : Certificate or None
+        The last one.
+    cut_short : int
+        Visits of the last pass that were cut short for want of room for variables.
+    is_done : bool
+        Whether the last certificate ended the training.
+    calibrating : int
+        Passes of the second model alone.
+    is_calibrated : bool
+    seconds, mark : dict of str to float
+        Where the time went: all of it, and up to the beginning of the last pass.
+    elapsed : float
+    bytes_read : int
     """
 
-    job: TrainingPlan
-    run: Run
-    ledger: Ledger = field(default_factory=Ledger)
+    passes: int = 0
+    rounds: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    only: list[int] | None = None
+    free_rows: int | None = None
+    is_warm: bool = False
+    totals: Totals = field(default_factory=Totals)
+    ended: Totals | None = None
+    watch: GapWatch = field(default_factory=lambda: GapWatch(0.0))
+    certificate: Certificate | None = None
+    cut_short: int = 0
+    is_done: bool = False
+    calibrating: int = 0
+    is_calibrated: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    mark: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
+    bytes_read: int = 0
 
-    def __post_init__(self) -> None:
-        job, self.problems = self.job, self.job.share.problems
-        self.settings, self.options, self.begin = job.settings, job.options, job.begin
-        n = len(self.problems)
-        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
-        self.engine = Engine(
-            job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
-            self.options.progress, held_out=held_out, weights=job.weights,
-            read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
-            pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
-        )  # fmt: skip
-        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
-        self.solvers = [learner.solver for learner in self.learners]
-        self.seconds = self.engine.seconds
-        self.seconds.compile = job.compile_seconds
-        self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
-        self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
-        self._n_commits = 0
-        self.ledger.watch.tol = self.settings.tol
-        self.ledger.mark = asdict(self.seconds)
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON; `of` undoes it."""
+        return asdict(self)
 
-    @property
-    def dual(self) -> float:
-        """F(α) at this moment, up to the drift of W."""
-        return math.fsum(solver.dual for solver in self.solvers)
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "TrainingState":
+        """Undo `record`; other keys are passed over.
 
-    def passes_left(self) -> float | None:
-        """Estimate the passes to the tolerance by the last gaps."""
-        scale = max(abs(self.dual), _LEAST)
-        return passes_left([gap / scale for gap in self.ledger.gaps], self.settings.tol)
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such record.
+        """
+        mine = {one.name: record[one.name] for one in fields(cls)}
+        for name, kind in (
+            ("totals", Totals), ("ended", Totals), ("watch", GapWatch), ("certificate", Certificate)
+        ):  # fmt: skip
+            if mine[name] is not None:
+                mine[name] = kind(**mine[name])
+        for name, usual in vars(cls()).items():
+            usual_kind = (int, float) if isinstance(usual, float) else type(usual)
+            if usual is not None and not isinstance(mine[name], usual_kind):
+                raise TypeError(f"{name} is {mine[name]!r}")
+        return cls(**mine)
 
-    # ------------------------------------------------------------------------ the beginning
 
-    def start(self, start: StartPoint) -> None:
-        """Take over what there is to begin from."""
-        if start.record is not None:
-            self._go_on(start.record)
-        elif start.earlier is not None:
-            self._start_from(start.earlier)
-        if not self.ledger.is_done:
-            self._agree_on_unit()
+def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
+    """Return what tells a training from another one, as JSON; its shape follows from the plan."""
+    generations = [
+        {
+            "blocks": generation["blocks"],
+            "options": generation["options"],
+            "sources": [source["sha256"] for source in generation["sources"]],
+        }
+        for generation in store.manifest["generations"]
+    ]
+    found = {
+        "kind": "train",
+        "settings": settings.to_dict(),
+        "store": str(store.folder),
+        "store_rows": store.n_rows,
+        "data": checksum([store.manifest["blocks"], generations]),
+        "weights": None if weights is None else weights.checksum,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain
 
-    def _agree_on_unit(self) -> None:
-        """Let several processes have the same unit of the offset of one class."""
-        problem, comm = self.problems[0], self.job.share.adding
-        if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
-            return
-        first = next(visit_all(self.engine, "measure"), None)
-        agree_on_unit(comm, problem, None if first is None else first.rows)
 
-    def _go_on(self, record: Mapping[str, Any]) -> None:
-        """Take over what the last commit of this run says."""
-        try:
-            self.ledger = ledger = Ledger.of(record)
-            for name, value in ledger.seconds.items():
-                setattr(self.seconds, name, value)
-            self.seconds.compile += self.job.compile_seconds
-            self.engine.disk_before = self.seconds.disk
-            self.engine.reader.bytes_read = ledger.bytes_read
-            needs_rows = not ledger.is_done or bool(self.job.spare)
-            restore(self.engine, record["engine"], self.run, needs_rows)
-            if self.engine.now is not None:
-                self._set_pace()
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+def is_finished(record: Mapping[str, Any]) -> bool:
+    """Whether a run ended by itself: its model was written."""
+    return "report" in record
+
+
+def is_of(folder: Path, mine: Mapping[str, Any]) -> bool:
+    """Whether a folder holds a run of these settings and this data, whatever its shape."""
+    wanted = {k: value for k, value in mine.items() if k not in _OF_A_PROCESS}
+    return same_run(folder, wanted) is not None
+
+
+def bound_before(folder: Path, mine: Mapping[str, Any]) -> int | None:
+    """Return the bound that a training came down to, after memory ran out."""
+    try:
+        record = same_run(folder, mine)
+    except StoreError:  # which is said where it matters
+        return None
+    bound = None if record is None else record.get("bound")
+    return bound if type(bound) is int else None
+
+
+def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record of a run whose identity this is, budgets apart; None if there is none."""
+    if not (folder / RECORD).exists():
+        return None
+    record = Run.read(folder)
+
+    def plain(identity: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {k: v for k, v in identity.get("settings", {}).items() if k not in FREE}
+        return {name: identity.get(name) for name in mine if name != "store"} | {
+            "settings": settings
+        }
+
+    return record if plain(record) == plain(mine) else None
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Notice a run that is about to be replaced although it has not come to its end.
+
+    Raises
+    ------
+    StoreError
+        There is one.
+    """
+    if (folder / RECORD).exists():
+        record = Run.read(folder)
+        is_stream = record.get("kind") == "stream"
+        if is_stream or not is_finished(record):
+            what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
-                f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
-            ) from error
-        self.options.progress.stage(
-            f"resuming {self.run.folder} after {ledger.passes} passes; --fresh starts over"
-        )
-
-    def _start_from(self, earlier: PreviousRun) -> None:
-        """Take over W and alphas; all of it is looked at once, so it has a certificate."""
-        ledger = self.ledger
-        ledger.is_warm = not earlier.is_rescaled
-        set_active(self.spare_learners, False)
-        earlier.hand_over(self.run, self.job.plan, self.job.own)
-        ledger.certificate = certificate = earlier.start(self.engine)
-        set_active(self.spare_learners, True)
-        self.options.progress.note(
-            f"warm start: certified relative gap {certificate.relative_gap:.2e}"
-        )
-        ledger.is_done = certificate.relative_gap <= self.settings.tol
-        ledger.only = self._new_blocks(earlier)
-        self.commit()
-
-    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
-        """Return the blocks with rows that the earlier training had not, where others had them.
-
-        They come first: before they have moved W there is nothing to do for the others.
-        """
-        plan = self.job.plan
-        new = earlier.new_parts(plan)
-        some = 0 < len(new) < len(plan.parts) and self.settings.max_passes > 1
-        some = some and self.job.share.adding.size == 1
-        return self.engine.shuffled(1, new) if some else None
-
-    # ------------------------------------------------------------------------------- a pass
-
-    def begin_pass(self) -> None:
-        """Choose the rounds and cache sizes of a pass; a resumed pass keeps its own."""
-        ledger = self.ledger
-        if self.engine.now is None:
-            ledger.rounds.append(self.rounds())
-            self._set_pace()
-            ledger.passes += 1
-            ledger.mark = asdict(self.seconds)
-
-    def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
-        """Add up what `Engine.run_pass` returned, and commit where it is time."""
-        ledger = self.ledger
-        if ledger.only is None:  # of the other blocks it is not known
-            ledger.free_rows = sum(free[learner.number] for learner in self.learners)
-        done = Totals()
-        for learner in self.learners:
-            done.add(totals[learner.number])
-        ledger.totals.add(done)
-        ledger.cut_short, ledger.ended = done.starved, done
-        self.commit_if_due()
-        return done
-
-    def end_pass(
-        self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
-    ) -> None:
-        """Write down what a pass came to, and choose the blocks of the next one.
-
-        Parameters
-        ----------
-        done : Totals
-        certificate : Certificate or None
-            Where it was certified.
-        is_late : bool
-            Whether it was cut short, so that not every row was seen.
-        is_last : bool
-        """
-        ledger, test, tested = self.ledger, self.options.test, None
-        if test is not None and (is_last or test.is_due(ledger.passes)):
-            tested = self._test(test)
-        is_whole = not is_late and ledger.only is None
-        record = pass_record(self, done, is_whole)
-        record |= {"certificate": certificate.to_dict() if certificate else None, "test": tested}
-        self.run.log({"event": "pass", **record})
-        self.options.progress.row(record)
-        ledger.only = None if is_last else self._part_of_pass(certificate)
-        ledger.ended, ledger.is_done = None, is_last
-        if is_last:
-            self.commit()
-
-    def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
-        """Return the blocks of the next pass, where a certificate says that some will do."""
-        ledger, blocks = self.ledger, range(len(self.job.plan.parts))
-        number = ledger.passes + 1
-        if certificate is None or not ledger.is_warm or number % FULL_PASS == 0:
-            return None
-        if self.job.share.adding.size > 1:  # what is left to do is not the same everywhere
-            return None
-        if len(ledger.gaps) < 2 or ledger.gaps[-2] == 0:
-            return None
-        shrink = ledger.gaps[-1] / ledger.gaps[-2]
-        n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
-        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
-
-    def _set_pace(self) -> None:
-        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
-        free = {}
-        if self.ledger.free_rows is not None:
-            each = self.ledger.free_rows // len(self.learners)
-            free = {learner.number: each for learner in self.engine.learners}
-        self.engine.set_pace(self.ledger.rounds[-1], free)
-
-    def rounds(self) -> int:
-        """Rounds of the next pass."""
-        spent, ledger = self.spent(), self.ledger
-        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
-        return choose_rounds(
-            self.settings.rounds, len(self.job.plan.parts), ledger.rounds, last,
-            self.problems[0].listed, ledger.is_warm, self.job.share.adding.size,
-        )  # fmt: skip
-
-    def spent(self) -> dict[str, float]:
-        """Seconds since the last pass began, by purpose."""
-        return {k: v - self.ledger.mark[k] for k, v in asdict(self.seconds).items()}
-
-    def _test(self, test: PassTest) -> dict[str, Any]:
-        """Predict the test text; the clock of the training stands still."""
-        begin = clock()
-        weights = [solver.W for solver in self.solvers]
-        found = test.judge(
-            self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
-        )
-        took = clock() - begin
-        self.begin += took
-        return {**found, "seconds": took}
-
-    # -------------------------------------------------------------------------- certificates
-
-    def is_certificate_due(self, done: Totals) -> bool:
-        """Whether the pass that ended has perhaps reached the tolerance."""
-        ledger = self.ledger
-        if ledger.only is not None:  # of part of a pass there is no estimate
-            return ledger.passes > 1  # the first one was over new blocks
-        ledger.gaps.append(done.gap)
-        return ledger.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
-
-    def certify(self, is_last: bool) -> Certificate:
-        """Evaluate primal and dual at fixed W and alphas.
-
-        If passes are left to do, they go on with weights rebuilt from the alphas. After the last
-        pass weights stay what was certified: the model is these.
-        """
-        set_active(self.spare_learners, False)
-        certificate, found = certify(self.engine)
-        set_active(self.spare_learners, True)
-        if certificate.drift > MOST_DRIFT:
-            raise StoreError(
-                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
-                "this is a bug in sbm, please report it"
+                f"{folder} holds {what}, which would be lost; give the model another name with -o, "
+                "or replace it with --fresh"
             )
-        if certificate.relative_gap > self.settings.tol and not is_last:
-            replace_weights(self.engine, found)
-        self.ledger.certificate = certificate
-        if self.ledger.only is None:
-            self.ledger.watch.learn(certificate.relative_gap)
-        return certificate
 
-    # ------------------------------------------------------------------- commits, and the end
 
-    def commit(self) -> None:
-        """Make this moment, between two steps, the state to come back to."""
-        begin = time.monotonic()
-        with self.seconds.measure("write"):
-            place, state = snapshot(self.engine)
-            ledger = self.ledger
-            ledger.seconds = asdict(self.seconds)
-            ledger.bytes_read = self.engine.reader.bytes_read
-            now = replace(ledger, elapsed=self.elapsed())
-            self.run.commit({**self.job.itself, **now.record(), "engine": place}, state)
-            if self._n_commits > 0:  # before one commits again all have
-                forget_others(run_folder(self.job.path), self.job.comm.size)
-            self._n_commits += 1
-        took = time.monotonic() - begin
-        self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
+def run_to_resume(
+    folder: Path, mine: Mapping[str, Any], settings: Settings, resume: bool | None
+) -> dict[str, Any] | None:
+    """Return the record of the run to go on with, finished or not; None to begin anew.
 
-    def commit_if_due(self, after: float | None = None) -> None:
-        """Commit if the last one is old enough; also if told to stop, and end here.
+    Parameters
+    ----------
+    folder : Path
+        Where the run is, if there is one.
+    mine : mapping
+        `identity` of the training that is about to begin.
+    settings : Settings
+    resume : bool or None
+        True: there must be something to go on with. False: begin anew.
 
-        Parameters
-        ----------
-        after : float, optional
-            Seconds. Default: as after every pass.
-        """
-        after = self._commit_after if after is None else after
-        every = float(self.settings.checkpoint_every) or math.inf
-        is_due = time.monotonic() - self._committed >= min(after, every)
-        asked, is_due, is_too_large = self._any(
-            self.options.is_stopped(), is_due, self.job.is_too_large()
+    Raises
+    ------
+    SettingsError
+        There is an unfinished training with other settings.
+    StoreError
+        There is one of other data, or of a stream; or none, or it is damaged.
+    """
+    if resume is False:
+        return None
+    if not (folder / RECORD).exists():
+        if resume:
+            raise StoreError(f"{folder} holds no training to resume; leave out --resume")
+        return None
+    record = Run.read(folder)
+    if record.get("kind") == "stream":
+        if settings.warm_start is not None:
+            return None  # which is refused in words of its own
+        raise StoreError(
+            f"{folder} is of sbm stream, and would be lost; give the model another name with -o, "
+            "or replace it with --fresh"
         )
-        if asked or is_due or is_too_large:
-            self.commit()
-        if asked:
-            self.job.comm.barrier()  # nobody ends while another one commits
-            raise KeyboardInterrupt
-        if is_too_large:
-            self.job.may_plan_with_less = True  # all processes come here
-            raise MemoryError
+    reason = _difference(record, mine, settings)
+    if reason is None:
+        return _if_there_is_more(record, settings)
+    if resume or not (is_finished(record) or settings.warm_start is not None):
+        state = "a finished" if is_finished(record) else "an unfinished"
+        text = f"{folder} holds {state} training {reason}"
+        raise StoreError(text) if "other data" in reason else SettingsError(text)
+    return None
 
-    def _after_stretch(self) -> None:
-        """Commit inside a pass, where it is time or the end."""
-        self.commit_if_due(math.inf)  # so `checkpoint_every` alone decides
 
-    def _stop_if_asked(self) -> None:
-        """End here if told so, where nothing has changed since the last commit.
+def _difference(
+    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings
+) -> str | None:
+    """Say what tells two trainings apart, and what to do about it."""
+    free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
+    before = record.get("settings", {})
+    others = [
+        f"{option_name(name)} {before.get(name)} (now {value})"
+        for name, value in mine["settings"].items()
+        if name not in free and before.get(name) != value
+    ]
+    if others:
+        return (
+            f"with other settings: {', '.join(others)}; give the same ones to resume it, "
+            "or use --fresh to start over"
+        )
+    if record.get("data") != mine["data"]:
+        return (
+            f"of other data than {mine['store']} has now; use --fresh to start over, or "
+            "--warm-start to start from its alphas"
+        )
+    if record.get("weights") != mine["weights"]:
+        return "with other weights of rows; use --fresh to start over"
+    if record.get("own") != mine.get("own"):
+        return (
+            "whose blocks were dealt otherwise to the processes; give each the files it had, "
+            "use --fresh to start over, or --warm-start to start from its alphas"
+        )
+    if record.get("shape") != mine["shape"]:
+        return (
+            "whose blocks were cut otherwise, by another version of sbm; use --fresh to start "
+            "over, or --warm-start to start from its alphas"
+        )
+    return None
 
-        Of processes that add up each has looked at another number of blocks: they end later.
-        """
-        if self.job.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
-            raise KeyboardInterrupt
 
-    def is_late(self) -> bool:
-        """Whether the time is up, in any of the processes that add up."""
-        late = time_left(self.settings, self.begin) < 0
-        return late if self.job.share.is_by_class else self._any(late)[0]
-
-    def _any(self, asked: bool, *flags: bool) -> list[bool]:
-        """Return what is set in any of the processes that do the same; the first flag, in any.
-
-        With classes of its own a process also hears here, again and again, that the others live.
-        """
-        if not self.job.share.is_by_class:
-            return any_of(self.job.comm, asked, *flags)
-        return [any_of(self.job.comm, asked, True)[0], *flags]
-
-    def wait_for_all(self) -> None:
-        """With classes of its own a process may be the first; wait until all are ready."""
-        is_one_at_work = self.job.share.is_by_class
-        while is_one_at_work:
-            asked, is_one_at_work = any_of(self.job.comm, self.options.is_stopped(), False)
-            if asked:
-                raise KeyboardInterrupt
-
-    def elapsed(self) -> float:
-        """Seconds of all processes that took part."""
-        return self.ledger.elapsed + clock() - self.begin
+def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
+    """Return the record of the same training; None where it asks for a new start after all."""
+    certificate = record.get("certificate")
+    fell_short = certificate is None or certificate["relative_gap"] > settings.tol
+    if not is_finished(record) or not fell_short:
+        return record
+    if record["passes"] < settings.max_passes:  # the time was up, or there are more passes now
+        anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
+        return {k: v for k, v in record.items() if k != "report"} | anew
+    return None if settings.warm_start is True else record

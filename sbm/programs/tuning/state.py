@@ -17,7 +17,7 @@ from sbm.engine.pace import choose_rounds
 from sbm.engine.problems import label_places, model_labels
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
-from sbm.programs.tuning.candidates import Candidate, Exam, Grid, known_figures, lag, mean_figure
+from sbm.programs.tuning.grid import Candidate, Evaluation, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
 from sbm.store.run import Run
@@ -56,9 +56,9 @@ class Tuning:
         learners = iter(engine.learners)
         self.candidates = []
         for k, mine in enumerate(grid.problems):
-            exam = Exam(grid.metric, labels, places)
-            group = Group(list(itertools.islice(learners, len(mine))), exam)
-            self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, exam))
+            evaluation = Evaluation(grid.metric, labels, places)
+            group = Group(list(itertools.islice(learners, len(mine))), evaluation)
+            self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, evaluation))
         self.passes = 0
         self.rounds: list[int] = []
         self.given_up: set[float] = set()
@@ -81,7 +81,7 @@ class Tuning:
         }
         self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
 
-    def go_on(self, record: Mapping[str, Any]) -> None:
+    def resume(self, record: Mapping[str, Any]) -> None:
         """Take over what the last commit says."""
         try:
             tuning = record["tuning"]
@@ -115,7 +115,7 @@ class Tuning:
             # Weights of the first half of the first pass would say little.
             fresh = candidate.passes == 0 and self.passes == 1
             n_rows = self.engine.store.n_rows
-            candidate.exam.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
+            candidate.evaluation.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
         totals, self._free = self.engine.run_pass(
             self.passes, [c.group for c in active], "tune, pass"
         )
@@ -175,7 +175,7 @@ class Tuning:
             candidate.set_active(False)
 
     def _figure(self, candidate: Candidate) -> float:
-        return self.grid.metric.sign * candidate.exam.figure
+        return self.grid.metric.sign * candidate.evaluation.figure
 
     def _of(self, C: float) -> list[Candidate]:
         return [c for c in self.candidates if c.C == C]
@@ -210,7 +210,7 @@ class Tuning:
         """Certify and judge, at fixed weights, everything that was not given up."""
         left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
-            candidate.exam.clear()
+            candidate.evaluation.clear()
             candidate.set_active(True)
         found = certify_each(self.engine, [c.group for c in left])
         for candidate in left:

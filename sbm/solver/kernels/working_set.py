@@ -151,7 +151,7 @@ def merge(
 
 
 @njit(nogil=True, error_model="numpy")
-def spill(keep, home, row, block, alpha, b_alpha, stray_home, stray_row, stray_alpha):
+def spill(keep, home, row, block, alpha, b_alpha, evicted_home, evicted_row, evicted_alpha):
     """Move the variables of the kept rows to the front and hand back the others.
 
     Returns how many rows of other blocks leave with a variable that is not 0.
@@ -164,23 +164,23 @@ def spill(keep, home, row, block, alpha, b_alpha, stray_home, stray_row, stray_a
     b_alpha : (n_block,) float64, in place
         The entries of the block's rows in the working set are replaced: by 0 for those that stay
         in the cache, by their variable for those that go home.
-    stray_home, stray_row, stray_alpha : (n,) int32, int32, float64, filled in place
+    evicted_home, evicted_row, evicted_alpha : (n,) int32, int32, float64, filled in place
         Those rows of other blocks.
     """
     kept = 0
-    strays = 0
+    evicted = 0
     for i in range(len(keep)):
         if home[i] == block:
             b_alpha[np.uint32(row[i])] = 0.0 if keep[i] else alpha[i]
         elif not keep[i] and alpha[i] != 0.0:
-            stray_home[strays] = home[i]
-            stray_row[strays] = row[i]
-            stray_alpha[strays] = alpha[i]
-            strays += 1
+            evicted_home[evicted] = home[i]
+            evicted_row[evicted] = row[i]
+            evicted_alpha[evicted] = alpha[i]
+            evicted += 1
         if keep[i]:
             alpha[kept] = alpha[i]
             kept += 1
-    return strays
+    return evicted
 
 
 @njit(nogil=True, error_model="numpy")

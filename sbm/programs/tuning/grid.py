@@ -21,7 +21,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 
 __all__ = [
-    "METRICS", "Candidate", "Exam", "Grid", "Metric", "choose_metric", "known_figures", "lag",
+    "METRICS", "Candidate", "Evaluation", "Grid", "Metric", "choose_metric", "known_figures", "lag",
     "mean_figure",
 ]  # fmt: skip
 
@@ -109,7 +109,7 @@ class _ClassCounts:
         return {"accuracy": int(hits.sum()) / rows, "macro_f1": math.fsum(f1) / len(f1)}
 
 
-class Exam:
+class Evaluation:
     """Judges a model by its held-out rows.
 
     Parameters
@@ -198,7 +198,7 @@ class Candidate:
     C : float
     group : Group
         Its learners.
-    exam : Exam
+    evaluation : Evaluation
         The rows that it is judged by.
     metrics : list of float
         Of each pass.
@@ -210,7 +210,7 @@ class Candidate:
 
     C: float
     group: Group
-    exam: Exam
+    evaluation: Evaluation
     metrics: list[float] = field(default_factory=list)
     gap: float = math.inf
     passes: int = 0

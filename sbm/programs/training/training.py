@@ -1,0 +1,451 @@
+"""A training at work: its engine, its state, its commits, its certificates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sbm.engine.certificate import certify, replace_weights, visit_all
+from sbm.engine.clock import clock
+from sbm.engine.engine import FULL_PASS, Engine, Pauses
+from sbm.engine.learners import HeldOut, set_active
+from sbm.engine.machine import peak_bytes, resident_bytes
+from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
+from sbm.engine.snapshot import restore, snapshot
+from sbm.engine.sync import agree_on_unit
+from sbm.errors import StoreError
+from sbm.programs.training.job import StartPoint, TrainingPlan
+from sbm.programs.training.passtest import PassTest
+from sbm.programs.training.ranks import any_of, forget_others
+from sbm.programs.training.setup import FOLDS, run_folder, time_left
+from sbm.programs.training.state import TrainingState
+from sbm.programs.training.warmstart import PreviousRun
+from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.problem import OneClass
+from sbm.solver.step import Totals
+from sbm.store.run import Run
+
+__all__ = ["Training", "final_report", "pass_record"]
+
+
+_LEAST = 1e-300  # of what is divided by
+_MOST = 1e300  # JSON has no infinity
+
+
+def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, Any]:
+    """Return what there is to say of a pass that ended.
+
+    Parameters
+    ----------
+    training : Training
+    done : Totals
+        Of the pass.
+    is_whole : bool
+        Whether every row was seen; only then the gap is known.
+
+    Returns
+    -------
+    dict
+        A line of the log, but for the certificate and the test.
+    """
+    state, store, solvers = training.state, training.job.store, training.solvers
+    seconds, dual = training.spent(), training.dual
+    scale = max(abs(dual), _LEAST)
+    per_second = done.visits / max(seconds["solve"], 1e-9)
+    return {
+        "pass": state.passes,
+        "rounds": state.rounds[-1],
+        "elapsed": training.elapsed(),
+        "seconds": seconds,
+        "rows_per_second": per_second,
+        "nnz_per_second": per_second * store.nnz / store.n_rows,
+        "dual": dual,
+        "estimated_gap": done.gap if is_whole else None,
+        "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
+        "tol": training.settings.tol,
+        "passes_left": training.passes_left(),
+        "visits": done.visits,
+        "updates": done.updates,
+        "free_rows": state.free_rows,
+        "cache_rows": sum(s.working.cache_rows for s in solvers),
+        "cached_rows": sum(s.working.n_cached for s in solvers),
+        "cached_free": sum(s.count_free() for s in solvers),
+        "cached_zero": sum(s.working.count_zero() for s in solvers),
+        "cached_ages": _count_ages(training),
+        "cache_hits": done.cached,
+        "rows_at_rest": done.rest,
+        "visits_cut_short": done.starved,
+        "bytes_read": training.engine.reader.bytes_read,
+        "resident_bytes": resident_bytes(),
+    }
+
+
+def _count_ages(training: Training) -> list[int]:
+    """Return how many cached rows came in the last pass, the one before it, and so on."""
+    counts = [solver.working.count_ages() for solver in training.solvers]
+    return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
+
+
+def final_report(training: Training) -> dict[str, Any]:
+    """Return the figures of a training that has come to its end; see `sbm.train`."""
+    state, certificate = training.state, training.state.certificate
+    assert certificate is not None
+    return {
+        "primal": certificate.primal,
+        "dual": certificate.dual,
+        "gap": certificate.gap,
+        "relative_gap": certificate.relative_gap,
+        "converged": certificate.relative_gap <= training.settings.tol,
+        "passes": state.passes,
+        "rounds": state.rounds,
+        "updates": state.totals.updates,
+        "visits": state.totals.visits,
+        "visits_cut_short": state.cut_short,
+        "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
+        "bytes_read": training.engine.reader.bytes_read,
+        "peak_rss_bytes": peak_bytes(),
+        "n_support": certificate.n_support,
+        "n_free": certificate.n_free,
+        "drift": certificate.drift,
+        "blocks": len(training.job.plan.parts),
+        "passes_left": training.passes_left(),
+    }
+
+
+# At the end of a pass a commit waits for this much time since the last one, and for this many times
+# what that one took: short passes are not worth the waiting for the disk.
+COMMIT_SECONDS = 1.0
+COMMIT_SHARE = 20.0
+
+
+@dataclass
+class Training:
+    """What the passes of a training work on, and what is written down of them.
+
+    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
+    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
+    there is a second set, which never learns from some rows; it is no part of the model.
+
+    Attributes
+    ----------
+    job : TrainingPlan
+    run : Run
+        What commits go to.
+    state : TrainingState
+    engine : Engine
+    learners, spare_learners : list of Learner
+    seconds : Seconds
+    begin : float
+        When this process began, its rests apart, by `sbm.engine.clock.clock`.
+    """
+
+    job: TrainingPlan
+    run: Run
+    state: TrainingState = field(default_factory=TrainingState)
+
+    def __post_init__(self) -> None:
+        job, self.problems = self.job, self.job.share.problems
+        self.settings, self.options, self.begin = job.settings, job.options, job.begin
+        n = len(self.problems)
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
+        self.engine = Engine(
+            job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
+            self.options.progress, held_out=held_out, weights=job.weights,
+            read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
+            pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
+        )  # fmt: skip
+        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
+        self.solvers = [learner.solver for learner in self.learners]
+        self.seconds = self.engine.seconds
+        self.seconds.compile = job.compile_seconds
+        self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
+        self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
+        self._n_commits = 0
+        self.state.watch.tol = self.settings.tol
+        self.state.mark = asdict(self.seconds)
+
+    @property
+    def dual(self) -> float:
+        """F(α) at this moment, up to the drift of W."""
+        return math.fsum(solver.dual for solver in self.solvers)
+
+    def passes_left(self) -> float | None:
+        """Estimate the passes to the tolerance by the last gaps."""
+        scale = max(abs(self.dual), _LEAST)
+        return passes_left([gap / scale for gap in self.state.gaps], self.settings.tol)
+
+    # ------------------------------------------------------------------------ the beginning
+
+    def start(self, start: StartPoint) -> None:
+        """Take over what there is to begin from."""
+        if start.record is not None:
+            self._resume(start.record)
+        elif start.earlier is not None:
+            self._start_from(start.earlier)
+        if not self.state.is_done:
+            self._agree_on_unit()
+
+    def _agree_on_unit(self) -> None:
+        """Let several processes have the same unit of the offset of one class."""
+        problem, comm = self.problems[0], self.job.share.adding
+        if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
+            return
+        first = next(visit_all(self.engine, "measure"), None)
+        agree_on_unit(comm, problem, None if first is None else first.rows)
+
+    def _resume(self, record: Mapping[str, Any]) -> None:
+        """Take over what the last commit of this run says."""
+        try:
+            self.state = state = TrainingState.of(record)
+            for name, value in state.seconds.items():
+                setattr(self.seconds, name, value)
+            self.seconds.compile += self.job.compile_seconds
+            self.engine.disk_before = self.seconds.disk
+            self.engine.reader.bytes_read = state.bytes_read
+            needs_rows = not state.is_done or bool(self.job.spare)
+            restore(self.engine, record["engine"], self.run, needs_rows)
+            if self.engine.now is not None:
+                self._set_pace()
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StoreError(
+                f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
+            ) from error
+        self.options.progress.stage(
+            f"resuming {self.run.folder} after {state.passes} passes; --fresh starts over"
+        )
+
+    def _start_from(self, earlier: PreviousRun) -> None:
+        """Take over W and alphas; all of it is looked at once, so it has a certificate."""
+        state = self.state
+        state.is_warm = not earlier.is_rescaled
+        set_active(self.spare_learners, False)
+        earlier.hand_over(self.run, self.job.plan, self.job.own)
+        state.certificate = certificate = earlier.start(self.engine)
+        set_active(self.spare_learners, True)
+        self.options.progress.note(
+            f"warm start: certified relative gap {certificate.relative_gap:.2e}"
+        )
+        state.is_done = certificate.relative_gap <= self.settings.tol
+        state.only = self._new_blocks(earlier)
+        self.commit()
+
+    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
+        """Return the blocks with rows that the earlier training had not, where others had them.
+
+        They come first: before they have moved W there is nothing to do for the others.
+        """
+        plan = self.job.plan
+        new = earlier.new_parts(plan)
+        some = 0 < len(new) < len(plan.parts) and self.settings.max_passes > 1
+        some = some and self.job.share.adding.size == 1
+        return self.engine.shuffled(1, new) if some else None
+
+    # ------------------------------------------------------------------------------- a pass
+
+    def begin_pass(self) -> None:
+        """Choose the rounds and cache sizes of a pass; a resumed pass keeps its own."""
+        state = self.state
+        if self.engine.now is None:
+            state.rounds.append(self.rounds())
+            self._set_pace()
+            state.passes += 1
+            state.mark = asdict(self.seconds)
+
+    def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
+        """Add up what `Engine.run_pass` returned, and commit where it is time."""
+        state = self.state
+        if state.only is None:  # of the other blocks it is not known
+            state.free_rows = sum(free[learner.number] for learner in self.learners)
+        done = Totals()
+        for learner in self.learners:
+            done.add(totals[learner.number])
+        state.totals.add(done)
+        state.cut_short, state.ended = done.starved, done
+        self.commit_if_due()
+        return done
+
+    def end_pass(
+        self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
+    ) -> None:
+        """Write down what a pass came to, and choose the blocks of the next one.
+
+        Parameters
+        ----------
+        done : Totals
+        certificate : Certificate or None
+            Where it was certified.
+        is_late : bool
+            Whether it was cut short, so that not every row was seen.
+        is_last : bool
+        """
+        state, test, tested = self.state, self.options.test, None
+        if test is not None and (is_last or test.is_due(state.passes)):
+            tested = self._test(test)
+        is_whole = not is_late and state.only is None
+        record = pass_record(self, done, is_whole)
+        record |= {"certificate": certificate.to_dict() if certificate else None, "test": tested}
+        self.run.log({"event": "pass", **record})
+        self.options.progress.row(record)
+        state.only = None if is_last else self._part_of_pass(certificate)
+        state.ended, state.is_done = None, is_last
+        if is_last:
+            self.commit()
+
+    def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the blocks of the next pass, where a certificate says that some will do."""
+        state, blocks = self.state, range(len(self.job.plan.parts))
+        number = state.passes + 1
+        if certificate is None or not state.is_warm or number % FULL_PASS == 0:
+            return None
+        if self.job.share.adding.size > 1:  # what is left to do is not the same everywhere
+            return None
+        if len(state.gaps) < 2 or state.gaps[-2] == 0:
+            return None
+        shrink = state.gaps[-1] / state.gaps[-2]
+        n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
+        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
+
+    def _set_pace(self) -> None:
+        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
+        free = {}
+        if self.state.free_rows is not None:
+            each = self.state.free_rows // len(self.learners)
+            free = {learner.number: each for learner in self.engine.learners}
+        self.engine.set_pace(self.state.rounds[-1], free)
+
+    def rounds(self) -> int:
+        """Rounds of the next pass."""
+        spent, state = self.spent(), self.state
+        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
+        return choose_rounds(
+            self.settings.rounds, len(self.job.plan.parts), state.rounds, last,
+            self.problems[0].listed, state.is_warm, self.job.share.adding.size,
+        )  # fmt: skip
+
+    def spent(self) -> dict[str, float]:
+        """Seconds since the last pass began, by purpose."""
+        return {k: v - self.state.mark[k] for k, v in asdict(self.seconds).items()}
+
+    def _test(self, test: PassTest) -> dict[str, Any]:
+        """Predict the test text; the clock of the training stands still."""
+        begin = clock()
+        weights = [solver.W for solver in self.solvers]
+        found = test.judge(
+            self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
+        )
+        took = clock() - begin
+        self.begin += took
+        return {**found, "seconds": took}
+
+    # -------------------------------------------------------------------------- certificates
+
+    def is_certificate_due(self, done: Totals) -> bool:
+        """Whether the pass that ended has perhaps reached the tolerance."""
+        state = self.state
+        if state.only is not None:  # of part of a pass there is no estimate
+            return state.passes > 1  # the first one was over new blocks
+        state.gaps.append(done.gap)
+        return state.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
+
+    def certify(self, is_last: bool) -> Certificate:
+        """Evaluate primal and dual at fixed W and alphas.
+
+        If passes are left to do, they go on with weights rebuilt from the alphas. After the last
+        pass weights stay what was certified: the model is these.
+        """
+        set_active(self.spare_learners, False)
+        certificate, found = certify(self.engine)
+        set_active(self.spare_learners, True)
+        if certificate.drift > MOST_DRIFT:
+            raise StoreError(
+                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
+                "this is a bug in sbm, please report it"
+            )
+        if certificate.relative_gap > self.settings.tol and not is_last:
+            replace_weights(self.engine, found)
+        self.state.certificate = certificate
+        if self.state.only is None:
+            self.state.watch.learn(certificate.relative_gap)
+        return certificate
+
+    # ------------------------------------------------------------------- commits, and the end
+
+    def commit(self) -> None:
+        """Make this moment, between two steps, the state to come back to."""
+        begin = time.monotonic()
+        with self.seconds.measure("write"):
+            place, arrays = snapshot(self.engine)
+            self.state.seconds = asdict(self.seconds)
+            self.state.bytes_read = self.engine.reader.bytes_read
+            now = replace(self.state, elapsed=self.elapsed())
+            self.run.commit({**self.job.itself, **now.record(), "engine": place}, arrays)
+            if self._n_commits > 0:  # before one commits again all have
+                forget_others(run_folder(self.job.path), self.job.comm.size)
+            self._n_commits += 1
+        took = time.monotonic() - begin
+        self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
+
+    def commit_if_due(self, after: float | None = None) -> None:
+        """Commit if the last one is old enough; also if told to stop, and end here.
+
+        Parameters
+        ----------
+        after : float, optional
+            Seconds. Default: as after every pass.
+        """
+        after = self._commit_after if after is None else after
+        every = float(self.settings.checkpoint_every) or math.inf
+        is_due = time.monotonic() - self._committed >= min(after, every)
+        asked, is_due, is_too_large = self._any(
+            self.options.is_stopped(), is_due, self.job.is_too_large()
+        )
+        if asked or is_due or is_too_large:
+            self.commit()
+        if asked:
+            self.job.comm.barrier()  # nobody ends while another one commits
+            raise KeyboardInterrupt
+        if is_too_large:
+            self.job.may_plan_with_less = True  # all processes come here
+            raise MemoryError
+
+    def _after_stretch(self) -> None:
+        """Commit inside a pass, where it is time or the end."""
+        self.commit_if_due(math.inf)  # so `checkpoint_every` alone decides
+
+    def _stop_if_asked(self) -> None:
+        """End here if told so, where nothing has changed since the last commit.
+
+        Of processes that add up each has looked at another number of blocks: they end later.
+        """
+        if self.job.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
+            raise KeyboardInterrupt
+
+    def is_late(self) -> bool:
+        """Whether the time is up, in any of the processes that add up."""
+        late = time_left(self.settings, self.begin) < 0
+        return late if self.job.share.is_by_class else self._any(late)[0]
+
+    def _any(self, asked: bool, *flags: bool) -> list[bool]:
+        """Return what is set in any of the processes that do the same; the first flag, in any.
+
+        With classes of its own a process also hears here, again and again, that the others live.
+        """
+        if not self.job.share.is_by_class:
+            return any_of(self.job.comm, asked, *flags)
+        return [any_of(self.job.comm, asked, True)[0], *flags]
+
+    def wait_for_all(self) -> None:
+        """With classes of its own a process may be the first; wait until all are ready."""
+        is_one_at_work = self.job.share.is_by_class
+        while is_one_at_work:
+            asked, is_one_at_work = any_of(self.job.comm, self.options.is_stopped(), False)
+            if asked:
+                raise KeyboardInterrupt
+
+    def elapsed(self) -> float:
+        """Seconds of all processes that took part."""
+        return self.state.elapsed + clock() - self.begin
