@@ -1,4 +1,4 @@
-"""Commands that make stores, change them and look at them."""
+"""The commands, in the order of ``sbm --help``: each calls one function and prints its report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from sbm import __version__
 from sbm.cli import show
-from sbm.cli.command import RESUMES, Command, LiblinearCommand, Terminal, shared
+from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Terminal, shared
 from sbm.cli.options import (
     FILE,
     INPUT_FORMAT,
@@ -35,101 +36,7 @@ from sbm.losses import LOSSES
 from sbm.settings import Settings
 from sbm.units import parse_grid
 
-__all__ = [
-    "check", "expire", "export", "info", "plan", "precompile", "predict", "report", "split",
-    "stream", "train", "tune",
-]  # fmt: skip
-
-
-@click.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=click.Path())
-@click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
-@click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
-@settings_of("stream", "rounds")
-@click.option(
-    "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
-)
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]),
-    help="Type of values; values that are all 1 take no space.  [default: float32]",
-)  # fmt: skip
-@ON_ERROR
-@click.option(
-    "--checkpoint-every", metavar="T|N",
-    help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
-)  # fmt: skip
-@click.option(
-    "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
-)
-@click.option("--idle-timeout", metavar="T", help="End after T without new data.")
-@click.option(
-    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
-)
-@TEST
-@shared
-def stream(
-    terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
-    test: str | None, config: Path | None, classes: str | None, **given: Any,
-) -> None:  # fmt: skip
-    """Learn a model from text that is read once.
-
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
-    Every row is predicted before it is learned; the mean loss is printed each time the number of
-    rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
-    """
-    from sbm.programs.answers import check_input
-    from sbm.programs.predict import predict as predict_job
-    from sbm.programs.stream import stream as job
-    from sbm.programs.streaming.options import StreamOptions
-
-    if resume is not None and model not in (None, resume):
-        raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
-    if test is not None:
-        check_input(test)
-    names = {f.name for f in dataclasses.fields(StreamOptions)}
-    options = {k: v for k, v in given.items() if k in names and v is not None}
-    if classes is not None:
-        options["classes"] = parse_grid(classes)
-    settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
-    try:
-        with stop_signals() as is_stopped:
-            result, report = job(
-                inputs or None, resume or model, settings, options=options,
-                resume=resume is not None, is_stopped=is_stopped, progress=terminal,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        name = resume or model
-        if not Path(f"{name}.run", "run.json").exists():
-            raise
-        complain(
-            f"sbm: stopped at once; {name} keeps its last checkpoint, resume with "
-            f"sbm stream --resume {name}"
-        )
-        sys.exit(INTERRUPTED)
-    for problem in report["problems"]:
-        complain(f"skipped {problem}")
-    if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
-    terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
-    _tell_the_end(report, terminal)
-
-
-def _in_words(report: dict[str, Any], every_class: bool) -> Any:
-    yield from show.stream(report)
-    if "test" in report:
-        yield from show.quality(report["test"], "test ", every_class)
-
-
-def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
-    """Say where a stream ended in the middle of something."""
-    if not terminal.as_json:
-        for line in show.open_lines(report):
-            complain(line)
-    if report["stopped"]:
-        complain(
-            f"sbm: stopped; everything is saved, resume with sbm stream --resume {report['model']}"
-        )
-        sys.exit(INTERRUPTED)
+__all__ = ["cli"]
 
 
 _BUDGET = 3  # exit code
@@ -140,7 +47,100 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
-@click.command(
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="sbm")
+def cli() -> None:
+    """Exact linear models on data bigger than memory.
+
+    \b
+    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
+    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
+    sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
+    zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
+    """  # noqa: D301  \b is click's mark for lines that stay as they are
+
+
+@cli.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.option(
+    "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
+    help="Store to write.  [default: the first INPUT's name with .sbm]",
+)  # fmt: skip
+@click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
+@click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
+@click.option(
+    "--shards", type=int, metavar="P",
+    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
+)  # fmt: skip
+@click.option(
+    "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
+    help="Type of values; values that are all 1 take no space.  [default: auto]",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
+@click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
+@click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
+@THREADS
+@click.option(
+    "--mem", default="1GB", metavar="SIZE",
+    help="Maximum resident memory of the process.  [default: 1GB]",
+)  # fmt: skip
+@click.option(
+    "--append", is_flag=True, help="Add blocks to a store: --append STORE INPUT..., or with -o."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace a store; with --append: accept data that is already there.",
+)
+@ON_ERROR
+@click.option(
+    "--min-count", type=int, default=1, metavar="N",
+    help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
+)  # fmt: skip
+@INPUT_FORMAT
+@click.option(
+    "--hash-bits", type=int, metavar="B",
+    help="Number of bits of hashed feature names.  [default: 22]",
+)  # fmt: skip
+@click.option(
+    "--label", metavar="COLUMN",
+    help="Column of the labels in a table.  [default: label, y or target]",
+)  # fmt: skip
+@click.option(
+    "--text", multiple=True, metavar="COLUMN",
+    help="Column of a table whose cells are always text; may be repeated.",
+)  # fmt: skip
+@shared
+def split(
+    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
+    on_error: str | None, **options: Any,
+) -> None:  # fmt: skip
+    """Turn text into a block store to train on.
+
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
+    (twice with --min-count), and its rows are dealt to the blocks at random. The ending .csv, .tsv,
+    .vw, .npz or .parquet gives the format; all other files are LIBSVM text.
+    """
+    from sbm.programs.split import split as job
+
+    begin, compiled_before = clock(), compile_seconds()
+    report = job(
+        inputs, shuffle=not no_shuffle, text=text or None, on_error=on_error or "fail",
+        progress=terminal, **options,
+    )  # fmt: skip
+    report["seconds"] = clock() - begin
+    report["compile_seconds"] = compile_seconds() - compiled_before
+    for problem in report["problems"]:
+        complain(f"skipped {problem}")
+    for line in show.open_lines(report):
+        complain(line)
+    terminal.answer(report, lambda told: show.split(told, options["min_count"]))
+
+
+@cli.command(
     cls=LiblinearCommand, example="sbm train big.sbm -C 0.1 --mem 2GB --json", stopped=RESUMES
 )
 @_STORE
@@ -233,77 +233,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     sys.exit(_BUDGET)
 
 
-@click.command(
-    cls=LiblinearCommand, example="sbm tune big.sbm --C 0.01:100:x10 --folds 5", stopped=RESUMES
-)
-@_STORE
-@click.option(
-    "--C", "-C", "Cs", required=True, metavar="GRID",
-    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10. Larger values are skipped "
-    "once the metric gets worse.",
-)  # fmt: skip
-@click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
-@click.option(
-    "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
-    help="Metric to compare by.  [default: accuracy; for regression mse]",
-)  # fmt: skip
-@_MODEL
-@click.option(
-    "--png", "picture", type=NEW_FILE, metavar="FILE",
-    help="Draw the metric over C (needs matplotlib).",
-)  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Start over instead of resuming.")
-@settings_of("tune")
-@some(without(LIBLINEAR, "-c"))
-@shared
-def tune(
-    terminal: Terminal, store: Path | None, model: Path | None, Cs: str, folds: int,
-    metric: str | None, picture: Path | None, fresh: bool, config: Path | None, **options: Any,
-) -> None:  # fmt: skip
-    """Find the best C by cross-validation, and train with it.
-
-    All values and all folds learn from each block that is loaded, to 10 x --tol. Rows belong to
-    folds by a hash of their content. Large values of C are not tried if smaller ones are better. C
-    in a configuration file is ignored.
-
-    After Ctrl-C or a crash, the same command resumes at the end of the last pass.
-    """
-    settings = read_settings(config, options)
-    values = parse_grid(Cs)
-    from sbm.programs.tune import tune as job
-
-    _, report = job(
-        store, model, settings, Cs=values, folds=folds, metric=metric, picture=picture,
-        resume=False if fresh else None, progress=terminal,
-    )  # fmt: skip
-    terminal.answer(report, show.tune)
-    _end(report["train"], settings)
-
-
-@click.command(cls=LiblinearCommand, example="sbm plan big.sbm -C 0.1 --mem 2GB")
-@_STORE
-@settings_of("plan")
-@some(LIBLINEAR.values())
-@click.option(
-    "--seconds", type=float, default=5.0, metavar="S",
-    help="Measurement time; longer gives better estimates.  [default: 5]",
-)  # fmt: skip
-@shared
-def plan(
-    terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
-) -> None:
-    """Estimate memory, passes and time of a training.
-
-    Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
-    the settings of the training. Estimates are shown with a range.
-    """
-    from sbm.programs.plan import plan as job
-
-    settings = read_settings(config, options)
-    terminal.answer(job(store, settings, seconds=seconds, progress=terminal), show.plan)
-
-
-@click.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
+@cli.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
 @click.argument("model", type=FILE)
 @click.argument("data", metavar="INPUT", type=click.Path())
 @click.option(
@@ -358,7 +288,218 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
     )
 
 
-@click.command(
+@cli.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=click.Path())
+@click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
+@click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
+@settings_of("stream", "rounds")
+@click.option(
+    "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
+)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]),
+    help="Type of values; values that are all 1 take no space.  [default: float32]",
+)  # fmt: skip
+@ON_ERROR
+@click.option(
+    "--checkpoint-every", metavar="T|N",
+    help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
+)  # fmt: skip
+@click.option(
+    "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
+)
+@click.option("--idle-timeout", metavar="T", help="End after T without new data.")
+@click.option(
+    "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
+)
+@TEST
+@shared
+def stream(
+    terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
+    test: str | None, config: Path | None, classes: str | None, **given: Any,
+) -> None:  # fmt: skip
+    """Learn a model from text that is read once.
+
+    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
+    Every row is predicted before it is learned; the mean loss is printed each time the number of
+    rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
+    """
+    from sbm.programs.answers import check_input
+    from sbm.programs.predict import predict as predict_job
+    from sbm.programs.stream import stream as job
+    from sbm.programs.streaming.options import StreamOptions
+
+    if resume is not None and model not in (None, resume):
+        raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
+    if test is not None:
+        check_input(test)
+    names = {f.name for f in dataclasses.fields(StreamOptions)}
+    options = {k: v for k, v in given.items() if k in names and v is not None}
+    if classes is not None:
+        options["classes"] = parse_grid(classes)
+    settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
+    try:
+        with stop_signals() as is_stopped:
+            result, report = job(
+                inputs or None, resume or model, settings, options=options,
+                resume=resume is not None, is_stopped=is_stopped, progress=terminal,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        name = resume or model
+        if not Path(f"{name}.run", "run.json").exists():
+            raise
+        complain(
+            f"sbm: stopped at once; {name} keeps its last checkpoint, resume with "
+            f"sbm stream --resume {name}"
+        )
+        sys.exit(INTERRUPTED)
+    for problem in report["problems"]:
+        complain(f"skipped {problem}")
+    if test is not None and not report["stopped"]:
+        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+    terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
+    _tell_the_end(report, terminal)
+
+
+def _in_words(report: dict[str, Any], every_class: bool) -> Any:
+    yield from show.stream(report)
+    if "test" in report:
+        yield from show.quality(report["test"], "test ", every_class)
+
+
+def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
+    """Say where a stream ended in the middle of something."""
+    if not terminal.as_json:
+        for line in show.open_lines(report):
+            complain(line)
+    if report["stopped"]:
+        complain(
+            f"sbm: stopped; everything is saved, resume with sbm stream --resume {report['model']}"
+        )
+        sys.exit(INTERRUPTED)
+
+
+@cli.command(
+    cls=LiblinearCommand, example="sbm tune big.sbm --C 0.01:100:x10 --folds 5", stopped=RESUMES
+)
+@_STORE
+@click.option(
+    "--C", "-C", "Cs", required=True, metavar="GRID",
+    help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10. Larger values are skipped "
+    "once the metric gets worse.",
+)  # fmt: skip
+@click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
+@click.option(
+    "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
+    help="Metric to compare by.  [default: accuracy; for regression mse]",
+)  # fmt: skip
+@_MODEL
+@click.option(
+    "--png", "picture", type=NEW_FILE, metavar="FILE",
+    help="Draw the metric over C (needs matplotlib).",
+)  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Start over instead of resuming.")
+@settings_of("tune")
+@some(without(LIBLINEAR, "-c"))
+@shared
+def tune(
+    terminal: Terminal, store: Path | None, model: Path | None, Cs: str, folds: int,
+    metric: str | None, picture: Path | None, fresh: bool, config: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Find the best C by cross-validation, and train with it.
+
+    All values and all folds learn from each block that is loaded, to 10 x --tol. Rows belong to
+    folds by a hash of their content. Large values of C are not tried if smaller ones are better. C
+    in a configuration file is ignored.
+
+    After Ctrl-C or a crash, the same command resumes at the end of the last pass.
+    """
+    settings = read_settings(config, options)
+    values = parse_grid(Cs)
+    from sbm.programs.tune import tune as job
+
+    _, report = job(
+        store, model, settings, Cs=values, folds=folds, metric=metric, picture=picture,
+        resume=False if fresh else None, progress=terminal,
+    )  # fmt: skip
+    terminal.answer(report, show.tune)
+    _end(report["train"], settings)
+
+
+@cli.command(cls=LiblinearCommand, example="sbm plan big.sbm -C 0.1 --mem 2GB")
+@_STORE
+@settings_of("plan")
+@some(LIBLINEAR.values())
+@click.option(
+    "--seconds", type=float, default=5.0, metavar="S",
+    help="Measurement time; longer gives better estimates.  [default: 5]",
+)  # fmt: skip
+@shared
+def plan(
+    terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
+) -> None:
+    """Estimate memory, passes and time of a training.
+
+    Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
+    the settings of the training. Estimates are shown with a range.
+    """
+    from sbm.programs.plan import plan as job
+
+    settings = read_settings(config, options)
+    terminal.answer(job(store, settings, seconds=seconds, progress=terminal), show.plan)
+
+
+@cli.command(cls=Command, example="sbm info big.sbm")
+@click.argument("path", type=FILE)
+@shared
+def info(terminal: Terminal, path: Path) -> None:
+    """Describe a store, a run or a model.
+
+    -v also shows long fields and default settings.
+    """
+    from sbm.programs.info import info as job
+
+    terminal.answer(job(path), lambda facts: show.info(facts, every=terminal.verbose))
+
+
+@cli.command(cls=Command, example="sbm check big.sbm")
+@click.argument("store", type=FILE)
+@shared
+def check(terminal: Terminal, store: Path) -> None:
+    """Verify every checksum and invariant of a store."""
+    from sbm.programs.info import check as job
+
+    terminal.answer(job(store, progress=terminal), show.check)
+
+
+@cli.command(cls=Command, example="sbm report small.model big.model -o report.html")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=FILE)
+@click.option(
+    "-o", "--output", type=NEW_FILE, default="report.html", metavar="FILE",
+    help="Page to write.  [default: report.html]",
+)  # fmt: skip
+@click.option(
+    "--png", type=NEW_FILE, metavar="FILE",
+    help="Also draw objective, gap and test accuracy (needs matplotlib).",
+)  # fmt: skip
+@shared
+def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
+    """Compare trainings and streams on an HTML page.
+
+    RUN is a model, or the MODEL.run folder next to it; the training may still be running. The page
+    is one file that needs no network. It shows test accuracy if sbm train had --test-every.
+    """
+    from sbm.programs.report import report as job
+
+    told = job(runs, **options)
+    if not terminal.as_json:
+        for run in told["runs"]:
+            for text in run["warnings"]:
+                complain(f"{run['name']}: {text}")
+    terminal.answer(told, show.report)
+
+
+@cli.command(
     cls=Command, example="sbm export big.model --format liblinear --prune 1e-4 --test test.svm"
 )
 @click.argument("model", type=FILE)
@@ -386,111 +527,7 @@ def export(terminal: Terminal, model: Path, **options: Any) -> None:
     terminal.answer(job(model, progress=terminal, **options), show.export)
 
 
-@click.command(cls=Command, example="sbm report small.model big.model -o report.html")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=FILE)
-@click.option(
-    "-o", "--output", type=NEW_FILE, default="report.html", metavar="FILE",
-    help="Page to write.  [default: report.html]",
-)  # fmt: skip
-@click.option(
-    "--png", type=NEW_FILE, metavar="FILE",
-    help="Also draw objective, gap and test accuracy (needs matplotlib).",
-)  # fmt: skip
-@shared
-def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
-    """Compare trainings and streams on an HTML page.
-
-    RUN is a model, or the MODEL.run folder next to it; the training may still be running. The page
-    is one file that needs no network. It shows test accuracy if sbm train had --test-every.
-    """
-    from sbm.programs.report import report as job
-
-    told = job(runs, **options)
-    if not terminal.as_json:
-        for run in told["runs"]:
-            for text in run["warnings"]:
-                complain(f"{run['name']}: {text}")
-    terminal.answer(told, show.report)
-
-
-@click.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
-@click.option(
-    "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
-    help="Store to write.  [default: the first INPUT's name with .sbm]",
-)  # fmt: skip
-@click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
-@click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
-@click.option(
-    "--shards", type=int, metavar="P",
-    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
-)  # fmt: skip
-@click.option(
-    "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
-    help="Type of values; values that are all 1 take no space.  [default: auto]",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
-@click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
-@click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
-@THREADS
-@click.option(
-    "--mem", default="1GB", metavar="SIZE",
-    help="Maximum resident memory of the process.  [default: 1GB]",
-)  # fmt: skip
-@click.option(
-    "--append", is_flag=True, help="Add blocks to a store: --append STORE INPUT..., or with -o."
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace a store; with --append: accept data that is already there.",
-)
-@ON_ERROR
-@click.option(
-    "--min-count", type=int, default=1, metavar="N",
-    help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
-)  # fmt: skip
-@INPUT_FORMAT
-@click.option(
-    "--hash-bits", type=int, metavar="B",
-    help="Number of bits of hashed feature names.  [default: 22]",
-)  # fmt: skip
-@click.option(
-    "--label", metavar="COLUMN",
-    help="Column of the labels in a table.  [default: label, y or target]",
-)  # fmt: skip
-@click.option(
-    "--text", multiple=True, metavar="COLUMN",
-    help="Column of a table whose cells are always text; may be repeated.",
-)  # fmt: skip
-@shared
-def split(
-    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
-    on_error: str | None, **options: Any,
-) -> None:  # fmt: skip
-    """Turn text into a block store to train on.
-
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
-    (twice with --min-count), and its rows are dealt to the blocks at random. The ending .csv, .tsv,
-    .vw, .npz or .parquet gives the format; all other files are LIBSVM text.
-    """
-    from sbm.programs.split import split as job
-
-    begin, compiled_before = clock(), compile_seconds()
-    report = job(
-        inputs, shuffle=not no_shuffle, text=text or None, on_error=on_error or "fail",
-        progress=terminal, **options,
-    )  # fmt: skip
-    report["seconds"] = clock() - begin
-    report["compile_seconds"] = compile_seconds() - compiled_before
-    for problem in report["problems"]:
-        complain(f"skipped {problem}")
-    for line in show.open_lines(report):
-        complain(line)
-    terminal.answer(report, lambda told: show.split(told, options["min_count"]))
-
-
-@click.command(cls=Command, example="sbm expire week.sbm --before 30d --if-any")
+@cli.command(cls=Command, example="sbm expire week.sbm --before 30d --if-any")
 @click.argument("store", type=FILE)
 @click.option(
     "--before", metavar="DATE",
@@ -513,30 +550,7 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     terminal.answer(job(store, progress=terminal, **options), show.expire)
 
 
-@click.command(cls=Command, example="sbm info big.sbm")
-@click.argument("path", type=FILE)
-@shared
-def info(terminal: Terminal, path: Path) -> None:
-    """Describe a store, a run or a model.
-
-    -v also shows long fields and default settings.
-    """
-    from sbm.programs.info import info as job
-
-    terminal.answer(job(path), lambda facts: show.info(facts, every=terminal.verbose))
-
-
-@click.command(cls=Command, example="sbm check big.sbm")
-@click.argument("store", type=FILE)
-@shared
-def check(terminal: Terminal, store: Path) -> None:
-    """Verify every checksum and invariant of a store."""
-    from sbm.programs.info import check as job
-
-    terminal.answer(job(store, progress=terminal), show.check)
-
-
-@click.command(cls=Command, example="sbm precompile --loss hinge")
+@cli.command(cls=Command, example="sbm precompile --loss hinge")
 @click.option(
     "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
     help="Loss to compile for; repeatable.  [default: all]",

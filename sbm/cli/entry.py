@@ -6,22 +6,8 @@ from typing import NoReturn
 
 import click
 
-from sbm import __version__
-from sbm.cli.command import STARTS_AGAIN, Commands
-from sbm.cli.commands import (
-    check,
-    expire,
-    export,
-    info,
-    plan,
-    precompile,
-    predict,
-    report,
-    split,
-    stream,
-    train,
-    tune,
-)
+from sbm.cli.command import STARTS_AGAIN
+from sbm.cli.commands import cli
 from sbm.cli.processes import abort, wait_for_first
 from sbm.cli.terminal import INTERRUPTED, complain, is_flushed, stoppable, streams
 from sbm.errors import SbmError, SettingsError
@@ -29,26 +15,6 @@ from sbm.errors import SbmError, SettingsError
 __all__ = ["cli", "main"]
 
 _ERROR, _USAGE = 1, 2  # exit codes
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-@click.group(cls=Commands, context_settings=_CONTEXT)
-@click.version_option(__version__, prog_name="sbm")
-def cli() -> None:
-    """Exact linear models on data bigger than memory.
-
-    \b
-    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
-    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
-    sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
-    zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
-    """  # noqa: D301  \b is click's mark for lines that stay as they are
-
-
-for _command in (
-    split, train, predict, stream, tune, plan, info, check, report, export, expire, precompile,
-):  # fmt: skip
-    cli.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
