@@ -32,7 +32,6 @@ INSTEAD = {
     r"sh scripts/(demo|test)\.sh\b.*": "",
     r"(pip|pipx) install .*": "",
     r"eval \"\$\(_SBM_COMPLETE=.*": "",
-    r"python -m scripts\.data\.prep -o (\S+) --test-out (\S+)": r"cp big.svm \1 && cp test.svm \2",
     r"-launcher ssh -hosts \S+ ": "",
     r"--follow\b": "--follow --idle-timeout 0.2s",
     r"sbm plan ": "sbm plan --seconds 0.1 ",
@@ -81,7 +80,8 @@ def shelf(tmp_path_factory):
     """Every file that the pages name and do not make."""
     folder = tmp_path_factory.mktemp("shelf")
     shutil.copytree(ROOT / "configs", folder / "configs")
-    for k, name in enumerate(("big", "test", "new", "old", "day", "day1", "day2", "clicks")):
+    names = ("big", "test", "new", "old", "day", "day1", "day2", "clicks", "prep", "prep.t")
+    for k, name in enumerate(names):
         text = write_rows(folder / f"{name}.svm", *rows(k, 120)).read_bytes()
         (folder / f"{name}.svm.gz").write_bytes(gzip.compress(text))
     X, y = rows(9, 120)
