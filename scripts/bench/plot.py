@@ -4,6 +4,8 @@ A row of panels for each data set, a line for each method, a marker for each row
 """
 
 import importlib.util
+import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,29 +62,43 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     if importlib.util.find_spec("matplotlib") is None:
         tell("matplotlib is not installed (it is in the extra bench), so no picture is made")
         return False
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image  # comes with matplotlib
 
     sets = list(dict.fromkeys(row.get("data", "") for rows in shown for row in rows))
+    sizes: Any = {
+        "font.size": 11,
+        "axes.titlesize": 12,
+        "axes.labelsize": 11,
+        "legend.fontsize": 11,
+    }
     methods = list(dict.fromkeys(_method(row) for rows in shown for row in rows))
     if report["settings"].get("quick"):
         sets = sets[:1]  # all of them take longer to draw than to measure
-    size = (4.6 * len(axes) + 0.6, 2.9 * len(sets) + 1.1)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(sets), len(axes), squeeze=False)
-    handles: dict[str, Any] = {}
-    for data, line in zip(sets, panels, strict=True):
-        for axis, rows, panel in zip(axes, shown, line, strict=True):
-            _fill(panel, [row for row in rows if row.get("data", "") == data], axis, methods)
-            panel.set_title(data, fontsize=9)
-            handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        list(handles.values()), list(handles), fontsize=8, loc="outside lower center",
-        ncols=min(len(handles), 5),
-    )  # fmt: skip
-    figure.suptitle(report["title"], fontsize=10)
-    figure.savefig(out, dpi=64)
+    # Two panels beside each other at least, so that a title of this width fits above them.
+    columns = max(2, len(axes)) if len(sets) == 1 else len(axes)
+    width = 4.4 * columns + 0.6
+    with rc_context(sizes):
+        figure = Figure(figsize=(width, 3.3 * len(sets) + 1.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(len(sets), len(axes), squeeze=False)
+        handles: dict[str, Any] = {}
+        for data, line in zip(sets, panels, strict=True):
+            for axis, rows, panel in zip(axes, shown, line, strict=True):
+                _fill(panel, [row for row in rows if row.get("data", "") == data], axis, methods)
+                panel.set_title(data)
+                handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+        if any(handles):
+            figure.legend(
+                list(handles.values()), list(handles), loc="outside lower center",
+                ncols=max(1, min(len(handles), int(width / 2.6))),
+            )  # fmt: skip
+        figure.suptitle(textwrap.fill(report["title"], int(9.5 * width)), fontsize=13)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=66)
+    Image.open(picture).convert("RGB").quantize(48).save(out, optimize=True)
     return True
 
 
@@ -112,9 +128,9 @@ def _fill(panel: Any, rows: list[dict[str, Any]], axis: Axes, methods: list[str]
             )  # fmt: skip
     for scale, is_log in ((panel.xaxis, axis.x_log), (panel.yaxis, axis.y_log)):
         _set_scale(panel, scale, is_log)
-    panel.set_xlabel(axis.x_label, fontsize=8)
-    panel.set_ylabel(axis.y_label, fontsize=8)
-    panel.tick_params(which="both", labelsize=7)
+    panel.set_xlabel(axis.x_label)
+    panel.set_ylabel(axis.y_label)
+    panel.tick_params(which="both", labelsize=10)
     panel.grid(alpha=0.3)
 
 

@@ -6,6 +6,7 @@ its docstring is the title of its report, the other paragraphs are the first not
 
 import argparse
 import inspect
+import json
 import os
 import sys
 import tempfile
@@ -220,6 +221,9 @@ def _parser(registry: Registry, prog: str) -> argparse.ArgumentParser:
             "-o", dest="prefix", type=Path, metavar="PREFIX",
             help="write PREFIX.json, PREFIX.md, PREFIX.png",
         )  # fmt: skip
+        if one.axes:
+            what = "only draw the picture of this result again"
+            command.add_argument("--redraw", type=Path, metavar="FILE.json", help=what)
         if one.runs:
             Option(_count, "of each contestant, in turn", one.runs).add(command, "runs")
         if one.rows:
@@ -286,7 +290,7 @@ def run_one(name: str, one: Benchmark, args: argparse.Namespace) -> Report:
         It cannot be done.
     """
     title, *notes = one.paragraphs
-    left_out = ("benchmark", "prefix", "rows", "liblinear_train")
+    left_out = ("benchmark", "prefix", "redraw", "rows", "liblinear_train")
     settings = {k: v for k, v in vars(args).items() if k not in left_out and _is_plain(v)}
     report = Report(name, title, settings)
     before = os.getloadavg()[0]
@@ -316,6 +320,9 @@ def main(registry: Registry, prog: str, argv: Sequence[str] | None = None) -> in
         command.set_defaults(**{**({"runs": 1} if one.runs else {}), **one.quick})
         args = parser.parse_args(argv)  # what was given on the command line stays
     try:
+        if getattr(args, "redraw", None) is not None:
+            draw(json.loads(args.redraw.read_bytes()), one.axes, args.redraw.with_suffix(".png"))
+            return 0
         report = run_one(args.benchmark, one, args)
         if args.prefix is not None:
             report.write(args.prefix)

@@ -205,7 +205,7 @@ def _judge_across(ones: dict[str, Trained], claims: Claims) -> None:
              "no_slow_disk": Option(bool, "leave the slow disk out")},
     axes=(
         DIFFERENCE_IN_TIME, DIFFERENCE,
-        Axes("seconds", "accuracy_difference", "seconds from text", "accuracy below the best (8)",
+        Axes("seconds", "accuracy_difference", "seconds from text", "accuracy below the best",
              least=0.01),
     ),
 )  # fmt: skip

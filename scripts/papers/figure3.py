@@ -174,8 +174,8 @@ def _judge_precision(double: Precision, single: Precision, data: str, claims: Cl
              "no_vw": Option(bool, "without Vowpal Wabbit")},
     axes=(
         Axes("seconds", "accuracy_difference", "seconds from text; a marker some passes",
-             "accuracy below the best (8)", x_log=True, least=0.01),
-        Axes("pass", "accuracy_difference", "passes", "accuracy below the best (8)", least=0.01),
+             "accuracy below the best", x_log=True, least=0.01),
+        Axes("pass", "accuracy_difference", "passes", "accuracy below the best", least=0.01),
         DIFFERENCE,
     ),
 )  # fmt: skip

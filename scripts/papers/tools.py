@@ -14,9 +14,10 @@ from scripts.bench.tools import Report
 Curve = list[dict[str, Any]]  # a row a pass
 
 ROUNDING = 1e-10  # differences to an optimum are not drawn below it
-DIFFERENCE = Axes("pass", "difference", "passes", "difference (7)", least=ROUNDING)
+BELOW = "dual below the optimum, relative"
+DIFFERENCE = Axes("pass", "difference", "passes", BELOW, least=ROUNDING)
 DIFFERENCE_IN_TIME = Axes(
-    "seconds", "difference", "seconds from text; a marker a pass", "difference (7)", least=ROUNDING
+    "seconds", "difference", "seconds from text; one marker per pass", BELOW, least=ROUNDING
 )
 
 
