@@ -193,8 +193,12 @@ class Problem(_Separable):
             self.loss.squared, self.epsilon, rows_ahead(W),
         )  # fmt: skip
 
-    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+    def solve(
+        self, work: WorkingSet, W: Weights, how: Rounds, rise: float = 0.0
+    ) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds; change its variables and scores, and W.
+
+        The rise of Σ d_i is added to `rise`.
 
         Returns
         -------
@@ -206,20 +210,14 @@ class Problem(_Separable):
         DataError
             A number is beyond the range of a float.
         """
-        return _finite(self._solve(work, W, how, np.zeros(5)))
-
-    def _solve(
-        self, work: WorkingSet, W: Weights, how: Rounds, stats: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
-        """Visit a working set; add to `stats`, and return it."""
         assert isinstance(work.alpha, DenseSet)
-        n = work.n
+        n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
             how.sigma, how.rounds, how.chunk, how.inner_tol, how.block, how.state, how.active,
             how.order, stats,
         )  # fmt: skip
-        return stats
+        return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
         """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
@@ -348,11 +346,13 @@ class OneClass(Problem):
         """
         self._level[0] = np.quantile(decide(rows, W, 0.0), self.nu)
 
-    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+    def solve(
+        self, work: WorkingSet, W: Weights, how: Rounds, rise: float = 0.0
+    ) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds, then move ρ; see `Problem.solve`."""
         rows = work.rows
         self._scale = self._scale or mean_square(rows.starts, rows.lengths, rows.values)
-        stats = self._solve(work, W, how, np.array([self._level[1], 0.0, 0.0, 0.0, 0.0]))
+        stats = super().solve(work, W, how, self._level[1])
         self._level[1], stats[0] = stats[0], 0.0  # Σ α is all that visits add up; Σ d_i is 0
         mine = work.home[: work.n] == how.block
         weights = rows.weights
