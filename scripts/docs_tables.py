@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/`` that repeat what the code knows: options, losses, formats.
+"""Write the tables of README.md and ``docs/`` that repeat code or results.
 
 A table stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, where NAME is a key of
 `TABLES`.
@@ -18,8 +18,10 @@ from sbm.cli.liblinear import OPTIONS
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import SETTINGS
+from scripts import numbers
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 _SHARED = ("quiet", "verbose", "as_json")
 _OPTION = ("option", "meaning", "default")
 _HELP = ["-h", "--help"]  # click remembers what a command's first context says
@@ -95,13 +97,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "losses": _losses,
     "liblinear": _liblinear,
     "formats": _formats,
+    "numbers": numbers.table,
 }
 
 
-def update(docs: Path, check: bool = False) -> int:
-    """Write the tables of all pages; return 1 if that was only checked and one is stale."""
+def update(pages: Iterable[Path] = PAGES, check: bool = False) -> int:
+    """Write the tables of pages; return 1 if that was only checked and one is stale."""
     stale = 0
-    for page in sorted(docs.glob("*.md")):
+    for page in pages:
         text = new = page.read_text("utf-8")
         for name, make in TABLES.items():
             begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
@@ -114,4 +117,4 @@ def update(docs: Path, check: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(update(DOCS, check="--check" in sys.argv))
+    sys.exit(update(check="--check" in sys.argv))

@@ -1,18 +1,12 @@
-"""Write the measured numbers of README.md from the JSON files in scripts/results.
-
-python -m scripts.numbers           writes the table
-python -m scripts.numbers --check   exits with 1 if it is stale
-"""
+"""The measured numbers of README.md, from the JSON files in scripts/results."""
 
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- numbers: begin -->\n", "<!-- numbers: end -->\n"
 
 
 @cache
@@ -77,19 +71,10 @@ def rows() -> Iterator[tuple[str, str, str, float]]:
     yield megabytes("peak memory, first row", ours["peak_MB"], "VW", vw["peak_MB"])
 
 
-def update(page: Path, check: bool = False) -> int:
-    """Write the table between its markers; return 1 if that was only checked and is due."""
+def table() -> str:
+    """Return the table; losses are in bold."""
     lines = ["| what | sbm | other tool | ratio |\n", "|---|---|---|---|\n"]
     for what, ours, theirs, ratio in rows():
-        shown = f"{ratio:.2f}"
-        lines.append(f"| {what} | {ours} | {theirs} | {shown if ratio < 1 else f'**{shown}**'} |\n")
-    text = page.read_text("utf-8")
-    new = text.split(BEGIN)[0] + BEGIN + "".join(lines) + END + text.split(END)[1]
-    if check:
-        return int(new != text)
-    page.write_text(new, "utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(update(ROOT / "README.md", check="--check" in sys.argv))
+        shown = f"{ratio:.2f}" if ratio < 1 else f"**{ratio:.2f}**"
+        lines.append(f"| {what} | {ours} | {theirs} | {shown} |\n")
+    return "".join(lines)
