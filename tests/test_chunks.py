@@ -207,7 +207,7 @@ def test_chunks_are_appended_once_and_expire(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:2\n")
     split(iter([tmp_path / "a.svm"]), store)  # an iterator of names is still names
     split(iter(new), store, append=True, name="tuesday")
-    with pytest.raises(DataError, match=r"wednesday is already in .* \(as tuesday"):
+    with pytest.raises(DataError, match=r"wednesday is already in .* as tuesday"):
         split(iter(new), store, append=True, name="wednesday")
     assert in_order(store) == [*slow([(1.0, [(1, 2.0)])]), (2.0, ((1, 3.0), (2, 1.0)))]
     sbm.expire(store, sources="tuesday")

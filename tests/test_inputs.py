@@ -84,8 +84,8 @@ def test_several_formats_make_one_store(tmp_path: Path) -> None:
         ("a.npz.gz", {}, "a.npz.gz .*compressed"),
         ("a.svm", {"format": "cvs"}, "'cvs'.*libsvm, vw, csv.*'csv'"),
         ("a.txt", {}, r"a\.txt:1: found 'y,b'"),
-        ("-", {"format": "npz"}, "standard input: npz .*pipe"),
-        ("-", {"format": "parquet"}, "standard input: parquet .*pipe"),
+        ("-", {"format": "npz"}, "standard input: .*npz .*pipe"),
+        ("-", {"format": "parquet"}, "standard input: .*parquet .*pipe"),
         ("a.vw", {"hash_bits": 0}, "hash_bits is 0"),
         ("a.vw", {"hash_bits": 33}, "hash_bits is 33"),
     ],
@@ -233,7 +233,7 @@ def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
     bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1}, {"text": [1]},
            {"text": None}]  # fmt: skip
     for wrong in bad:
-        with pytest.raises(SettingsError, match="what a says of its inputs"):
+        with pytest.raises(SettingsError, match="options in a are invalid"):
             InputOptions().following({**good, **wrong}, "a")
 
 
@@ -331,7 +331,7 @@ REFUSED_TABLES = [
     ("y,label\n1,2\n", {}, ":1: found label and y among .* y, label.*--label"),
     ("a,b\n1,2\n", {}, ":1: found no label or y or target among .* a, b"),
     ("y,b\n1,2\n", {"label": "z"}, ":1: found no z among"),
-    ("y,b\n1,2\n", {"text": ["z"]}, ":1: found no column z among y, b"),
+    ("y,b\n1,2\n", {"text": ["z"]}, ":1: column z .*--text.* y, b"),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
     (",y\n0,1\n", {}, ":1: found a column without a name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),
@@ -438,7 +438,7 @@ def test_vw_rows_are_those_of_vowpal_wabbit(line: str, theirs: Any) -> None:
 
 
 REFUSED_LINES = [
-    ("|f a", "no label in front of the bar"), ("1|f a", "no label in front of the bar"),
+    ("|f a", "no label .*bar"), ("1|f a", "no label .*bar"),
     ("x |f a", "'x' .*label"), ("1 1 0 7 |f a", "'7' .*label"), ("nan |f a", "'nan'.*finite"),
     ("1 2.5 |f a", "importance '2.5'.*--weights"), ("1 1 0.5 |f a", "base '0.5'"),
     ("1 |f a:x", "'x' .*number"), ("1 |f a:", "'' .*number"), ("1 |f a:1:2", "'1:2' .*number"),

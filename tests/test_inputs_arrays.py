@@ -109,18 +109,18 @@ def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
 
 HOSTILE: list[tuple[str, Any, str]] = [
     ("indptr", np.array([0, 2, 1]), "indptr decreases"),
-    ("indptr", np.array([0, 1, 9]), "indices has too few numbers"),
+    ("indptr", np.array([0, 1, 9]), "indices is too short"),
     ("indptr", np.array([0, 1, 1]), "indptr ends .* 1 nonzeros"),
     ("indptr", np.array([1, 1, 2]), "indptr, indices and data"),
     ("data", np.ones(3), "indptr, indices and data"),
-    ("data", np.ones((2, 1)), r"data is an array of float64 and shape \(2, 1\)"),
-    ("data", npy(np.array([1, "x"], object), allow_pickle=True), "data is an array of object"),
-    ("data", npy(np.ones(2))[:-1], "data ends too early"),
+    ("data", np.ones((2, 1)), r"data .*float64 .*\(2, 1\)"),
+    ("data", npy(np.array([1, "x"], object), allow_pickle=True), "data .*object"),
+    ("data", npy(np.ones(2))[:-1], "data is truncated"),
     ("data", npy(np.ones(2)) + b"x", "data is longer"),
     ("y", None, r"no labels.*a\.y\.npy"),
     ("indptr", None, "no array indptr"),
     ("y", np.ones(3), "3 labels, but 2 rows"),
-    ("format", np.array(b"csc"), "format csc"),
+    ("format", np.array(b"csc"), "csc format"),
     ("indices", np.array([1, -2]), "row 2: .*id that is negative"),
     ("data", np.array([np.nan, 1]), "row 1: found nan .*feature 1.*finite"),
     ("data", np.array([1, 1e39]), "row 2: found 1e.39 .*feature 2, too large"),
@@ -199,15 +199,15 @@ def test_label_column_may_be_named_and_a_dictionary(tmp_path: Path) -> None:
 
 REFUSED_TABLES: list[tuple[dict[str, Any] | None, str]] = [
     ({"label": [1, None, 2]}, "row 2: found a null as the label"),
-    ({"indices": [[1], None, [3]], "values": [[1], [], [1]]}, "row 2: .*null for the indices"),
-    ({"indices": [[1], [2, None], [3]], "values": [[1], [1, 1], [1]]}, "row 2: .*among the ind"),
-    ({"values": [[1], [None], [1]]}, "row 2: .*null among the values"),
-    ({"indices": [[1], [2, 3], [3]]}, "row 2: found 2 indices, but 1 values"),
+    ({"indices": [[1], None, [3]], "values": [[1], [], [1]]}, "row 2: .*null .*list of indices"),
+    ({"indices": [[1], [2, None], [3]], "values": [[1], [1, 1], [1]]}, "row 2: .*null in the ind"),
+    ({"values": [[1], [None], [1]]}, "row 2: .*null in the values"),
+    ({"indices": [[1], [2, 3], [3]]}, "row 2: found 2 indices but 1 values"),
     ({"values": [[1.0], [np.nan], [1.0]]}, "row 2: found nan .*feature 2"),
     ({"indices": None}, "no column indices.* label, values"),
-    ({"label": ["x", "y", "z"]}, "column label holds string"),
-    ({"indices": [1, 2, 3]}, "column indices holds int64"),
-    (None, "damaged or no Parquet"),
+    ({"label": ["x", "y", "z"]}, "column label .*string"),
+    ({"indices": [1, 2, 3]}, "column indices .*int64"),
+    (None, "damaged or not a Parquet"),
 ]
 
 

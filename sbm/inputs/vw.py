@@ -41,7 +41,7 @@ REASONS = (
     "",
     "found {token} where a numeric label is expected, as in 1 |f name:value",
     "found {token}, but only finite numbers are allowed",
-    "found a space after the bar but no label before it; expected a line like 1 |f name:value",
+    "found no label followed by a space before the bar; expected a line like 1 |f name:value",
     (
         "found importance {token}, but a store holds no row weights; remove it and use "
         "sbm train --weights FILE"

@@ -330,7 +330,7 @@ def _block_order(store: BlockStore) -> Iterator[_Read]:
 
 
 def _text_order(store: BlockStore) -> Iterator[_Read]:
-    """Yield the chunks of each dealt batch, one or more of each block, and the order of its rows."""
+    """Yield the chunks of each dealt batch (one or more per block) and the order of its rows."""
     coming = [iter(chunks) for chunks in store.chunks]
     for _, dealt in replay(store):
         chunks: list[Chunk] = []
