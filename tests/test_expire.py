@@ -143,10 +143,10 @@ def test_files_of_one_split_go_together(tmp_path):
         ({}, SettingsError, "--before DATE or --source NAME"),
         ({"before": "2026-01-02", "sources": "0.svm"}, SettingsError, "--before .* --source"),
         ({"before": "soon"}, SettingsError, "'soon' is not a date"),
-        ({"before": "2026-01-01"}, DataError, "before 2026-01-01; .* 0.svm, was added 2026-01-01T"),
+        ({"before": "2026-01-01"}, DataError, "before 2026-01-01; .*0.svm.* added 2026-01-01T"),
         ({"before": "2026-02-01"}, DataError, "all rows of {store}"),
         ({"sources": ["1.svm", "old/9.svm"]}, DataError,
-         "no source old/9.svm; it has 0.svm, 1.svm, 2.svm$"),
+         "no source old/9.svm; .* 0.svm, 1.svm, 2.svm$"),
     ],
     ids=str,
 )  # fmt: skip
@@ -236,7 +236,7 @@ def test_expired_source_may_be_added_again(store):
     source = store.parent / "1.svm"
     assert sbm.expire(store, sources="2.svm")["labels_without_rows"] == [3.0]
     assert sbm.expire(store, sources="1.svm")["labels_without_rows"] == [2.0]
-    with pytest.raises(DataError, match=r"no source 1\.svm; it has 0\.svm$"):
+    with pytest.raises(DataError, match=r"no source 1\.svm; .* 0\.svm$"):
         sbm.expire(store, sources="1.svm")
     sbm.split([source], store, append=True)
     assert_holds(store, text_of(0), text_of(1))
@@ -259,5 +259,5 @@ def test_weights_skip_rows_that_were_expired(tmp_path):
         dealt.read(chunks[0], got)
         assert got.tolist() == [features[0][1] for _, features in rows]
     weights.write_text("1\n" * 30)
-    with pytest.raises(DataError, match="30 weights, the store has 20 rows"):
+    with pytest.raises(DataError, match=r"30 weights.* 20 rows"):
         RowWeights(opened, weights, tmp_path)

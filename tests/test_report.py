@@ -169,7 +169,7 @@ def test_warnings_name_the_problem(made, copy, tmp_path):
         shutil.copytree(made / "sbm.model.run", tmp_path / f"m.model.run/rank-{rank}-of-2")
     several = read_run(tmp_path / "m.model.run")
     assert several.processes == 2
-    assert "2 processes" in several.warnings()[0]
+    assert "2 ranks" in several.warnings()[0]
 
 
 def test_incomplete_last_line_is_ignored(made, copy):

@@ -111,7 +111,7 @@ def _name_output(path: Path | None, output: str | Path | None, ending: str) -> P
     if output is not None:
         return Path(output)
     if path is None:
-        raise SettingsError("the model has no file name to derive the output from; give an output")
+        raise SettingsError("a model in memory has no file name; give the name of the output")
     return path.with_name(path.name.removesuffix(".model") + ending)
 
 

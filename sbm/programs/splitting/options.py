@@ -78,8 +78,8 @@ class SplitOptions:
             raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
         if shards is not None and blocks is not None and blocks < shards:
             raise SettingsError(
-                f"blocks is {blocks}, but {shards} shards need at least one block each; raise "
-                "--blocks or lower --shards"
+                f"blocks is {blocks}, but {shards} shards need at least one block each; give "
+                f"--blocks {shards} or more"
             )
 
     @property
