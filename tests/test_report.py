@@ -238,7 +238,7 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
     assert not page.exists()
 
 
-def test_only_own_pages_are_overwritten(made, tmp_path):
+def test_only_reports_are_overwritten(made, tmp_path):
     page = tmp_path / "r.html"
     page.write_text("<!doctype html>\n<p>Notes</p>\n")
     with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* -o$"):

@@ -118,7 +118,7 @@ LINES = st.builds(
     st.lists(LINES, min_size=1, max_size=30), st.integers(1, 9), st.booleans(), st.integers(0, 3),
     st.sampled_from([128, 320, 10**6]),
 )  # fmt: skip
-def test_any_rows_come_back(tmp_path_factory, lines, blocks, shuffle, seed, batch):
+def test_random_rows_round_trip(tmp_path_factory, lines, blocks, shuffle, seed, batch):
     folder = tmp_path_factory.mktemp("any")
     text = "\n".join(lines).encode()
     source = written(folder, "a.svm", text)
@@ -133,7 +133,7 @@ def test_any_rows_come_back(tmp_path_factory, lines, blocks, shuffle, seed, batc
         assert got == [expected[b::blocks] for b in range(min(blocks, len(expected)))]
 
 
-def test_threads_and_pieces_change_no_byte(tmp_path, monkeypatch):
+def test_bytes_do_not_depend_on_threads_or_pieces(tmp_path, monkeypatch):
     r = random.Random(7)
     lines = []
     for k in range(1000):  # new ids in every piece, small and large, old ones between them
@@ -161,7 +161,7 @@ def test_threads_and_pieces_change_no_byte(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_rows_longer_than_a_batch_come_back(tmp_path):
+def test_rows_longer_than_a_batch_round_trip(tmp_path):
     lines = [f"1 {k}:{k}" for k in range(400)]
     for place, label, n in ((5, 2, 850), (200, 3, 900), (201, 4, 850), (403, 5, 900)):
         lines.insert(place, f"{label} " + " ".join(f"{k}:{label}" for k in range(n)))
@@ -262,7 +262,7 @@ def without_source(folder: Path) -> dict[str, Any]:
     st.lists(WORDS, min_size=1, max_size=25), st.lists(WORDS, max_size=5), st.integers(1, 5),
     st.integers(1, 4), st.sampled_from(["float32", "float64"]), st.sampled_from([64, 1 << 20]),
 )  # fmt: skip
-def test_rare_features_are_left_out_as_if_never_there(
+def test_rare_features_are_dropped_as_if_never_present(
     tmp_path_factory, rows, before, least, blocks, dtype, piece
 ):
     folder = tmp_path_factory.mktemp("rare")
@@ -293,7 +293,7 @@ def test_rare_features_are_left_out_as_if_never_there(
     assert ("left_out" in generation) == (least > 1)
 
 
-def test_refused_rows_are_not_counted(tmp_path):
+def test_invalid_rows_are_not_counted(tmp_path):
     first = written(tmp_path, "a.svm", b"1 1:1 2:1 3:5\n-1 1:1 3:x\n")
     second = written(tmp_path, "b.svm", b"# none\n1 1:1\n-1 2:1 4:1\n1 4:x\n-1 9:1\n")
     report = split([first, second], tmp_path / "a.sbm", blocks=1, on_error="skip", min_count=2)
@@ -305,7 +305,7 @@ def test_refused_rows_are_not_counted(tmp_path):
     assert report["value_type"] == "ones"  # the only other value is gone
 
 
-def test_counting_needs_a_text_that_stays_the_same(tmp_path, monkeypatch):
+def test_min_count_needs_unchanged_text(tmp_path, monkeypatch):
     source = written(tmp_path, "a.svm", b"1 1:1\n1 1:1\n")
     with pytest.raises(SettingsError, match="standard input can be read only once"):
         split([source, "-"], tmp_path / "a.sbm", min_count=2)
@@ -367,7 +367,7 @@ def test_same_source_twice_needs_force(tmp_path, store):
     assert split([*empty, again], tmp_path / "c.sbm")["rows"] == 50
 
 
-def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
+def test_invalid_append_is_rejected(tmp_path, store, monkeypatch):
     monkeypatch.chdir(tmp_path)
     split(["a.svm"], "b.sbm", dtype="float64")
     written(tmp_path, "new.svm", b"1 1:0.1\n2 1:1\n")
@@ -391,7 +391,7 @@ def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
     assert (1, ((1, 0.1),)) in multiset(store_rows("b.sbm"))
 
 
-def test_values_appended_to_ones_come_back(tmp_path):
+def test_values_appended_to_ones_round_trip(tmp_path):
     texts = [b"1 1:1 2:1\n", b"1 1:0.5\n", b"2 3:1\n"]
     for k, kind in enumerate(("ones", "float32", "float32")):
         source = written(tmp_path, f"{k}.svm", texts[k])
@@ -399,7 +399,7 @@ def test_values_appended_to_ones_come_back(tmp_path):
     assert multiset(store_rows(tmp_path / "a.sbm")) == rows_of(*texts)
 
 
-def test_number_of_blocks_follows_size(tmp_path, monkeypatch):
+def test_number_of_blocks_depends_on_size(tmp_path, monkeypatch):
     monkeypatch.setattr("sbm.programs.splitting.deal.SMALL_BLOCK", 5_000)
 
     def source(k: int, n: int) -> Path:
@@ -421,7 +421,7 @@ def test_number_of_blocks_follows_size(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------ what is replaced
 
 
-def test_existing_store_is_replaced_only_by_force(tmp_path, store):
+def test_existing_store_needs_force(tmp_path, store):
     before = files_of(store)
     source = written(tmp_path, "b.svm", b"5 5:5\n")
     with pytest.raises(StoreError, match=f"{store} exists.*--append.*--force"):
@@ -433,7 +433,7 @@ def test_existing_store_is_replaced_only_by_force(tmp_path, store):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.sbm", "a.svm", "b.svm"]
 
 
-def test_files_of_others_are_left_alone(tmp_path, store):
+def test_foreign_files_are_kept(tmp_path, store):
     precious = [tmp_path / "file"]
     precious[0].write_text("mine")
     for name in ("b.sbm.replaced", "a.sbm.partial", "folder"):
@@ -451,7 +451,7 @@ def test_files_of_others_are_left_alone(tmp_path, store):
     assert [path.read_text() for path in precious] == ["mine"] * 4
 
 
-def test_remains_of_killed_commands_are_cleaned_up(tmp_path, store):
+def test_files_of_killed_commands_are_removed(tmp_path, store):
     text, more = (tmp_path / "a.svm").read_bytes(), b"1 1:1\n"
     partial = tmp_path / "b.sbm.partial"
     partial.mkdir()
@@ -480,7 +480,7 @@ def test_remains_of_killed_commands_are_cleaned_up(tmp_path, store):
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("how", ["new", "append", "force"])
-def test_bad_line_leaves_nothing_behind(tmp_path, store, how):
+def test_invalid_line_leaves_no_store(tmp_path, store, how):
     lines = [f"1 {k}:2 {k + 10**6}:1" for k in range(900)]
     lines[800] = "oops"  # blocks are written by then
     source = written(tmp_path, "bad.svm", "\n".join(lines).encode())
@@ -513,7 +513,7 @@ def open_on_full_disk(path, mode="r", opener=None):
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_full_disk_leaves_no_half_store(tmp_path, store, monkeypatch, append):
+def test_full_disk_leaves_no_partial_store(tmp_path, store, monkeypatch, append):
     source = written(tmp_path, "b.svm", random_text(2, 60))
     before, target = files_of(store), store if append else tmp_path / "b.sbm"
     stages = set()
@@ -600,7 +600,7 @@ def test_several_inputs_of_all_kinds_make_one_store(tmp_path, monkeypatch):
         assert default_store(name) == Path(store)
 
 
-def test_memory_that_is_too_little_names_the_least(tmp_path, monkeypatch):
+def test_too_little_memory_reports_the_minimum(tmp_path, monkeypatch):
     source = written(tmp_path, "a.svm", b"1 1:1 5:1\n")
     with pytest.raises(MemoryPlanError) as caught:
         split([source], tmp_path / "a.sbm", mem="100MB", threads=2)

@@ -75,7 +75,7 @@ def test_compressed_members_give_rows_and_digest(
 
 
 @PACKED
-def test_cut_or_mislabelled_compressed_file_is_refused(ending: str, tmp_path: Path) -> None:
+def test_truncated_or_misnamed_compressed_file_is_rejected(ending: str, tmp_path: Path) -> None:
     text = "".join(f"1 1:{random.Random(k).random()}\n" for k in range(2000)).encode()
     data = PACK[ending](text)
     for cut in (len(data) // 50, len(data) // 2, len(data) - 2, 2 * len(data) - 9):
@@ -107,7 +107,7 @@ def test_read_error_names_the_file(
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
-def test_flipped_bit_is_refused_or_harmless(ending: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_reported_or_harmless(ending: str, tmp_path: Path) -> None:
     r = random.Random(2)
     data = PACK[ending](TEXT[:3000])
     path, expected, refused = tmp_path / f"a.svm{ending}", slow_parse(TEXT[:3000])[0], 0
@@ -171,7 +171,7 @@ def line_of(length: int, k: int) -> bytes:
 @example([200, 200, 200, 200, 5, 5], False, 1)
 @example([63, 63, 64, 63], True, 0)
 @example([64], False, 0)
-def test_rows_and_lines_do_not_depend_on_cuts(
+def test_rows_and_lines_do_not_depend_on_pieces(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], newline: bool, ahead: int
 ) -> None:
     body = b"\n".join(line_of(length, k) for k, length in enumerate(lengths))
@@ -204,9 +204,7 @@ def test_skipped_lines_are_counted_and_named(
     assert [problem.split(":")[1] for problem in second.problems] == ["2"]
 
 
-def test_line_longer_than_allowed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_line_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch, 64)
     path = write(tmp_path / "a.svm", b"1 1:1\n" + line_of(500, 1) + b"\n")
     assert len(read(path, largest_line=512)[1]) == 2

@@ -105,7 +105,7 @@ def _named_apart(paths: Sequence[str | Path], runs: list[RunFigures]) -> list[Ru
     folders = [run.folder.resolve() for run in runs]
     for k, folder in enumerate(folders):
         if folder in folders[:k]:
-            raise StoreError(f"{paths[k]} is given twice; give each run once")
+            raise StoreError(f"{paths[k]} is given twice; list each run once")
     names = [run.name for run in runs]
     return [
         replace(run, name=str(path)) if names.count(run.name) > 1 else run

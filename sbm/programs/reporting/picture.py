@@ -47,7 +47,7 @@ def check_output(path: Path, option: str) -> None:
         )
 
 
-def check_picture(path: str | Path, option: str, otherwise: str = "leave out --png") -> None:
+def check_picture(path: str | Path, option: str, otherwise: str = "omit --png") -> None:
     """Check before any work that a picture can be written.
 
     Raises
