@@ -109,7 +109,7 @@ def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
         number = float("inf")
     if abs(number) == float("inf"):
         raise _RefusedError(
-            f"found {_show(shown)}, too large for the value type (float64 reaches 1.79e308, "
+            f"found {_show(shown)}, too large for the value type (limit: float64 1.79e308, "
             "float32 3.4e38; see --dtype)"
         )
     return number

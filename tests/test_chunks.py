@@ -1,4 +1,4 @@
-"""Chunks of matrices: the same store as from the text that says the same."""
+"""Chunks of matrices give the same store as equivalent text."""
 
 import itertools
 from collections import defaultdict
@@ -22,7 +22,7 @@ Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any orde
 
 
 def csr(rows: list[Plain], index: Any = np.int64) -> sp.csr_array:
-    """A matrix of exactly these nonzeros, whatever scipy would make of them."""
+    """A matrix of exactly these nonzeros, without changes by scipy."""
     nonzeros = [pair for _, features in rows for pair in features]
     X = sp.csr_array((len(rows), 50))
     X.indptr = np.cumsum([0, *(len(features) for _, features in rows)]).astype(index)
@@ -36,7 +36,7 @@ def chunk(rows: list[Plain]) -> tuple[sp.csr_array, list[float]]:
 
 
 def slow(rows: list[Plain]) -> list[Row]:
-    """What a store should hold of the rows."""
+    """The rows that a store should hold."""
     expected = []
     for label, features in rows:
         total: dict[int, float] = defaultdict(float)
@@ -103,7 +103,7 @@ def test_chunks_give_the_same_store_as_text(tmp_path_factory, rows, cuts, most, 
     ]
     assert (sources[0]["name"], sources[0]["rows"]) == ("arrays", len(rows))
     assert sources[1] == sources[0]
-    assert sources[2]["sha256"] == sources[0]["sha256"]  # of the rows, not of the chunks
+    assert sources[2]["sha256"] == sources[0]["sha256"]  # a digest of the rows, not of the chunks
     after = [array for X, _ in chunks for array in (X.data, X.indices, X.indptr)]
     for array, kept in zip(after, before, strict=True):
         np.testing.assert_array_equal(array, kept)
@@ -178,7 +178,7 @@ def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):
 
 
 class Again:
-    """Chunks that can be iterated over again."""
+    """Chunks that can be iterated twice."""
 
     def __init__(self, chunks: list[Any]) -> None:
         self.chunks = chunks

@@ -1,4 +1,4 @@
-"""Expire: exactly the rows of the sources named are gone, and nothing else changes its meaning."""
+"""Expire: exactly the rows of the named sources are dropped, and all else keeps its meaning."""
 
 import datetime
 import fcntl
@@ -25,7 +25,7 @@ BLOCKS = {0: [0, 1, 2], 1: [3, 4], 2: [5, 6]}
 
 
 def text_of(k: int) -> bytes:
-    return random_text(k, N, labels=2 + k)  # each has a label that those before it have not
+    return random_text(k, N, labels=2 + k)  # each has a label that the ones before lack
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def store(made, tmp_path):
 
 
 def assert_holds(store: Path, *texts: bytes) -> None:
-    """The store is sound and holds the rows of these texts."""
+    """Assert that the store is valid and holds the rows of these texts."""
     expected = rows_of(*texts)
     assert multiset(store_rows(store)) == expected
     told = label_counts(read_manifest(store)["labels"])
@@ -179,7 +179,7 @@ def test_long_list_of_sources_is_shortened(tmp_path):
 def test_store_in_use_is_refused(store, place, kind):
     before = files_of(store)
     handle = os.open(store / place, os.O_RDONLY)
-    fcntl.flock(handle, kind)  # of the folder it is a training's
+    fcntl.flock(handle, kind)  # a lock of the folder is that of a training
     try:
         with pytest.raises(StoreError, match=f"{store} is in use"):
             sbm.expire(store, sources="0.svm")
@@ -218,7 +218,7 @@ def test_crash_leaves_a_valid_store(store, monkeypatch):
     assert len(list(store.glob("*.sbb"))) == 7
     assert_holds(store, text_of(1), text_of(2))
     sbm.split([written(store.parent, "more.svm", b"1 1:1\n")], store, append=True)
-    assert len(list(store.glob("*.sbb"))) == 5  # it removed what was left
+    assert len(list(store.glob("*.sbb"))) == 5  # leftovers were removed
     assert_holds(store, text_of(1), text_of(2), b"1 1:1\n")
 
 

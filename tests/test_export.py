@@ -1,4 +1,4 @@
-"""Exports: every format reads back, pruning reports what it costs, bad places are refused."""
+"""Exports: every format round-trips, pruning reports its cost, invalid outputs are rejected."""
 
 import json
 import os
@@ -134,12 +134,15 @@ def test_small_weights_are_dropped(here, threshold, ids, dropped, after):
     found = Model.load("p.model")
     assert found.ids.tolist() == ids
     np.testing.assert_array_equal(found.W, model.weights_of(np.array(ids, np.int64)))
-    assert (found.bias, found.bias_weights.tolist()) == (1.0, [0.001])  # less than the threshold
-    assert model.W.tolist() == make_model().W.tolist()  # it was not touched
+    assert (found.bias, found.bias_weights.tolist()) == (
+        1.0,
+        [0.001],
+    )  # below the threshold, but kept
+    assert model.W.tolist() == make_model().W.tolist()  # unchanged
     if not dropped:
         assert found.info == INFO
         return
-    facts = sbm.info("p.model")  # nothing is certified any more
+    facts = sbm.info("p.model")  # the certificate is gone
     assert not {"certificate", "converged"} & set(facts)
     assert (facts["loss"], facts["C"], facts["pruned"]) == ("hinge", 0.5, threshold)
     sbm.export("p.model", "r.model", format="sbm")

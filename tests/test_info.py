@@ -1,4 +1,4 @@
-"""What info reports of stores, runs and models, and what check notices."""
+"""Reports of info on stores, runs and models, and errors that check detects."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A store of two sources, a run and a model, made once."""
+    """A store with two sources, a run and a model, built once."""
     folder = tmp_path_factory.mktemp("made")
     more = folder / "more.svm"
     more.write_text("+1 3:1 77:0.5\n-1 77:2\nbad\n-1\n")

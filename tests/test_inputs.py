@@ -1,4 +1,4 @@
-"""Inputs of every format: tables and Vowpal Wabbit's text, named, mixed, predicted, refused."""
+"""Input formats: tables and Vowpal Wabbit text, hashed names, mixed formats and errors."""
 
 import csv
 import gzip
@@ -168,7 +168,7 @@ def test_rows_do_not_depend_on_threads_or_pieces(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table, its store, and a model of that."""
+    """A folder with a table, its store and a model."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [
         (k % 3 != 0, f"{k % 3},{k % 5},{'low' if k % 2 else 'high'},9{k % 2}") for k in range(90)
@@ -300,7 +300,7 @@ def test_tables_of_csv_module_round_trip(
 
 
 def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -> None:
-    """See to it that rows are the same but for rounding."""
+    """Assert that rows are equal up to rounding."""
     for (y, features), (label, expected) in zip(ours, theirs, strict=True):
         assert (y, [i for i, _ in features]) == (label, [i for i, _ in expected])
         for (_, a), (_, b) in zip(features, expected, strict=True):
@@ -394,7 +394,7 @@ def vw_rows(text: bytes, bits: int = 18) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    """What Vowpal Wabbit makes of a line: its label, and its features added up by id."""
+    """Return the label of a line, and its features summed by id, as in Vowpal Wabbit."""
     pyvw = pytest.importorskip("vowpalwabbit.pyvw")
     workspace = pyvw.Workspace("--quiet --noconstant -b 18")
 

@@ -1,4 +1,4 @@
-"""Shards of scipy.sparse and Parquet files: the rows that the other tool wrote, however it did."""
+"""Files of scipy.sparse and Parquet files in all their variants."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ TWO_ROWS: list[Plain] = [(1.0, [(1, 2.0)]), (2.0, [(2, 2.0)])]
 
 
 def rows_in(path: Path, piece: int = 1000, **options: Any) -> list[Row]:
-    """Split a file in pieces of so many nonzeros, and read the rows of the store."""
+    """Split a file in pieces of a given size, and read the rows of the store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.inputs.matrices.PIECE", 16 * piece)
         split(path, path.parent / "a.sbm", **{**IN_TURN, **options})
@@ -52,7 +52,7 @@ def expected(rows: list[Plain]) -> list[Row]:
 
 
 def save_inside(path: Path, rows: list[Plain], name: str = "y", **more: Any) -> Path:
-    """Write a shard with its labels in it."""
+    """Write a .npz file that contains its labels."""
     nonzeros = [pair for _, features in rows for pair in features]
     arrays = {
         "data": np.array([v for _, v in nonzeros], float),
@@ -65,7 +65,7 @@ def save_inside(path: Path, rows: list[Plain], name: str = "y", **more: Any) -> 
 
 
 def save_beside(path: Path, rows: list[Plain], name: str = "y") -> Path:
-    """Write a shard with scipy, and its labels beside it."""
+    """Write a .npz file with scipy, and its labels to a separate file."""
     save_inside(path, rows)
     with np.load(path) as a:
         sp.save_npz(path, sp.csr_matrix((a["data"], a["indices"], a["indptr"]), (len(rows), 41)))
@@ -243,7 +243,7 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     rows: list[Plain] = [(1.0, [(i, 2.0) for i in range(k)]) for k in (3, 4, 5)]
     path = write(tmp_path / "a.parquet", rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # a piece a row
+        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # one row per piece
         pieces = list(read_rows(read_parquet, Source(str(path)), largest_row=5))
         assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):

@@ -1,4 +1,4 @@
-"""Text that is not all there yet: pipes, growing files, and places in them to resume from."""
+"""Incomplete text: pipes, growing files, and resuming at saved positions."""
 
 import io
 import os
@@ -77,7 +77,7 @@ def test_partial_line_in_a_pipe_is_completed() -> None:
         assert live.readinto(memoryview(room)) == 2
         assert live.readinto(memoryview(room)) == 0
         os.close(write)
-        assert pipe.read() == b"4 4:1\n"  # for the next reader
+        assert pipe.read() == b"4 4:1\n"  # left for the next reader
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -88,7 +88,7 @@ def test_reading_ends_with_patience(follow: bool, tmp_path: Path) -> None:
         with open(path, "rb", 0) as file:
             patience = Patience(follow, **more)
             live = LiveFile(file, str(path), patience, follow)
-            assert live.readinto(room) == 3  # what is there is read, late or not
+            assert live.readinto(room) == 3  # available data is read, even after the timeout
             assert not patience.gave_up
             assert live.readinto(room) == 0
             assert patience.gave_up == (follow or "is_over" in more)
@@ -133,7 +133,7 @@ def test_text_resumes_from_any_position(
             assert other.done == source.done
             wanted = [f"{path}:{line}: {why}" for line, why in refused if line > place.lines]
             assert len(other.problems) == len(wanted)
-            assert all(map(str.startswith, other.problems, wanted))  # the last may be torn
+            assert all(map(str.startswith, other.problems, wanted))  # the last may be truncated
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead are those that commands need later."""
+"""Precompiled kernels are the ones that commands need later."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from sbm.programs import precompile
 
 @pytest.fixture
 def used(monkeypatch):
-    """The kernels that are called, with the types of their arguments."""
+    """The kernels called, with the types of their arguments."""
     found = set()
     call = compiled.Kernel.__call__
 
@@ -71,7 +71,7 @@ def test_scout_finds_the_kernels_of_a_training(used, tmp_path):
 @pytest.mark.slow
 @pytest.mark.process
 def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
-    for file in compiled.folder().glob("[is][nt]*.sbk"):  # what a split has compiled
+    for file in compiled.folder().glob("[is][nt]*.sbk"):  # compiled by split
         shutil.copy(file, tmp_path)
     before = set(os.listdir(tmp_path))
     (tmp_path / "run").mkdir()

@@ -1,4 +1,4 @@
-"""The page about runs: its figures equal those of the logs, and hostile text does no harm."""
+"""The report page: its figures equal those of the logs, and hostile text is harmless."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ def made(tmp_path_factory):
     plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("train", "training.training", "streaming.state"):  # not that of all tests
+        for place in ("train", "training.training", "streaming.state"):  # not the shared one
             patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
         sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, "cache_frac": 0.6}, test=test)
         sbm.train(folder / "a.sbm", folder / "plain.model", plain, test=test)
@@ -58,7 +58,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """Copy a run, its log changed line by line."""
+    """Copy a run with its log changed line by line."""
 
     def make(name: str, change=lambda record: record, to: str = "x") -> Path:
         folder = shutil.copytree(made / f"{name}.model.run", tmp_path / f"{to}.model.run")
@@ -140,7 +140,7 @@ def test_page_names_version_dates_and_commands(made, tmp_path, monkeypatch):
     page = to_html([run])
     words = shlex.split(html.unescape(re.search("<code>(sbm train .*)</code>", page)[1]))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):  # the command on the page does the same again
+    with pytest.raises(SystemExit):  # the command on the page repeats the run
         main(words[1:])
     again = read_run("plain.model")
     assert (again.settings, again.certificate) == (run.settings, run.certificate)

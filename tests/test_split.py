@@ -1,4 +1,4 @@
-"""Split: no row lost or changed, dealt at random, and no half store left on any failure."""
+"""Split: no row lost or changed, dealt at random, and no partial store after a failure."""
 
 import errno
 import fcntl
@@ -49,7 +49,7 @@ def multiset(rows: list[Row] | list[list[Row]]) -> list[Any]:
 
 
 def rows_of(*texts: bytes, dtype: str = "float32") -> list[Any]:
-    """What a store should hold of texts, sorted."""
+    """The rows that a store of these texts should hold, sorted."""
     return multiset([row for text in texts for row in slow_parse(text, dtype)[0]])
 
 
@@ -136,7 +136,7 @@ def test_random_rows_round_trip(tmp_path_factory, lines, blocks, shuffle, seed, 
 def test_bytes_do_not_depend_on_threads_or_pieces(tmp_path, monkeypatch):
     r = random.Random(7)
     lines = []
-    for k in range(1000):  # new ids in every piece, small and large, old ones between them
+    for k in range(1000):  # new ids in every piece, small and large, among old ones
         new = [k * 5 + j for j in range(3)] + [2**24 - 500 + k, 2**40 + k]
         old = r.sample(range(max(k * 5, 1)), min(k, 4))
         ids = list(dict.fromkeys(r.sample(new + old, len(new + old))))
@@ -178,7 +178,7 @@ def test_sorted_labels_are_mixed_between_and_within_blocks(tmp_path):
     for block in store_rows(tmp_path / "a.sbm"):
         labels = np.array([label for label, _ in block])
         assert len(labels) == 1000
-        for part in (labels, labels[:500], labels[500:]):  # six deviations of a fair coin
+        for part in (labels, labels[:500], labels[500:]):  # six standard deviations of a fair coin
             assert abs(part.mean() - 0.5) < 3 / np.sqrt(len(part))
 
 
@@ -191,7 +191,7 @@ def test_only_other_values_than_1_are_stored(tmp_path):
     source = written(tmp_path, "a.svm", "\n".join(lines).encode())
     report = split([source], tmp_path / "ones.sbm", dtype="float64")
     assert report["value_type"] == "ones"
-    for k in (400, 401):  # batches of ones before and behind others, and within one
+    for k in (400, 401):  # batches of ones before, after and within others
         lines[k] = "2 5:0.5 7:1"
     text = "\n".join(lines).encode()
     report = split([written(tmp_path, "b.svm", text)], tmp_path / "b.sbm", blocks=2)
@@ -201,7 +201,7 @@ def test_only_other_values_than_1_are_stored(tmp_path):
     report = split([bad], tmp_path / "c.sbm", on_error="skip")
     assert (report["value_type"], report["skipped"]) == ("ones", 1)
     assert [problem.split(": ")[0] for problem in report["problems"]] == [f"{bad}:2"]
-    assert report["labels"] == {"values": [0, 1], "counts": [2, 1]}  # 0 and -0 are one
+    assert report["labels"] == {"values": [0, 1], "counts": [2, 1]}  # 0 and -0 are the same label
 
 
 @pytest.mark.parametrize("n", [1 << 16, 1 + (1 << 16)])
@@ -246,7 +246,7 @@ def as_text(rows: list[Word]) -> bytes:
 
 
 def without_source(folder: Path) -> dict[str, Any]:
-    """Every file; the manifest without what tells of the text and of what was left out of it."""
+    """Every file; the manifest without facts about the text and dropped features."""
     files: dict[str, Any] = dict(files_of(folder))
     manifest = json.loads(files["manifest.json"])
     for generation in manifest["generations"]:
@@ -272,7 +272,7 @@ def test_rare_features_are_dropped_as_if_never_present(
     kept = [(label, {i: v for i, v in f.items() if i not in rare}) for label, f in rows]
     for name in ("whole", "cleaned"):
         (folder / f"{name}.dir").mkdir()
-        if before:  # then the rows are appended, and ids that are in the store stay
+        if before:  # then the rows are appended, and ids of the store stay
             split([written(folder, "a.svm", as_text(before))], folder / name, dtype=dtype)
     options: dict[str, Any] = {
         "blocks": blocks, "dtype": dtype, "append": bool(before), "force": True, "threads": 2
@@ -408,8 +408,10 @@ def test_number_of_blocks_depends_on_size(tmp_path, monkeypatch):
     store = tmp_path / "a.sbm"
     assert split([source(0, 2400)], store)["blocks"] == 12
     assert split([source(1, 50)], store, append=True)["blocks"] == 1
-    assert split([source(2, 600)], store, append=True)["blocks"] == 3  # about as large as those
-    assert split([source(3, 9600)], store, append=True)["blocks"] == 12  # as of a split
+    assert (
+        split([source(2, 600)], store, append=True)["blocks"] == 3
+    )  # about as large as the existing ones
+    assert split([source(3, 9600)], store, append=True)["blocks"] == 12  # as many as in a new store
     assert split([source(4, 60)], store, append=True, blocks=5)["blocks"] == 5
     assert split([source(5, 300)], tmp_path / "b.sbm")["blocks"] == 4
     assert split([source(6, 3)], tmp_path / "c.sbm", blocks=1000)["blocks"] == 3
@@ -467,7 +469,7 @@ def test_files_of_killed_commands_are_removed(tmp_path, store):
     assert not (store / "block-000077.sbb").exists()
     assert multiset(store_rows(store)) == rows_of(text, more)
     (store / "notes.txt").unlink()
-    for _ in range(2):  # a killed command put the store aside
+    for _ in range(2):  # a killed command had moved the store aside
         store.rename(tmp_path / "a.sbm.replaced")
         with pytest.raises(StoreError, match=r"a\.sbm exists"):
             split([tmp_path / "b.svm"], store)
@@ -482,7 +484,7 @@ def test_files_of_killed_commands_are_removed(tmp_path, store):
 @pytest.mark.parametrize("how", ["new", "append", "force"])
 def test_invalid_line_leaves_no_store(tmp_path, store, how):
     lines = [f"1 {k}:2 {k + 10**6}:1" for k in range(900)]
-    lines[800] = "oops"  # blocks are written by then
+    lines[800] = "oops"  # blocks have been written before this line
     source = written(tmp_path, "bad.svm", "\n".join(lines).encode())
     before, target = files_of(store), tmp_path / "b.sbm" if how == "new" else store
     options = {} if how == "new" else {how: True}
@@ -496,7 +498,7 @@ def test_invalid_line_leaves_no_store(tmp_path, store, how):
 
 
 class FullDisk(io.FileIO):
-    """A file whose disk is full after so many writes to any."""
+    """A file on a disk that is full after a number of writes to any file."""
 
     room = 0
 
@@ -549,7 +551,7 @@ def test_store_in_use_is_refused(tmp_path, store, option):
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
     split([new], target, **options)
     with open(target / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was given back
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock was released
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ def test_changed_text_is_refused():
     learn(write(LINES), OTHER)
     size = sum(map(len, LINES))
     for lines in ([LINES[0], *LINES], LINES[:-1]):
-        refusal(lines, rf"d\.svm is not the text .* {size} bytes.* 60 rows", resume=True)
+        refusal(lines, rf"d\.svm has changed.* {size} bytes.* 60 rows", resume=True)
     report = learn(write([LINES[0], *LINES], "e.svm"), OTHER, resume=True)
     assert report["rows"] == 121
 

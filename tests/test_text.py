@@ -1,4 +1,4 @@
-"""Sources of text: compression, globs, pieces, and the place of what is refused."""
+"""Sources of text: compression, globs, pieces, and positions in error messages."""
 
 import hashlib
 import io
@@ -153,7 +153,7 @@ def test_standard_input_is_read_and_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def line_of(length: int, k: int) -> bytes:
-    """Return a line of about `length` bytes that says which line it is."""
+    """Return a line of about `length` bytes whose label is its number."""
     features, j = b"", 1
     while len(features) < length - 12:
         features += b" %d:%d" % (j, k + 1)
@@ -167,7 +167,7 @@ def line_of(length: int, k: int) -> bytes:
     st.booleans(),
     st.integers(0, 3),
 )
-@example([150, 300, 10], True, 1)  # a rest as long as a piece, behind a line of several
+@example([150, 300, 10], True, 1)  # a remainder as long as a piece, after a line of several pieces
 @example([200, 200, 200, 200, 5, 5], False, 1)
 @example([63, 63, 64, 63], True, 0)
 @example([64], False, 0)

@@ -1,4 +1,4 @@
-"""Weights of rows: each finds its row, however the store was made; and refusals."""
+"""Row weights: each is assigned to its row in any store; and errors."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def numbered(folder, name, first, n):
 
 
 def weight_of(row):
-    """A weight for each row number, all different and no two rows alike."""
+    """Distinct weights for row numbers."""
     return np.asarray(row) / 8 + 0.25
 
 

@@ -64,7 +64,7 @@ class IdTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Memory of the tables in bytes."""
         arrays = (self._seen, self._direct, self._slots, self._slot_keys)
         return sum(a.nbytes for a in arrays)
 

@@ -29,7 +29,7 @@ __all__ = ["REASONS", "parse_text"]
 
 kernels = load("sbm.inputs.kernels.text")
 
-# Error messages, indexed by the error codes of the kernels.
+# Error messages, indexed by the codes of the kernel.
 REASONS = (
     "",
     "found {token} where a numeric label is expected",
@@ -39,7 +39,7 @@ REASONS = (
     "found {token} without a value; a feature is written as id:value",
     "found {token} where a decimal number is expected",
     (
-        "found {token}, too large for the value type (float64 reaches 1.79e308, "
+        "found {token}, too large for the value type (limit: float64 1.79e308, "
         "float32 3.4e38; see --dtype)"
     ),
     "found feature id {token} twice; each id is allowed once per row",

@@ -204,7 +204,7 @@ def read_rows(
     dtype : {"float32", "float64"}
         Type of the values.
     largest_row : int
-        Most nonzeros of a row.
+        Maximum number of nonzeros of a row.
 
     Yields
     ------
@@ -302,7 +302,7 @@ def _describe(identity: int, value: float) -> str:
     if not np.isfinite(value):
         return f"{found}, but only finite numbers are allowed"
     return (
-        f"{found}, too large for the value type (float64 reaches 1.79e308, float32 3.4e38; "
+        f"{found}, too large for the value type (limit: float64 1.79e308, float32 3.4e38; "
         "see --dtype)"
     )
 

@@ -60,7 +60,7 @@ class _Column:
             raise ValueError(f"{name} has unknown NumPy format version {version}")
         shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
         if len(shape) != 1 or self._dtype.kind not in kinds:
-            raise ValueError(f"{name} has dtype {self._dtype} and shape {shape}")
+            raise ValueError(f"{name} has unexpected dtype {self._dtype} or shape {shape}")
         self.left = int(shape[0])
 
     def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:

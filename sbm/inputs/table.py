@@ -243,7 +243,7 @@ class _Columns:
     def _too_large(self, column: int, cell: str) -> str:
         return (
             f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
-            "(float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
+            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
         )
 
 

@@ -111,7 +111,7 @@ class Source:
         return "standard input" if self.name == "-" else self.name
 
     def at(self, line: int) -> str:
-        """Return a line's place for messages."""
+        """Return the position of a line, for messages."""
         return f"{self.shown}, line {line}" if self.name == "-" else f"{self.name}:{line}"
 
     @property
@@ -542,7 +542,7 @@ def convert_sources(
     skip : bool
         Skip invalid lines and note them in the source, instead of raising.
     largest_line : int
-        Most bytes of a line.
+        Maximum length of a line in bytes.
     reasons : sequence of str
         Error messages by the codes of `TextError`.
     patience : Patience, optional

@@ -36,7 +36,7 @@ __all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
 
 kernels = load("sbm.inputs.kernels.names")
 
-# Error messages, indexed by the error codes of the kernels.
+# Error messages, indexed by the codes of the kernel.
 REASONS = (
     "",
     "found {token} where a numeric label is expected, as in 1 |f name:value",
@@ -49,7 +49,7 @@ REASONS = (
     "found base {token}, but bases are not supported; remove it",
     "found {token} where a decimal number is expected",
     (
-        "found {token}, too large for the value type (float64 reaches 1.79e308, "
+        "found {token}, too large for the value type (limit: float64 1.79e308, "
         "float32 3.4e38; see --dtype)"
     ),
     "found {token} without a bar; expected a Vowpal Wabbit line like 1 |f name:value",

@@ -96,7 +96,7 @@ class BlockFigures:
     elapsed : float
         Seconds.
     loss, accuracy : float or None
-        Of rows predicted before they were learned; accuracy is in percent.
+        Means over rows predicted before they were learned; accuracy is in percent.
     cached, resident : int
         Rows in the cache, bytes of memory.
     """
