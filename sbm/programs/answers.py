@@ -59,10 +59,10 @@ class Answers:
         scores : ndarray, shape (n, n_outputs), float64
             Decision values.
 
-        Yields
-        ------
-        str
-            Generated only when iterated.
+        Returns
+        -------
+        iterator of str
+            The text is generated only when iterated.
         """
         raise NotImplementedError
 

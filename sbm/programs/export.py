@@ -100,7 +100,7 @@ def _check_options(prune: float | None, test: str | Path | None) -> None:
         return
     if prune is None:
         raise SettingsError(
-            "--test shows the effect of pruning, but nothing is pruned; add --prune or omit --test"
+            "test shows the effect of pruning, but nothing is pruned; add --prune or omit --test"
         )
     if str(test) == "-":
         raise SettingsError("test is -, but it is read twice; give a file or a store")

@@ -106,7 +106,7 @@ def to_html(runs: Sequence[RunFigures]) -> str:
     if trained:
         sections += [
             _bar_section("times", "Where the time went", _TIME_LEAD, trained, _time_parts, TIME),
-            _bar_section("caches", "What is in the cache", _CACHE_LEAD, trained, _cache_parts,
+            _bar_section("caches", "Cache contents", _CACHE_LEAD, trained, _cache_parts,
                          ((1.0, "rows"),)),
         ]  # fmt: skip
     return environment.get_template("report.html").render(

@@ -165,7 +165,7 @@ def draw_metric(report: dict[str, Any], path: str | Path) -> None:
     series = [
         Series("folds", 7, folds, "points"),
         Series(f"mean of {report['folds']} folds", 0, [means[C] for C in kept]),
-        Series("given up early", 1, [means[C] for C in dropped], "points"),
+        Series("stopped early", 1, [means[C] for C in dropped], "points"),
         Series(f"best: C = {format_number(report['best'])}", 1, [means[report["best"]]], "hollow"),
     ]
     metric = report["metric"].replace("_", " ")
