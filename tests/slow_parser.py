@@ -69,7 +69,7 @@ def _row(words: list[tuple[bytes, bytes]], dtype: str) -> Row:
     for (before, _), (identity, _) in itertools.pairwise(pairs):
         if before == identity:
             raise _RefusedError(
-                f"found feature id '{identity}' twice, each id is allowed once in a row"
+                f"found feature id '{identity}' twice; each id is allowed once per row"
             )
     return label, tuple(pairs)
 
@@ -79,16 +79,16 @@ def _feature(word: bytes, shown: bytes, dtype: str) -> tuple[int, float]:
     significant = digits.lstrip(b"0")
     if len(significant) > 19 or int(significant or b"0") > _LARGEST_ID:
         raise _RefusedError(
-            f"found feature id {_show(shown)}, the largest allowed id is {_LARGEST_ID}"
+            f"found feature id {_show(shown)}; the largest allowed id is {_LARGEST_ID}"
         )
     if digits and (word == digits or shown == digits + b":"):
         raise _RefusedError(
-            f"found {_show(shown)} without a value, a feature is written as id:value"
+            f"found {_show(shown)} without a value; a feature is written as id:value"
         )
     behind = len(digits) + 1
     if shown.startswith(b"qid:"):
         raise _RefusedError(
-            f"found {_show(shown)}, but qid comes once, after the label, with a whole number"
+            f"found {_show(shown)}; qid is allowed once, right after the label, with an integer"
         )
     if not digits or word[len(digits) : behind] != b":":
         raise _RefusedError(f"found {_show(shown)} where a feature written as id:value is expected")
@@ -109,7 +109,7 @@ def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
         number = float("inf")
     if abs(number) == float("inf"):
         raise _RefusedError(
-            f"found {_show(shown)}, too large for the value type (float64 reaches 1.79e308, "
+            f"found {_show(shown)}, too large for the value type (limit: float64 1.79e308, "
             "float32 3.4e38; see --dtype)"
         )
     return number

@@ -1,4 +1,4 @@
-"""Scales, ticks and places of charts."""
+"""Scales, ticks and layout of charts."""
 
 import itertools
 

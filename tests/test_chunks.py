@@ -1,4 +1,4 @@
-"""Chunks of matrices: the same store as from the text that says the same."""
+"""Chunks of matrices give the same store as equivalent text."""
 
 import itertools
 from collections import defaultdict
@@ -22,7 +22,7 @@ Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any orde
 
 
 def csr(rows: list[Plain], index: Any = np.int64) -> sp.csr_array:
-    """A matrix of exactly these nonzeros, whatever scipy would make of them."""
+    """A matrix of exactly these nonzeros, without changes by scipy."""
     nonzeros = [pair for _, features in rows for pair in features]
     X = sp.csr_array((len(rows), 50))
     X.indptr = np.cumsum([0, *(len(features) for _, features in rows)]).astype(index)
@@ -36,7 +36,7 @@ def chunk(rows: list[Plain]) -> tuple[sp.csr_array, list[float]]:
 
 
 def slow(rows: list[Plain]) -> list[Row]:
-    """What a store should hold of the rows."""
+    """The rows that a store should hold."""
     expected = []
     for label, features in rows:
         total: dict[int, float] = defaultdict(float)
@@ -76,7 +76,7 @@ CUTS = st.lists(st.integers(0, 25), max_size=4)
 
 @pytest.mark.long
 @given(ROWS, CUTS, st.sampled_from([1, 5, 1000]), st.booleans(), st.sampled_from([1, 3]))
-def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most, ones, threads):
+def test_chunks_give_the_same_store_as_text(tmp_path_factory, rows, cuts, most, ones, threads):
     if ones:
         rows = [(y, [(i, 1.0) for i in dict(features)]) for y, features in rows]
     folder = tmp_path_factory.mktemp("chunks")
@@ -103,7 +103,7 @@ def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most,
     ]
     assert (sources[0]["name"], sources[0]["rows"]) == ("arrays", len(rows))
     assert sources[1] == sources[0]
-    assert sources[2]["sha256"] == sources[0]["sha256"]  # of the rows, not of the chunks
+    assert sources[2]["sha256"] == sources[0]["sha256"]  # a digest of the rows, not of the chunks
     after = [array for X, _ in chunks for array in (X.data, X.indices, X.indptr)]
     for array, kept in zip(after, before, strict=True):
         np.testing.assert_array_equal(array, kept)
@@ -116,7 +116,7 @@ def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most,
         np.ndarray.tolist,
     ],
 )  # fmt: skip
-def test_matrices_of_every_kind_are_the_same(tmp_path, make):
+def test_matrix_types_give_the_same_store(tmp_path, make):
     for kind in (np.float32, np.int8, np.bool_):
         dense = np.random.default_rng(1).integers(-2, 3, (30, 9)).astype(kind)
         y = np.arange(30) % 3
@@ -178,7 +178,7 @@ def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):
 
 
 class Again:
-    """Chunks that can be iterated over again."""
+    """Chunks that can be iterated twice."""
 
     def __init__(self, chunks: list[Any]) -> None:
         self.chunks = chunks
@@ -189,7 +189,7 @@ class Again:
         yield from self.chunks
 
 
-def test_rare_features_need_chunks_that_can_be_read_again(tmp_path):
+def test_min_count_needs_chunks_readable_twice(tmp_path):
     again = Again([chunk([(1.0, [(1, 1.0), (2, 5.0)]), (2.0, [(1, 1.0), (3, 1.0)])])])
     report = split(again, tmp_path / "a.sbm", blocks=1, min_count=2, shuffle=False)
     assert again.readings == 2
@@ -201,13 +201,13 @@ def test_rare_features_need_chunks_that_can_be_read_again(tmp_path):
         split(again.chunks)
 
 
-def test_chunks_are_appended_once_and_expire(tmp_path):
+def test_chunks_can_be_appended_and_expired(tmp_path):
     store = tmp_path / "a.sbm"
     new = [chunk([(2.0, [(1, 3.0), (2, 1.0)])])]
     (tmp_path / "a.svm").write_text("1 1:2\n")
     split(iter([tmp_path / "a.svm"]), store)  # an iterator of names is still names
     split(iter(new), store, append=True, name="tuesday")
-    with pytest.raises(DataError, match=r"wednesday is already in .* \(as tuesday"):
+    with pytest.raises(DataError, match=r"wednesday is already in .* as tuesday"):
         split(iter(new), store, append=True, name="wednesday")
     assert in_order(store) == [*slow([(1.0, [(1, 2.0)])]), (2.0, ((1, 3.0), (2, 1.0)))]
     sbm.expire(store, sources="tuesday")

@@ -409,7 +409,7 @@ MISUSES = {
     "predict big.model test.svm --threads 0": "--threads is 0; at least 1",
     "predict three.model test.svm --top 0": "--top is 0; at least 1",
     "predict three.model test.svm --top 4": "--top is 4; 3 classes",
-    "predict three.model test.svm --top 2 --decision": "--top is 2, leave out --top or --decision",
+    "predict three.model test.svm --top 2 --decision": "--top is 2, omit --top or --decision",
     "predict three.model test.svm --confusion c.jpg": "c.jpg .tsv .png",
     "predict three.model test.svm -o test.svm": "test.svm would replace an input",
     # LIBLINEAR's words

@@ -32,7 +32,7 @@ def confusion_of(y, codes, labels=LABELS):
 
 
 def draw_codes(n, n_classes, seed=0):
-    """True codes and predicted ones, of which half are right."""
+    """True and predicted codes; half are correct."""
     random = np.random.default_rng(seed)
     truth = random.integers(0, n_classes, n)
     return truth, np.where(random.random(n) < 0.5, truth, random.integers(0, n_classes, n))
@@ -131,7 +131,7 @@ def test_picture_of_missing_and_unknown_labels(axes_of):
 # ----------------------------------------------------------------------------------------- refusals
 
 
-def test_bad_places_are_refused(monkeypatch):
+def test_invalid_outputs_are_rejected(monkeypatch):
     Path("folder.png").mkdir()
     for name, error, fact in (
         ("c.txt", SettingsError, ".tsv"), ("c.tsv.gz", SettingsError, ".png"),

@@ -1,4 +1,4 @@
-"""Expire: exactly the rows of the sources named are gone, and nothing else changes its meaning."""
+"""Expire: exactly the rows of the named sources are dropped, and all else keeps its meaning."""
 
 import datetime
 import fcntl
@@ -25,7 +25,7 @@ BLOCKS = {0: [0, 1, 2], 1: [3, 4], 2: [5, 6]}
 
 
 def text_of(k: int) -> bytes:
-    return random_text(k, N, labels=2 + k)  # each has a label that those before it have not
+    return random_text(k, N, labels=2 + k)  # each has a label that the ones before lack
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def store(made, tmp_path):
 
 
 def assert_holds(store: Path, *texts: bytes) -> None:
-    """The store is sound and holds the rows of these texts."""
+    """Assert that the store is valid and holds the rows of these texts."""
     expected = rows_of(*texts)
     assert multiset(store_rows(store)) == expected
     told = label_counts(read_manifest(store)["labels"])
@@ -72,7 +72,7 @@ def assert_holds(store: Path, *texts: bytes) -> None:
     ],
     ids=str,
 )
-def test_named_sources_go_and_others_stay(store, how, gone):
+def test_only_named_sources_are_dropped(store, how, gone):
     before, manifest = store_rows(store), read_manifest(store)
     ids = BlockStore(store).read_feature_ids()
     told = sbm.expire(store, **how, dry_run=True)
@@ -119,7 +119,7 @@ def test_store_of_targets_has_no_labels_to_count(tmp_path, monkeypatch):
     ]
 
 
-def test_files_of_one_split_go_together(tmp_path):
+def test_files_of_one_split_are_dropped_together(tmp_path):
     texts = [written(tmp_path, f"{k}.svm", random_text(k, 20)) for k in range(4)]
     empty = written(tmp_path, "empty.svm", b"# nothing\n")
     store = tmp_path / "a.sbm"
@@ -143,10 +143,10 @@ def test_files_of_one_split_go_together(tmp_path):
         ({}, SettingsError, "--before DATE or --source NAME"),
         ({"before": "2026-01-02", "sources": "0.svm"}, SettingsError, "--before .* --source"),
         ({"before": "soon"}, SettingsError, "'soon' is not a date"),
-        ({"before": "2026-01-01"}, DataError, "before 2026-01-01; .* 0.svm, was added 2026-01-01T"),
+        ({"before": "2026-01-01"}, DataError, "before 2026-01-01; .*0.svm.* added 2026-01-01T"),
         ({"before": "2026-02-01"}, DataError, "all rows of {store}"),
         ({"sources": ["1.svm", "old/9.svm"]}, DataError,
-         "no source old/9.svm; it has 0.svm, 1.svm, 2.svm$"),
+         "no source old/9.svm; .* 0.svm, 1.svm, 2.svm$"),
     ],
     ids=str,
 )  # fmt: skip
@@ -157,7 +157,7 @@ def test_invalid_requests_are_refused_and_change_nothing(store, how, kind, facts
     assert files_of(store) == before
 
 
-def test_nothing_to_drop_may_be_no_error(store):
+def test_if_any_accepts_nothing_to_drop(store):
     before = files_of(store)
     for how in ({"before": "2026-01-01"}, {"sources": "9.svm"}):
         report = sbm.expire(store, **how, if_any=True)
@@ -168,7 +168,7 @@ def test_nothing_to_drop_may_be_no_error(store):
     assert not (store.parent / "lock").exists()
 
 
-def test_long_list_of_sources_is_cut(tmp_path):
+def test_long_list_of_sources_is_shortened(tmp_path):
     texts = [written(tmp_path, f"{k:02d}.svm", b"1 1:1\n" * (k + 1)) for k in range(13)]
     sbm.split(texts, tmp_path / "a.sbm")
     with pytest.raises(DataError, match=r"00\.svm, .*, 09\.svm and 3 more$"):
@@ -179,7 +179,7 @@ def test_long_list_of_sources_is_cut(tmp_path):
 def test_store_in_use_is_refused(store, place, kind):
     before = files_of(store)
     handle = os.open(store / place, os.O_RDONLY)
-    fcntl.flock(handle, kind)  # of the folder it is a training's
+    fcntl.flock(handle, kind)  # a lock of the folder is that of a training
     try:
         with pytest.raises(StoreError, match=f"{store} is in use"):
             sbm.expire(store, sources="0.svm")
@@ -193,7 +193,7 @@ def test_store_in_use_is_refused(store, place, kind):
 # --------------------------------------------------------------------------- crashes and numbers
 
 
-def test_crash_leaves_a_sound_store(store, monkeypatch):
+def test_crash_leaves_a_valid_store(store, monkeypatch):
     real, calls = store_files.remove_leftovers, []
 
     def killed_the_second_time(*arguments: Any) -> None:
@@ -218,11 +218,11 @@ def test_crash_leaves_a_sound_store(store, monkeypatch):
     assert len(list(store.glob("*.sbb"))) == 7
     assert_holds(store, text_of(1), text_of(2))
     sbm.split([written(store.parent, "more.svm", b"1 1:1\n")], store, append=True)
-    assert len(list(store.glob("*.sbb"))) == 5  # it removed what was left
+    assert len(list(store.glob("*.sbb"))) == 5  # leftovers were removed
     assert_holds(store, text_of(1), text_of(2), b"1 1:1\n")
 
 
-def test_block_numbers_are_never_used_again(store):
+def test_block_numbers_are_never_reused(store):
     used: set[str] = set()
     for k in range(4):
         used |= {p.name for p in store.glob("*.sbb")}
@@ -232,11 +232,11 @@ def test_block_numbers_are_never_used_again(store):
         sbm.check(store)
 
 
-def test_expired_source_may_be_added_again(store):
+def test_expired_source_can_be_added_again(store):
     source = store.parent / "1.svm"
     assert sbm.expire(store, sources="2.svm")["labels_without_rows"] == [3.0]
     assert sbm.expire(store, sources="1.svm")["labels_without_rows"] == [2.0]
-    with pytest.raises(DataError, match=r"no source 1\.svm; it has 0\.svm$"):
+    with pytest.raises(DataError, match=r"no source 1\.svm; .* 0\.svm$"):
         sbm.expire(store, sources="1.svm")
     sbm.split([source], store, append=True)
     assert_holds(store, text_of(0), text_of(1))
@@ -244,7 +244,7 @@ def test_expired_source_may_be_added_again(store):
         sbm.split([source], store, append=True)
 
 
-def test_weights_skip_rows_that_were_expired(tmp_path):
+def test_weights_skip_expired_rows(tmp_path):
     store = tmp_path / "a.sbm"
     for k in range(3):  # every row has its weight as the value of feature 1
         text = "".join(f"1 1:{10 * k + j}\n" for j in range(10)).encode()
@@ -259,5 +259,5 @@ def test_weights_skip_rows_that_were_expired(tmp_path):
         dealt.read(chunks[0], got)
         assert got.tolist() == [features[0][1] for _, features in rows]
     weights.write_text("1\n" * 30)
-    with pytest.raises(DataError, match="30 weights, the store has 20 rows"):
+    with pytest.raises(DataError, match=r"30 weights.* 20 rows"):
         RowWeights(opened, weights, tmp_path)

@@ -1,4 +1,4 @@
-"""Exports: every format reads back, pruning reports what it costs, bad places are refused."""
+"""Exports: every format round-trips, pruning reports its cost, invalid outputs are rejected."""
 
 import json
 import os
@@ -134,19 +134,22 @@ def test_small_weights_are_dropped(here, threshold, ids, dropped, after):
     found = Model.load("p.model")
     assert found.ids.tolist() == ids
     np.testing.assert_array_equal(found.W, model.weights_of(np.array(ids, np.int64)))
-    assert (found.bias, found.bias_weights.tolist()) == (1.0, [0.001])  # less than the threshold
-    assert model.W.tolist() == make_model().W.tolist()  # it was not touched
+    assert (found.bias, found.bias_weights.tolist()) == (
+        1.0,
+        [0.001],
+    )  # below the threshold, but kept
+    assert model.W.tolist() == make_model().W.tolist()  # unchanged
     if not dropped:
         assert found.info == INFO
         return
-    facts = sbm.info("p.model")  # nothing is certified any more
+    facts = sbm.info("p.model")  # the certificate is gone
     assert not {"certificate", "converged"} & set(facts)
     assert (facts["loss"], facts["C"], facts["pruned"]) == ("hinge", 0.5, threshold)
     sbm.export("p.model", "r.model", format="sbm")
     assert sbm.info("r.model")["pruned"] == threshold
 
 
-def test_each_column_is_pruned_alone(here):
+def test_columns_are_pruned_independently(here):
     W = np.array([[1.0, 0.1, -0.1], [0.05, -0.05, 0.0]])
     model = Model(np.array([1, 2]), W, [1.0, 2.0, 3.0], info={"loss": "hinge"})
     report = sbm.export(model, "p.npz", format="npz", prune=0.1)
@@ -154,7 +157,7 @@ def test_each_column_is_pruned_alone(here):
     assert read_npz("p.npz").W.tolist() == [[1.0, 0.0, 0.0]]
 
 
-def test_pruned_regression_is_judged_by_its_error(here):
+def test_pruned_regression_reports_mse(here):
     model = Model(np.array([1, 2]), np.array([[2.0], [0.5]]), [], info={"loss": "squared_error"})
     for text, expected in (("2 1:1\n3 1:1 2:2\n", (0.0, 0.5, 0.5)), ("\n", (None,) * 3)):
         Path("t.svm").write_text(text)
@@ -178,7 +181,7 @@ def test_command_writes_every_format(run):
     assert (report["model"], report["output"], report["bytes"]) == ("big.model", "x.txt", 108)
 
 
-def test_command_reports_what_pruning_costs(run):
+def test_command_reports_cost_of_pruning(run):
     make_model().save("big.model")
     Path("t.svm").write_text(TEXT)
     Path("none.svm").write_text("")
@@ -249,7 +252,7 @@ def test_only_exports_of_the_same_format_are_replaced(here, form):
 
 
 @pytest.mark.parametrize("form", list(FORMATS))
-def test_failed_export_leaves_nothing_behind(here, form):
+def test_failed_export_leaves_no_file(here, form):
     W = np.random.default_rng(0).standard_normal((2000, 1))
     large = Model(np.arange(1, 2001), W, [0.0, 1.0], info={"loss": "hinge"})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

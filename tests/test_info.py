@@ -1,4 +1,4 @@
-"""What info reports of stores, runs and models, and what check notices."""
+"""Reports of info on stores, runs and models, and errors that check detects."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A store of two sources, a run and a model, made once."""
+    """A store with two sources, a run and a model, built once."""
     folder = tmp_path_factory.mktemp("made")
     more = folder / "more.svm"
     more.write_text("+1 3:1 77:0.5\n-1 77:2\nbad\n-1\n")
@@ -72,7 +72,7 @@ def test_info_of_a_store(made):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", source["added"])
 
 
-def test_info_of_other_value_types_and_left_out_features(tmp_path):
+def test_info_of_value_types_and_dropped_features(tmp_path):
     text = tmp_path / "t.svm"
     for value, kind, nonzero in (("1", "ones", 4), ("0.1", "float64", 12)):
         text.write_text(f"1 1:1 2:{value}\n-1 3:1\n")
@@ -115,7 +115,7 @@ def test_info_of_a_model_and_its_run(made):
 @pytest.mark.parametrize(
     "half", ["", '{"event": "pa', '{"event": "pass"}\n', "5\n", '{"event": 1}']
 )
-def test_run_without_a_commit_is_described_by_its_log(tmp_path, half):
+def test_run_without_checkpoint_is_described_by_log(tmp_path, half):
     with Run.create(tmp_path / "b.run", [3]) as run:
         run.log({"event": "pass", "pass": 1})
     with open(tmp_path / "b.run" / "log.jsonl", "a") as file:
@@ -125,7 +125,7 @@ def test_run_without_a_commit_is_described_by_its_log(tmp_path, half):
     assert [record["pass"] for record in facts["log"]] == [1]
 
 
-def test_info_and_check_refuse_anything_else(made, tmp_path):
+def test_info_and_check_reject_other_files(made, tmp_path):
     (tmp_path / "folder").mkdir()
     for call, path, facts in (
         (sbm.info, tmp_path / "none", "does not exist"),
@@ -145,7 +145,7 @@ def test_info_and_check_refuse_anything_else(made, tmp_path):
 # ----------------------------------------------------------------------------------------- check
 
 
-def test_check_of_a_sound_store_changes_nothing(made):
+def test_check_of_a_valid_store_changes_nothing(made):
     path = made / "a.sbm"
     before = {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in path.iterdir()}
     facts = sbm.info(path)
@@ -157,7 +157,7 @@ def test_check_of_a_sound_store_changes_nothing(made):
     assert {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in path.iterdir()} == before
 
 
-def test_damage_of_any_file_is_noticed(store):
+def test_damage_in_any_file_is_detected(store):
     paths = [p for p in sorted(store.iterdir()) if p.stat().st_size]
     kinds = {p.name.split("-")[0] for p in paths}
     assert kinds == {"block", "features", "index", "manifest.json"}
@@ -182,7 +182,7 @@ def test_damage_of_any_file_is_noticed(store):
 
 
 @pytest.mark.parametrize("name", ["rows", "features", "nnz", "labels"])
-def test_wrong_totals_are_noticed(store, name):
+def test_wrong_totals_are_detected(store, name):
     manifest = read_manifest(store)
     if name == "labels":
         manifest["labels"]["counts"].reverse()

@@ -1,4 +1,4 @@
-"""Inputs of every format: tables and Vowpal Wabbit's text, named, mixed, predicted, refused."""
+"""Input formats: tables and Vowpal Wabbit text, hashed names, mixed formats and errors."""
 
 import csv
 import gzip
@@ -62,7 +62,7 @@ def identity(name: str, bits: int = 22) -> int:
         ("x/a.vw.gz", "vw", "a"), ("a.npz", "npz", "a"), ("a.pq", "parquet", "a"),
     ],
 )  # fmt: skip
-def test_name_decides_the_format(name: str, kind: str, store: str) -> None:
+def test_file_name_determines_format(name: str, kind: str, store: str) -> None:
     assert format_of(name).name == kind
     assert default_store(name) == Path(f"{store}.sbm")
 
@@ -84,8 +84,8 @@ def test_several_formats_make_one_store(tmp_path: Path) -> None:
         ("a.npz.gz", {}, "a.npz.gz .*compressed"),
         ("a.svm", {"format": "cvs"}, "'cvs'.*libsvm, vw, csv.*'csv'"),
         ("a.txt", {}, r"a\.txt:1: found 'y,b'"),
-        ("-", {"format": "npz"}, "standard input: npz .*pipe"),
-        ("-", {"format": "parquet"}, "standard input: parquet .*pipe"),
+        ("-", {"format": "npz"}, "standard input: .*npz .*pipe"),
+        ("-", {"format": "parquet"}, "standard input: .*parquet .*pipe"),
         ("a.vw", {"hash_bits": 0}, "hash_bits is 0"),
         ("a.vw", {"hash_bits": 33}, "hash_bits is 33"),
     ],
@@ -109,7 +109,7 @@ def test_format_of_pipe_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (report["rows"], report["features"], report["value_type"]) == (2, 3, "ones")
 
 
-def test_rare_words_are_left_out(tmp_path: Path) -> None:
+def test_rare_words_are_dropped(tmp_path: Path) -> None:
     rows = rows_in(tmp_path / "a.csv", "y,w\n1,a\n0,b\n1,a\n", min_count=2)
     assert rows == [(1, ((identity("w=a"), 1),)), (0, ()), (1, ((identity("w=a"), 1),))]
 
@@ -145,7 +145,7 @@ def test_name_options_are_kept_with_the_store(
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.vw.gz"])
-def test_threads_and_pieces_change_no_row(
+def test_rows_do_not_depend_on_threads_or_pieces(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     r = random.Random(4)
@@ -168,7 +168,7 @@ def test_threads_and_pieces_change_no_row(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table, its store, and a model of that."""
+    """A folder with a table, its store and a model."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [
         (k % 3 != 0, f"{k % 3},{k % 5},{'low' if k % 2 else 'high'},9{k % 2}") for k in range(90)
@@ -184,7 +184,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_model_hashes_names_as_its_store(trained: Path) -> None:
+def test_model_hashes_names_like_its_store(trained: Path) -> None:
     model = trained / "a.model"
     of_store = sbm.predict(model, trained / "a.sbm")
     of_table = sbm.predict(model, trained / "a.csv")
@@ -220,7 +220,7 @@ def test_table_appended_to_a_store_adds_columns(tmp_path: Path) -> None:
     assert record["columns"] == ["a", "b", "c"]
 
 
-def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
+def test_names_need_a_model_with_names(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("y,b\n1,2\n")
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
@@ -233,7 +233,7 @@ def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
     bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1}, {"text": [1]},
            {"text": None}]  # fmt: skip
     for wrong in bad:
-        with pytest.raises(SettingsError, match="what a says of its inputs"):
+        with pytest.raises(SettingsError, match="options in a are invalid"):
             InputOptions().following({**good, **wrong}, "a")
 
 
@@ -281,7 +281,7 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     tables(), st.sampled_from(["csv", "tsv", "csv.gz"]), st.sampled_from(["\n", "\r\n"]),
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.integers(1, 30), st.booleans(),
 )  # fmt: skip
-def test_table_of_csv_library_is_read_back(
+def test_tables_of_csv_module_round_trip(
     tmp_path_factory: pytest.TempPathFactory, table: list[list[str]], ending: str, end: str,
     quoting: int, cells: int, all_text: bool,
 ) -> None:  # fmt: skip
@@ -300,14 +300,14 @@ def test_table_of_csv_library_is_read_back(
 
 
 def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -> None:
-    """See to it that rows are the same but for rounding."""
+    """Assert that rows are equal up to rounding."""
     for (y, features), (label, expected) in zip(ours, theirs, strict=True):
         assert (y, [i for i, _ in features]) == (label, [i for i, _ in expected])
         for (_, a), (_, b) in zip(features, expected, strict=True):
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def test_table_is_the_vw_text_that_says_the_same(tmp_path: Path) -> None:
+def test_table_equals_equivalent_vw_text(tmp_path: Path) -> None:
     table = 'age,colour,7,y\n33,"dark_red",2,1\n,blue,,-1\n0,5,x,1\n'
     text = "1 | age:33 colour=dark_red 7:2\n-1 | colour=blue\n1 | colour:5 7=x\n"
     rows = rows_in(tmp_path / "a.csv", "\ufeff" + table)
@@ -331,7 +331,7 @@ REFUSED_TABLES = [
     ("y,label\n1,2\n", {}, ":1: found label and y among .* y, label.*--label"),
     ("a,b\n1,2\n", {}, ":1: found no label or y or target among .* a, b"),
     ("y,b\n1,2\n", {"label": "z"}, ":1: found no z among"),
-    ("y,b\n1,2\n", {"text": ["z"]}, ":1: found no column z among y, b"),
+    ("y,b\n1,2\n", {"text": ["z"]}, ":1: column z .*--text.* y, b"),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
     (",y\n0,1\n", {}, ":1: found a column without a name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),
@@ -352,7 +352,7 @@ REFUSED_TABLES = [
 
 
 @pytest.mark.parametrize(("text", "options", "facts"), REFUSED_TABLES)
-def test_table_is_refused_by_line(
+def test_invalid_table_is_reported_with_line(
     text: str | bytes, options: dict[str, Any], facts: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=facts):
@@ -360,7 +360,7 @@ def test_table_is_refused_by_line(
     assert not (tmp_path / "rows.sbm").exists()
 
 
-def test_wrong_rows_of_table_may_be_skipped(tmp_path: Path) -> None:
+def test_invalid_table_rows_can_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,b\n1,2\nx,2\n1\n-1,1e99\n-1,4\n")
     report = split(tmp_path / "a.csv", tmp_path / "a.sbm", on_error="skip", **IN_TURN)
     b = identity("b")
@@ -369,7 +369,7 @@ def test_wrong_rows_of_table_may_be_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 "), (90, "longer than 80 .*--mem")])
-def test_rows_larger_than_memory_are_refused(cells: int, facts: str, tmp_path: Path) -> None:
+def test_rows_larger_than_memory_are_rejected(cells: int, facts: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y" + "".join(f",{k}" for k in range(1, cells)))
     source = Source(str(tmp_path / "a.csv"), options=InputOptions(hash_bits=9))
     with pytest.raises(DataError, match=facts):
@@ -394,7 +394,7 @@ def vw_rows(text: bytes, bits: int = 18) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    """What Vowpal Wabbit makes of a line: its label, and its features added up by id."""
+    """Return the label of a line, and its features summed by id, as in Vowpal Wabbit."""
     pyvw = pytest.importorskip("vowpalwabbit.pyvw")
     workspace = pyvw.Workspace("--quiet --noconstant -b 18")
 
@@ -433,12 +433,12 @@ def vw_lines(draw: st.DrawFn) -> str:
 
 
 @given(line=vw_lines())
-def test_vw_rows_are_those_of_vowpal_wabbit(line: str, theirs: Any) -> None:
+def test_vw_rows_match_vowpal_wabbit(line: str, theirs: Any) -> None:
     assert_close(vw_rows(line.encode() + b"\n"), [theirs(line)], 1e-6)
 
 
 REFUSED_LINES = [
-    ("|f a", "no label in front of the bar"), ("1|f a", "no label in front of the bar"),
+    ("|f a", "no label .*bar"), ("1|f a", "no label .*bar"),
     ("x |f a", "'x' .*label"), ("1 1 0 7 |f a", "'7' .*label"), ("nan |f a", "'nan'.*finite"),
     ("1 2.5 |f a", "importance '2.5'.*--weights"), ("1 1 0.5 |f a", "base '0.5'"),
     ("1 |f a:x", "'x' .*number"), ("1 |f a:", "'' .*number"), ("1 |f a:1:2", "'1:2' .*number"),
@@ -449,7 +449,7 @@ REFUSED_LINES = [
 
 
 @pytest.mark.parametrize(("line", "facts"), REFUSED_LINES)
-def test_vw_line_is_refused_or_skipped(line: str, facts: str, tmp_path: Path) -> None:
+def test_invalid_vw_line_is_reported_or_skipped(line: str, facts: str, tmp_path: Path) -> None:
     text = f"1 |f a:2\n\n{line}\n-1 |f b:0.5\n"
     with pytest.raises(DataError, match=rf"a\.vw:3: found .*{facts}"):
         rows_in(tmp_path / "a.vw", text)
@@ -468,7 +468,7 @@ def test_random_bytes_keep_vw_arrays_consistent(rows: list[bytes], skip: bool) -
         assert len(p.labels) + p.n_errors <= p.n_lines == text.count(b"\n")
 
 
-def test_shortest_vw_names_find_room() -> None:
+def test_shortest_vw_names_fit() -> None:
     text = b"1 |f " + b" ".join(b"%c" % (97 + k % 26) for k in range(5000)) + b"\n"
     [(_, features)] = vw_rows(text)
     assert (len(features), sum(v for _, v in features)) == (26, 5000)
@@ -483,7 +483,7 @@ def test_byte_order_mark_is_skipped(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cells", "facts"), [("y;a;b", "';'.*commas"), ("y\ta", "--format tsv")])
-def test_other_delimiters_are_named(cells: str, facts: str, tmp_path: Path) -> None:
+def test_other_delimiters_are_reported(cells: str, facts: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"{cells}\n")
     with pytest.raises(DataError, match=facts):

@@ -1,4 +1,4 @@
-"""Shards of scipy.sparse and Parquet files: the rows that the other tool wrote, however it did."""
+"""Files of scipy.sparse and Parquet files in all their variants."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ TWO_ROWS: list[Plain] = [(1.0, [(1, 2.0)]), (2.0, [(2, 2.0)])]
 
 
 def rows_in(path: Path, piece: int = 1000, **options: Any) -> list[Row]:
-    """Split a file in pieces of so many nonzeros, and read the rows of the store."""
+    """Split a file in pieces of a given size, and read the rows of the store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.inputs.matrices.PIECE", 16 * piece)
         split(path, path.parent / "a.sbm", **{**IN_TURN, **options})
@@ -52,7 +52,7 @@ def expected(rows: list[Plain]) -> list[Row]:
 
 
 def save_inside(path: Path, rows: list[Plain], name: str = "y", **more: Any) -> Path:
-    """Write a shard with its labels in it."""
+    """Write a .npz file that contains its labels."""
     nonzeros = [pair for _, features in rows for pair in features]
     arrays = {
         "data": np.array([v for _, v in nonzeros], float),
@@ -65,7 +65,7 @@ def save_inside(path: Path, rows: list[Plain], name: str = "y", **more: Any) -> 
 
 
 def save_beside(path: Path, rows: list[Plain], name: str = "y") -> Path:
-    """Write a shard with scipy, and its labels beside it."""
+    """Write a .npz file with scipy, and its labels to a separate file."""
     save_inside(path, rows)
     with np.load(path) as a:
         sp.save_npz(path, sp.csr_matrix((a["data"], a["indices"], a["indptr"]), (len(rows), 41)))
@@ -77,7 +77,7 @@ SAVE = st.sampled_from([save_inside, save_beside])
 
 
 @given(ROWS, st.sampled_from([1, 6, 1000]), SAVE, st.sampled_from(["y", "labels"]))
-def test_shard_gives_its_rows_and_digest(
+def test_npz_file_gives_its_rows_and_digest(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Plain], piece: int,
     save: Callable[..., Path], name: str,
 ) -> None:  # fmt: skip
@@ -109,18 +109,18 @@ def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
 
 HOSTILE: list[tuple[str, Any, str]] = [
     ("indptr", np.array([0, 2, 1]), "indptr decreases"),
-    ("indptr", np.array([0, 1, 9]), "indices has too few numbers"),
+    ("indptr", np.array([0, 1, 9]), "indices is too short"),
     ("indptr", np.array([0, 1, 1]), "indptr ends .* 1 nonzeros"),
     ("indptr", np.array([1, 1, 2]), "indptr, indices and data"),
     ("data", np.ones(3), "indptr, indices and data"),
-    ("data", np.ones((2, 1)), r"data is an array of float64 and shape \(2, 1\)"),
-    ("data", npy(np.array([1, "x"], object), allow_pickle=True), "data is an array of object"),
-    ("data", npy(np.ones(2))[:-1], "data ends too early"),
+    ("data", np.ones((2, 1)), r"data .*float64 .*\(2, 1\)"),
+    ("data", npy(np.array([1, "x"], object), allow_pickle=True), "data .*object"),
+    ("data", npy(np.ones(2))[:-1], "data is truncated"),
     ("data", npy(np.ones(2)) + b"x", "data is longer"),
     ("y", None, r"no labels.*a\.y\.npy"),
     ("indptr", None, "no array indptr"),
     ("y", np.ones(3), "3 labels, but 2 rows"),
-    ("format", np.array(b"csc"), "format csc"),
+    ("format", np.array(b"csc"), "csc format"),
     ("indices", np.array([1, -2]), "row 2: .*id that is negative"),
     ("data", np.array([np.nan, 1]), "row 1: found nan .*feature 1.*finite"),
     ("data", np.array([1, 1e39]), "row 2: found 1e.39 .*feature 2, too large"),
@@ -129,7 +129,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "facts"), HOSTILE)
-def test_hostile_shard_is_refused(tmp_path: Path, name: str, content: Any, facts: str) -> None:
+def test_hostile_npz_file_is_rejected(tmp_path: Path, name: str, content: Any, facts: str) -> None:
     is_raw = isinstance(content, bytes)
     path = save_inside(tmp_path / "a.npz", TWO_ROWS, **{name: None if is_raw else content})
     if is_raw:
@@ -140,7 +140,7 @@ def test_hostile_shard_is_refused(tmp_path: Path, name: str, content: Any, facts
     assert not (tmp_path / "a.sbm").exists()
 
 
-def test_wrong_rows_of_shard_may_be_skipped(tmp_path: Path) -> None:
+def test_invalid_npz_rows_can_be_skipped(tmp_path: Path) -> None:
     path = save_inside(tmp_path / "a.npz", [(1.0, [(1, np.nan)]), (np.nan, []), (2.0, [(2, 2.0)])])
     report = split(path, tmp_path / "b.sbm", on_error="skip")
     assert rows_in(path, on_error="skip") == [(2.0, ((2, 2.0),))]
@@ -181,7 +181,7 @@ def test_parquet_gives_its_rows(
     ],
     ids=str,
 )
-def test_parquet_of_other_types_is_read(tmp_path: Path, ids: Any, values: Any) -> None:
+def test_parquet_with_other_types_is_read(tmp_path: Path, ids: Any, values: Any) -> None:
     rows: list[Plain] = [(1.0, [(5, 2.0), (3, -1.0)]), (2.0, [(4, 1.0), (1, 1.0)])]
     ones = [(y, [(i, 1.0) for i, _ in f]) for y, f in rows]
     found = rows_in(write(tmp_path / "a.pq", rows, ids, values))
@@ -189,7 +189,7 @@ def test_parquet_of_other_types_is_read(tmp_path: Path, ids: Any, values: Any) -
     assert (read_manifest(tmp_path / "a.sbm")["value_type"] == "ones") == (values is False)
 
 
-def test_label_column_may_be_named_and_a_dictionary(tmp_path: Path) -> None:
+def test_label_column_can_be_named_or_a_dictionary(tmp_path: Path) -> None:
     target = pa.array([3, 3, 5], pa.int16()).dictionary_encode()
     table = pa.table({"target": target, "indices": [[1], [], [2, 2]], "values": [[1], [], [1, 4]]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -199,20 +199,20 @@ def test_label_column_may_be_named_and_a_dictionary(tmp_path: Path) -> None:
 
 REFUSED_TABLES: list[tuple[dict[str, Any] | None, str]] = [
     ({"label": [1, None, 2]}, "row 2: found a null as the label"),
-    ({"indices": [[1], None, [3]], "values": [[1], [], [1]]}, "row 2: .*null for the indices"),
-    ({"indices": [[1], [2, None], [3]], "values": [[1], [1, 1], [1]]}, "row 2: .*among the ind"),
-    ({"values": [[1], [None], [1]]}, "row 2: .*null among the values"),
-    ({"indices": [[1], [2, 3], [3]]}, "row 2: found 2 indices, but 1 values"),
+    ({"indices": [[1], None, [3]], "values": [[1], [], [1]]}, "row 2: .*null .*list of indices"),
+    ({"indices": [[1], [2, None], [3]], "values": [[1], [1, 1], [1]]}, "row 2: .*null in the ind"),
+    ({"values": [[1], [None], [1]]}, "row 2: .*null in the values"),
+    ({"indices": [[1], [2, 3], [3]]}, "row 2: found 2 indices but 1 values"),
     ({"values": [[1.0], [np.nan], [1.0]]}, "row 2: found nan .*feature 2"),
     ({"indices": None}, "no column indices.* label, values"),
-    ({"label": ["x", "y", "z"]}, "column label holds string"),
-    ({"indices": [1, 2, 3]}, "column indices holds int64"),
-    (None, "damaged or no Parquet"),
+    ({"label": ["x", "y", "z"]}, "column label .*string"),
+    ({"indices": [1, 2, 3]}, "column indices .*int64"),
+    (None, "damaged or not a Parquet"),
 ]
 
 
 @pytest.mark.parametrize(("columns", "facts"), REFUSED_TABLES)
-def test_wrong_parquet_is_refused_or_row_skipped(
+def test_invalid_parquet_is_rejected_or_row_skipped(
     tmp_path: Path, columns: dict[str, Any] | None, facts: str
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -227,7 +227,7 @@ def test_wrong_parquet_is_refused_or_row_skipped(
         assert rows_in(path, on_error="skip") == [(1.0, ((1, 1.0),)), (2.0, ((3, 1.0),))]
 
 
-def test_pyarrow_is_asked_for_and_its_memory_planned(
+def test_missing_pyarrow_is_reported_and_memory_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.parquet", TWO_ROWS)
@@ -243,7 +243,7 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     rows: list[Plain] = [(1.0, [(i, 2.0) for i in range(k)]) for k in (3, 4, 5)]
     path = write(tmp_path / "a.parquet", rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # a piece a row
+        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # one row per piece
         pieces = list(read_rows(read_parquet, Source(str(path)), largest_row=5))
         assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):

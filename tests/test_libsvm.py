@@ -1,4 +1,4 @@
-"""The parser of LIBSVM text against a slow one, and its numbers against Python's float."""
+"""The LIBSVM parser compared with a slow parser, and its numbers with Python's float."""
 
 import itertools
 import pickle
@@ -21,7 +21,7 @@ ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits
 
 
 def parse(text: bytes, dtype: str = "float32", skip: bool = True, **options: int) -> ParsedText:
-    """Parse text that lies in front of bytes which must not be read as part of it."""
+    """Parse text followed by bytes that must not be parsed."""
     buffer = np.full(len(text) + SPARE, ord("7"), np.uint8)
     buffer[: len(text)] = np.frombuffer(text, np.uint8)
     return parse_text(buffer, len(text), dtype=dtype, skip=skip, **options)
@@ -35,13 +35,13 @@ def rows_of(parsed: ParsedText) -> list[Row]:
 
 
 def check(text: bytes, dtype: str = "float32") -> ParsedText:
-    """Compare rows, refused lines and reasons with those of the slow parser."""
+    """Compare rows and errors with those of the slow parser."""
     expected, refused = slow_parse(text, dtype)
     parsed = parse(text, dtype)
     assert [(e.line, e.explain(REASONS)) for e in parsed.errors] == refused
     assert parsed.n_errors == len(refused)
     assert parsed.n_lines == len(text.split(b"\n")) - (text.endswith(b"\n") or not text)
-    assert repr(rows_of(parsed)) == repr(expected)  # tells 0.0 from -0.0
+    assert repr(rows_of(parsed)) == repr(expected)  # distinguishes 0.0 from -0.0
     return parsed
 
 
@@ -72,7 +72,7 @@ BAD_FEATURES = [
 
 @st.composite
 def lines(draw: st.DrawFn) -> str:
-    """Draw a line; about a quarter hold something that is not allowed."""
+    """Draw a line; about a quarter are invalid."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(st.sampled_from(["", " ", "\t\r", "# 1 1:1", "  #", "#"]))
@@ -100,7 +100,7 @@ TEXTS = st.builds(
 @example(b"\n\n", "float32")
 @example(b"1", "float32")
 @example(b"1 1:1", "float64")
-def test_random_text_is_read_as_the_slow_parser(text: bytes, dtype: str) -> None:
+def test_random_text_matches_the_slow_parser(text: bytes, dtype: str) -> None:
     check(text, dtype)
     refused = slow_parse(text, dtype)[1][:1]
     parsed = parse(text, dtype, skip=False)
@@ -132,13 +132,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_refused_line_is_named_alone(text: bytes) -> None:
+def test_only_the_invalid_line_is_reported(text: bytes) -> None:
     [error] = check(b"1 1:1\n\n" + text + b"\n#\n1 1:1").errors
     assert error.line == 3
     assert check(text).n_errors == 1
 
 
-def test_only_first_refused_lines_are_described() -> None:
+def test_only_first_invalid_lines_are_described() -> None:
     text = b"".join(b"%d %d:1\n" % (k, k) + b"bad 1:1\n" for k in range(50))
     parsed = parse(text, max_errors=3)
     assert (parsed.n_errors, parsed.n_lines) == (50, 100)
@@ -149,7 +149,7 @@ def test_only_first_refused_lines_are_described() -> None:
 
 @pytest.mark.parametrize("end", [" ", "\t", "\r", " \r", "#", " # 1:1", "\v", ""])
 def test_ids_and_values_of_any_length(end: str) -> None:
-    # Eight bytes are read at a time: every length, and everything that may follow.
+    # The parser reads eight bytes at a time: test every length and every following byte.
     values = ["1", "1.0", "01", "1.", ".5", "-1", "+1", "0.25", "-0", "1e0", "11", "1234567",
               "12345678", "123456789", "1234567.7654321", "1.12345678", "12345678.5"]  # fmt: skip
     ids = ["1234567890123456789"[:n] for n in range(1, 20)]
@@ -166,7 +166,7 @@ def test_long_rows_are_sorted_with_their_values() -> None:
         check(("1 " + " ".join(f"{i}:1" for i in ids)).encode())
 
 
-def test_values_have_the_type_asked_for_unless_all_are_1() -> None:
+def test_values_have_requested_type_unless_all_are_1() -> None:
     assert parse(b"1 1:1 2:1.0\n-1 3:1e0\n").values is None
     assert parse(b"1 1:1\n-1 3:2 4:1\n").values.tolist() == [1, 2, 1]
     for dtype in ("float32", "float64"):
@@ -178,8 +178,8 @@ def test_values_have_the_type_asked_for_unless_all_are_1() -> None:
         assert parsed.values.tolist() == [largest, largest, 0]
 
 
-def test_refused_row_leaves_no_values_behind() -> None:
-    # Numbers that need arbitrary precision are put in place later: not those of refused rows.
+def test_invalid_row_leaves_no_values() -> None:
+    # Numbers that need arbitrary precision are filled in later, but not those of invalid rows.
     text = f"1 1:{ABOVE_1} 2:x\n2 1:2 5:{ABOVE_1}\n3 7:{ABOVE_1} 7:1\n{ABOVE_1} 3:3\n1 5:{ABOVE_1}"
     parsed = check(text.encode(), "float64")
     assert [e.line for e in parsed.errors] == [1, 3]
@@ -231,8 +231,8 @@ def test_numbers_are_rounded_as_float_does(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "middle", [2**1024 - 2**970, 2**128 - 2**103 - 2**74], ids=["float64", "float32"]
 )
-def test_last_digit_decides_what_is_too_large(middle: int) -> None:
-    # The least numbers that are infinite: as float64, and as the float32 nearest to a float64.
+def test_last_digit_decides_overflow(middle: int) -> None:
+    # The smallest numbers that round to infinity as float64, and as float32 via float64.
     digits = len(str(middle))
     whole = [str(middle + k) for k in (-1, 0, 1)]
     words = [f"{sign}{zeros}{w}{end}" for w in whole for sign in ("", "-") for zeros in ("", "00")
@@ -256,14 +256,14 @@ def test_products_with_powers_of_five_that_end_in_ones() -> None:
 
 
 def exact_decimal(x: Fraction) -> str:
-    """All digits of a fraction whose denominator is a power of two."""
+    """Return all digits of a fraction whose denominator is a power of two."""
     with localcontext() as context:
         context.prec = 2000
         return f"{Decimal(x.numerator) / Decimal(x.denominator):e}"
 
 
 def test_numbers_half_way_between_two_floats() -> None:
-    # More of them than the parser sets room aside for at first.
+    # More of them than the parser initially reserves memory for.
     r = random.Random(2)
     words = []
     for k in range(1000):
@@ -283,6 +283,6 @@ def test_numbers_half_way_between_two_floats() -> None:
         (b"PAR1\x15\x04", "binary"), ("ü 1:1".encode(), "label is expected$"),
     ],
 )  # fmt: skip
-def test_refusal_names_what_is_wrong(line: bytes, facts: str) -> None:
+def test_error_names_the_problem(line: bytes, facts: str) -> None:
     [error, *_] = parse(line).errors
     assert re.search(facts, error.explain(REASONS))

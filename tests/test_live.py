@@ -1,4 +1,4 @@
-"""Text that is not all there yet: pipes, growing files, and places in them to resume from."""
+"""Incomplete text: pipes, growing files, and resuming at saved positions."""
 
 import io
 import os
@@ -67,7 +67,7 @@ def test_silent_pipe_does_not_block(tmp_path: Path) -> None:
     assert not is_pipe(pipe)  # it is closed
 
 
-def test_line_begun_in_a_pipe_is_read_to_its_end() -> None:
+def test_partial_line_in_a_pipe_is_completed() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb", 0) as pipe:
         live, room = LiveFile(pipe, "-", Patience(is_over=over_after(1))), bytearray(20)
@@ -77,18 +77,18 @@ def test_line_begun_in_a_pipe_is_read_to_its_end() -> None:
         assert live.readinto(memoryview(room)) == 2
         assert live.readinto(memoryview(room)) == 0
         os.close(write)
-        assert pipe.read() == b"4 4:1\n"  # for the next reader
+        assert pipe.read() == b"4 4:1\n"  # left for the next reader
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_patience_ends_the_reading(follow: bool, tmp_path: Path) -> None:
+def test_reading_ends_with_patience(follow: bool, tmp_path: Path) -> None:
     path, room = tmp_path / "f", memoryview(bytearray(10))
     path.write_bytes(b"abc")
     for more in ({"is_over": over_after(1)}, {"idle_timeout": 0.0}):
         with open(path, "rb", 0) as file:
             patience = Patience(follow, **more)
             live = LiveFile(file, str(path), patience, follow)
-            assert live.readinto(room) == 3  # what is there is read, late or not
+            assert live.readinto(room) == 3  # available data is read, even after the timeout
             assert not patience.gave_up
             assert live.readinto(room) == 0
             assert patience.gave_up == (follow or "is_over" in more)
@@ -108,7 +108,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.booleans(), st.sampled_from([*PACK]))
-def test_text_resumes_from_any_place(
+def test_text_resumes_from_any_position(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], newline: bool, ending: str
 ) -> None:
     text = b"".join(lines)
@@ -133,11 +133,11 @@ def test_text_resumes_from_any_place(
             assert other.done == source.done
             wanted = [f"{path}:{line}: {why}" for line, why in refused if line > place.lines]
             assert len(other.problems) == len(wanted)
-            assert all(map(str.startswith, other.problems, wanted))  # the last may be torn
+            assert all(map(str.startswith, other.problems, wanted))  # the last may be truncated
 
 
 @pytest.mark.long
-def test_rotated_file_is_read_to_its_end_then_the_new_one(
+def test_rotated_file_is_finished_before_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, 64)
@@ -162,7 +162,7 @@ def test_rotated_file_is_read_to_its_end_then_the_new_one(
 
 
 @pytest.mark.long
-def test_followed_file_waits_for_line_ends_and_starts_over_when_cut(tmp_path: Path) -> None:
+def test_followed_file_waits_for_lines_and_handles_truncation(tmp_path: Path) -> None:
     path, rows = tmp_path / "log.svm", []
     path.write_bytes(b"1 1:1\n2 2:2")
     patience = Patience(follow=True, is_over=lambda: len(rows) == 3)
@@ -177,7 +177,7 @@ def test_followed_file_waits_for_line_ends_and_starts_over_when_cut(tmp_path: Pa
     assert rows == [(1, ((1, 1),)), (2, ((2, 25),)), (5, ((5, 5),))]
 
 
-def test_no_source_is_opened_behind_a_stop(tmp_path: Path) -> None:
+def test_no_source_is_opened_after_a_stop(tmp_path: Path) -> None:
     sources = [Source(str(tmp_path / name)) for name in "ab"]
     for source in sources:
         Path(source.name).write_bytes(TEXT)

@@ -414,7 +414,7 @@ PLACES = {
     ("place", "calls", "min_count"),
     [("batch", {1, 2, 3}, 1), ("piece", {4}, 2), ("chunk", {3}, 1), ("batch", {2}, 2)],
 )
-def test_split_begins_anew_with_less_memory(
+def test_split_restarts_with_less_memory(
     place: str, calls: set[int], min_count: int, source: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -434,7 +434,7 @@ def test_split_begins_anew_with_less_memory(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(calls, getattr(owner, name)))
         sbm.split(source, tmp_path / "one.sbm", mem=MEM, progress=progress, **options)
-    assert len(progress.about("ran out, with --mem")) == len(bounds) - 1 > 0
+    assert len(progress.about("out of memory with --mem")) == len(bounds) - 1 > 0
     sbm.split(source, tmp_path / "other.sbm", mem=bounds[-1], **options)
     one, other = files_of(tmp_path / "one.sbm"), files_of(tmp_path / "other.sbm")
     assert {n: b for n, b in one.items() if n.endswith("sbb")} == {

@@ -1,4 +1,4 @@
-"""The plan of a training compared with the training that follows it."""
+"""The plan of a training compared with the training itself."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def test_trial_on_all_rows_predicts_passes(stores, tmp_path, case, monkeypatch):
 def test_time_is_predicted_within_a_factor_of_two(stores, tmp_path, monkeypatch):
     original = BlockStore._read_bytes
 
-    def slow(self, chunk):  # so that it hardly matters what else the machine does
+    def slow(self, chunk):  # so that other load on the machine hardly matters
         time.sleep(0.03)
         return original(self, chunk)
 
@@ -88,7 +88,7 @@ def forecast(trials, nnz, size=10**6, disk=1e9, **chosen):
 
 
 def test_forecast_extrapolates_trials(monkeypatch):
-    # Four times as many rows take as many passes more as before.
+    # Passes grow by the same number each time the rows quadruple.
     whole = forecast([trial(100, 3.0), trial(400, 5.0)], 1600)
     assert whole["passes"] == [round(7 / 1.4), 7, math.ceil(7 * 1.4)]
     assert whole["seconds_a_pass"] == pytest.approx([4 / 1.3, 4, 4 * 1.3])
@@ -98,13 +98,13 @@ def test_forecast_extrapolates_trials(monkeypatch):
     assert whole["solve_nnz_per_second"] == whole["decode_nnz_per_second"] == 400
     assert forecast([trial(400, 5.0), trial(1600, 5.0)], 1600)["passes"] == [5, 5, 5]
     assert forecast([trial(100, 4.0)], 1600)["passes"][1] == 5
-    # There are no more passes than may be.
+    # Passes are limited by max_passes.
     assert forecast([trial(100, 30.0, is_done=False)], 100, max_passes=40)["passes"] == [21, 30, 40]
     assert forecast([trial(100, 5.0, is_done=False)], 100)["passes"] == [4, 5, 30]
     assert job._passes_in_all([0.5], 1e-3, 1.5) == 4.0
     assert job._passes_in_all([0.5], 1e-3, 3.0) == 6.0
     assert job._passes_in_all([0.5, 0.05], 0.0005, 2.0) == pytest.approx(4.0)
-    # What the system cannot keep is read in every pass.
+    # A store that does not fit in the page cache is read in every pass.
     monkeypatch.setattr(job, "free_bytes", lambda: 500)
     small = forecast([trial(100, 4.0)], 100, size=400, disk=100)
     large = forecast([trial(100, 4.0)], 100, size=600, disk=100)

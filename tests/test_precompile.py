@@ -1,4 +1,4 @@
-"""Kernels compiled ahead are those that commands need later."""
+"""Precompiled kernels are the ones that commands need later."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from sbm.programs import precompile
 
 @pytest.fixture
 def used(monkeypatch):
-    """The kernels that are called, with the types of their arguments."""
+    """The kernels called, with the types of their arguments."""
     found = set()
     call = compiled.Kernel.__call__
 
@@ -34,7 +34,7 @@ def used(monkeypatch):
 
 
 @pytest.mark.long
-def test_later_commands_need_no_other_kernels(used, tmp_path):
+def test_precompiled_commands_compile_nothing(used, tmp_path):
     for k, (commands, value_type) in enumerate(precompile._tasks(LOSSES, "float32")):
         (tmp_path / str(k)).mkdir()
         precompile.run(commands, value_type, str(tmp_path / str(k)))
@@ -71,7 +71,7 @@ def test_scout_finds_the_kernels_of_a_training(used, tmp_path):
 @pytest.mark.slow
 @pytest.mark.process
 def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
-    for file in compiled.folder().glob("[is][nt]*.sbk"):  # what a split has compiled
+    for file in compiled.folder().glob("[is][nt]*.sbk"):  # compiled by split
         shutil.copy(file, tmp_path)
     before = set(os.listdir(tmp_path))
     (tmp_path / "run").mkdir()
@@ -103,7 +103,7 @@ def test_compilers_end_with_a_killed_parent():
         assert process.stdout.read() == b""  # the worker has closed it, too
 
 
-def test_tasks_are_shared_out_and_failures_told(monkeypatch):
+def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     done = []
     monkeypatch.setattr(precompile, "is_ready", lambda command, kind: command == "svc")
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: done.append(task) or "")

@@ -1,4 +1,4 @@
-"""The page about runs: its figures equal those of the logs, and hostile text does no harm."""
+"""The report page: its figures equal those of the logs, and hostile text is harmless."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ def made(tmp_path_factory):
     plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("train", "training.training", "streaming.state"):  # not that of all tests
+        for place in ("train", "training.training", "streaming.state"):  # not the shared one
             patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
         sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, "cache_frac": 0.6}, test=test)
         sbm.train(folder / "a.sbm", folder / "plain.model", plain, test=test)
@@ -58,7 +58,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """Copy a run, its log changed line by line."""
+    """Copy a run with its log changed line by line."""
 
     def make(name: str, change=lambda record: record, to: str = "x") -> Path:
         folder = shutil.copytree(made / f"{name}.model.run", tmp_path / f"{to}.model.run")
@@ -140,7 +140,7 @@ def test_page_names_version_dates_and_commands(made, tmp_path, monkeypatch):
     page = to_html([run])
     words = shlex.split(html.unescape(re.search("<code>(sbm train .*)</code>", page)[1]))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):  # the command on the page does the same again
+    with pytest.raises(SystemExit):  # the command on the page repeats the run
         main(words[1:])
     again = read_run("plain.model")
     assert (again.settings, again.certificate) == (run.settings, run.certificate)
@@ -169,7 +169,7 @@ def test_warnings_name_the_problem(made, copy, tmp_path):
         shutil.copytree(made / "sbm.model.run", tmp_path / f"m.model.run/rank-{rank}-of-2")
     several = read_run(tmp_path / "m.model.run")
     assert several.processes == 2
-    assert "2 processes" in several.warnings()[0]
+    assert "2 ranks" in several.warnings()[0]
 
 
 def test_incomplete_last_line_is_ignored(made, copy):
@@ -238,7 +238,7 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
     assert not page.exists()
 
 
-def test_only_own_pages_are_overwritten(made, tmp_path):
+def test_only_reports_are_overwritten(made, tmp_path):
     page = tmp_path / "r.html"
     page.write_text("<!doctype html>\n<p>Notes</p>\n")
     with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* -o$"):

@@ -270,7 +270,7 @@ def test_next_pipe_brings_new_rows(monkeypatch):
     report = learn_pipe([*LINES, b"1 3:1 5"])
     assert (report["rows"], report["problems"]) == (
         60,
-        ["standard input: the last line, whose end did not come"],
+        ["standard input: the last line is incomplete"],
     )
     assert learn_pipe(LINES, resume=True)["rows"] == 120  # the same text is new, too
     assert [source["rows"] for source in kept(OTHER)["sources"]] == [60, 60]
@@ -411,7 +411,7 @@ def test_changed_text_is_refused():
     learn(write(LINES), OTHER)
     size = sum(map(len, LINES))
     for lines in ([LINES[0], *LINES], LINES[:-1]):
-        refusal(lines, rf"d\.svm is not the text .* {size} bytes.* 60 rows", resume=True)
+        refusal(lines, rf"d\.svm has changed.* {size} bytes.* 60 rows", resume=True)
     report = learn(write([LINES[0], *LINES], "e.svm"), OTHER, resume=True)
     assert report["rows"] == 121
 

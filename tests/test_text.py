@@ -1,4 +1,4 @@
-"""Sources of text: compression, globs, pieces, and the place of what is refused."""
+"""Sources of text: compression, globs, pieces, and positions in error messages."""
 
 import hashlib
 import io
@@ -75,7 +75,7 @@ def test_compressed_members_give_rows_and_digest(
 
 
 @PACKED
-def test_cut_or_mislabelled_compressed_file_is_refused(ending: str, tmp_path: Path) -> None:
+def test_truncated_or_misnamed_compressed_file_is_rejected(ending: str, tmp_path: Path) -> None:
     text = "".join(f"1 1:{random.Random(k).random()}\n" for k in range(2000)).encode()
     data = PACK[ending](text)
     for cut in (len(data) // 50, len(data) // 2, len(data) - 2, 2 * len(data) - 9):
@@ -107,7 +107,7 @@ def test_read_error_names_the_file(
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
-def test_flipped_bit_is_refused_or_harmless(ending: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_reported_or_harmless(ending: str, tmp_path: Path) -> None:
     r = random.Random(2)
     data = PACK[ending](TEXT[:3000])
     path, expected, refused = tmp_path / f"a.svm{ending}", slow_parse(TEXT[:3000])[0], 0
@@ -153,7 +153,7 @@ def test_standard_input_is_read_and_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def line_of(length: int, k: int) -> bytes:
-    """Return a line of about `length` bytes that says which line it is."""
+    """Return a line of about `length` bytes whose label is its number."""
     features, j = b"", 1
     while len(features) < length - 12:
         features += b" %d:%d" % (j, k + 1)
@@ -167,11 +167,11 @@ def line_of(length: int, k: int) -> bytes:
     st.booleans(),
     st.integers(0, 3),
 )
-@example([150, 300, 10], True, 1)  # a rest as long as a piece, behind a line of several
+@example([150, 300, 10], True, 1)  # a remainder as long as a piece, after a line of several pieces
 @example([200, 200, 200, 200, 5, 5], False, 1)
 @example([63, 63, 64, 63], True, 0)
 @example([64], False, 0)
-def test_rows_and_lines_do_not_depend_on_cuts(
+def test_rows_and_lines_do_not_depend_on_pieces(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], newline: bool, ahead: int
 ) -> None:
     body = b"\n".join(line_of(length, k) for k, length in enumerate(lengths))
@@ -204,9 +204,7 @@ def test_skipped_lines_are_counted_and_named(
     assert [problem.split(":")[1] for problem in second.problems] == ["2"]
 
 
-def test_line_longer_than_allowed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_line_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch, 64)
     path = write(tmp_path / "a.svm", b"1 1:1\n" + line_of(500, 1) + b"\n")
     assert len(read(path, largest_line=512)[1]) == 2

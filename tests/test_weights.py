@@ -1,4 +1,4 @@
-"""Weights of rows: each finds its row, however the store was made; and refusals."""
+"""Row weights: each is assigned to its row in any store; and errors."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def numbered(folder, name, first, n):
 
 
 def weight_of(row):
-    """A weight for each row number, all different and no two rows alike."""
+    """Distinct weights for row numbers."""
     return np.asarray(row) / 8 + 0.25
 
 
@@ -57,7 +57,7 @@ SPLITS = [
 
 
 @pytest.mark.parametrize(("batch", "options"), SPLITS, ids=str)
-def test_every_row_gets_its_own_weight(tmp_path, monkeypatch, options, batch):
+def test_every_row_gets_its_weight(tmp_path, monkeypatch, options, batch):
     if batch is not None:
         monkeypatch.setattr(dealing, "LARGEST_BATCH", batch)
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 20)
@@ -71,7 +71,7 @@ def test_every_row_gets_its_own_weight(tmp_path, monkeypatch, options, batch):
     assert all(weight == weight_of(row) for row, weight in pairs)
 
 
-def test_appended_rows_have_later_weights(tmp_path, monkeypatch):
+def test_appended_rows_use_later_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(dealing, "LARGEST_BATCH", 900)
     parts = [(0, 30, {"blocks": 4}), (30, 5, {"blocks": 9}), (35, 40, {"shuffle": False})]
     for k, (first, n, options) in enumerate(parts):
@@ -90,7 +90,7 @@ def test_skipped_lines_have_no_weight(tmp_path):
     assert sorted(pairs) == [(row, weight_of(row)) for row in range(3)]
 
 
-def test_chunks_of_a_block_find_their_weights(tmp_path, monkeypatch):
+def test_chunks_read_their_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "CHUNK_NNZ", 60)
     case = Case("squared_hinge", 2)
     X, y = case.rows(n=200)
@@ -117,14 +117,14 @@ def store(tmp_path):
         ("1\n2\n", "2 weights.* 3 rows"),
         ("", "0 weights.* 3 rows"),
         ("1\n2\n3\n4\n5\n", "5 weights.* 3 rows"),
-        ("1\n-0.5\n3\n", ":2: .*-0.5.*not negative"),
-        ("1\n# two\n-0.5\n3\n", "weight 2: .*-0.5.*not negative"),
+        ("1\n-0.5\n3\n", ":2: .*-0.5.*at least 0"),
+        ("1\n# two\n-0.5\n3\n", "weight 2: .*-0.5.*at least 0"),
         ("1\nx\n3\n", ":2: .*'x'"),
         ("# three\n\n1,5\n3\n", ":3: .*'1,5'"),
         ("1\nnan\n3\n", ":2: .*'nan'.*finite"),
         ("1\n1e999\n3\n", ":2: .*'1e999'.*finite"),
-        ("1\n1 2\n3\n", ":2: .*'2'.*one number a line"),
-        ("1\n1 kg\n3\n", ":2: .*'kg'.*one number a line"),
+        ("1\n1 2\n3\n", ":2: .*'2'.*one number per line"),
+        ("1\n1 kg\n3\n", ":2: .*'kg'.*one number per line"),
         ("1\n1\n1 1:2\n", ":3: .*features"),
         ("#\n-1 1:2\n1 2:3\n-1 1:1\n", "weight 1: .*features"),
         ("1 1:x\n", ":1: .*features"),
@@ -134,7 +134,7 @@ def store(tmp_path):
         ("0.5\n" * 100 + "x\n", ":101: .*'x'"),
     ],
 )  # fmt: skip
-def test_invalid_weights_are_refused_with_their_line(store, text, facts, monkeypatch):
+def test_invalid_weights_are_reported_with_line(store, text, facts, monkeypatch):
     monkeypatch.setattr(text_module, "PIECE", 64)
     path = store.parent / "v.txt"
     path.write_text(text)
@@ -142,7 +142,7 @@ def test_invalid_weights_are_refused_with_their_line(store, text, facts, monkeyp
         fit(store, weights=str(path))
 
 
-def test_missing_weights_are_refused(store):
+def test_missing_weights_are_rejected(store):
     with pytest.raises(DataError, match=r"no\.txt"):
         fit(store, weights=str(store.parent / "no.txt"))
     with pytest.raises(SettingsError, match=r"weights.* 3"):

@@ -1,1 +1,1 @@
-"""Readers of text, tables and matrices: each yields rows with ids as they were written."""
+"""Readers of text, tables and matrices; each yields rows with the ids of the input."""

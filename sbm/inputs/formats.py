@@ -1,4 +1,4 @@
-"""What inputs are made of, and who reads it: the table of formats."""
+"""Input formats: the table of formats and the functions that read any of them."""
 
 import contextlib
 import itertools
@@ -33,30 +33,30 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_BYTES_A_NONZERO = 8  # of a line of text, about
+_BYTES_A_NONZERO = 8  # of a line of text, roughly
 
 
 @dataclass(frozen=True)
 class Format:
-    """What an input is made of.
+    """An input format. Either `parser` or `read` is set.
 
     Attributes
     ----------
     name : str
     endings : tuple of str
-        Of file names, in front of those of compressions.
+        File name endings, without that of a compression.
     parser : function, optional
-        ``parser(options)`` makes a `TextParser`, for text that is cut at line ends, or
+        ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends.
     read : function, optional
-        ``read(source, dtype, largest_row)`` yields the rows of a source, a `Batch` at a time.
+        ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`.
     reasons : tuple of str
-        What a `TextParser` refuses lines for, by code.
+        Error messages of the parser, by code.
     is_hashed : bool
-        Whether features have names, and ids are hashes of these.
+        Whether features have names that are hashed to ids.
     is_stream : bool
-        Whether it is read from its beginning to its end, so that it may be compressed or a pipe.
+        Whether it is read sequentially, so that pipes and compressed files work.
     memory : int
-        Bytes that the library that reads it takes.
+        Bytes that the library for this format needs.
     """
 
     name: str
@@ -90,31 +90,31 @@ FORMATS = {
 
 
 def plain_name(name: str) -> str:
-    """Name of a file without the ending of its compression, if there is one."""
+    """Return a file name without the ending of its compression."""
     return name[: -len(Path(name).suffix)] if is_packed(name) else name
 
 
 def format_of(name: str) -> Format:
-    """Format that the name of a file tells; LIBSVM text where it tells none."""
+    """Return the format for a file name; LIBSVM text if the ending is unknown."""
     plain = plain_name(name).lower()
     return next((f for f in FORMATS.values() if plain.endswith(f.endings)), FORMATS[LIBSVM])
 
 
 def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Source]:
-    """Turn names and globs into sources that know their format; see `expand_inputs`.
+    """Turn names and globs into sources with their formats; see `expand_inputs`.
 
     Raises
     ------
     DataError
-        There is no such file, or a format is not read from a pipe or a compressed file.
+        A file is missing, or the format does not support pipes or compressed files.
     SettingsError
-        There is no such format.
+        The format is unknown.
     """
     if options.hash_bits is None:
         options = replace(options, hash_bits=HASH_BITS)
     if options.format is not None and options.format not in FORMATS:
         raise SettingsError(
-            f"unknown format {options.format!r}, known are {', '.join(FORMATS)}"
+            f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
             f"{nearest(options.format, FORMATS)}"
         )
     sources = expand_inputs(names)
@@ -125,17 +125,17 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             continue
         if not source.comes_again:
             raise DataError(
-                f"{source.shown}: {found.name} is read from files only, not from a pipe"
+                f"{source.shown}: cannot read {found.name} from a pipe; write it to a file first"
             )
         if is_packed(source.name):
             raise DataError(
-                f"{source.name} is compressed, and {found.name} files are so inside; unpack it"
+                f"{source.name} is compressed, which {found.name} does not support; decompress it"
             )
     return sources
 
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
-    """What makes the same ids of the same names again; None where no source has names."""
+    """Return the options that determine ids of names; None if no source has names."""
     hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
     if not hashed:
         return None
@@ -144,7 +144,7 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
-    """Bytes that libraries take to read these, beside what text takes."""
+    """Return the bytes that libraries need to read these sources, in addition to text."""
     return max((FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0)
 
 
@@ -160,7 +160,7 @@ def convert_inputs(
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
-    Parameters and errors are those of `convert_sources`.
+    Parameters and errors are as in `convert_sources`.
     """
     largest_row = largest_line // _BYTES_A_NONZERO
     for name, group in itertools.groupby(sources, lambda source: source.format):
@@ -176,7 +176,7 @@ def convert_inputs(
             read = read_chunks if kind is None else kind.read
             assert read is not None
             pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
-            if source.chunks is None:  # whoever makes chunks may want to stay in this thread
+            if source.chunks is None:  # an iterator of chunks may require this thread
                 pieces = one_ahead(pieces)
             with contextlib.closing(pieces):
                 yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)

@@ -1,8 +1,8 @@
 """A dictionary from 64-bit keys to dense codes in order of first appearance.
 
-Feature ids and labels both become codes 0, 1, 2, ... the first time they are seen, whatever their
-size. Keys below `DIRECT_LIMIT` are looked up in a plain array, which grows with the largest such
-key; all others in a hash table with linear probing.
+Feature ids and labels get codes 0, 1, 2, ... when they are first seen. Keys below `DIRECT_LIMIT`
+are looked up in a plain array, which grows with the largest such key; all others in a hash table
+with linear probing.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from sbm.compiled import load
 
 __all__ = ["DIRECT_LIMIT", "IdTable", "count_codes", "drop_unknown"]
 
-DIRECT_LIMIT = 1 << 24  # 64 MB of codes at most
+DIRECT_LIMIT = 1 << 24  # at most 64 MB of codes
 
 kernels = load("sbm.inputs.kernels.ids")
 
@@ -25,11 +25,11 @@ class IdTable:
     Parameters
     ----------
     keys : ndarray, shape (n,), int64, optional
-        Keys already known, distinct; key ``keys[c]`` has code ``c``.
+        Distinct keys known from the start; key ``keys[c]`` has code ``c``.
     """
 
     def __init__(self, keys: npt.NDArray[np.int64] | None = None) -> None:
-        # Nobody can know which keys would meet in one place. No code depends on it.
+        # A random factor, so that colliding keys cannot be constructed. Codes do not depend on it.
         self._factor = np.uint64(secrets.randbits(64) | 1)
         self._fill(np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64))
 
@@ -64,12 +64,12 @@ class IdTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Memory of the tables in bytes."""
         arrays = (self._seen, self._direct, self._slots, self._slot_keys)
         return sum(a.nbytes for a in arrays)
 
     def intern(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Codes of the keys, shape (n,), int32; unknown keys become known.
+        """Return the codes of the keys, shape (n,), int32, and add unknown keys.
 
         Raises
         ------
@@ -88,19 +88,19 @@ class IdTable:
             self._grow(int(keys[begin]))
 
     def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
-        """Forget all keys but the chosen ones, which get the codes 0, 1, 2, ... in the same order.
+        """Remove all keys except the chosen ones, and renumber these in the same order.
 
         Parameters
         ----------
         chosen : ndarray, shape (n,), bool
-            For each code whether its key stays.
+            Whether to keep the key of each code.
         """
         known = self.keys[chosen]
         del self._seen, self._direct, self._slots, self._slot_keys  # room for the new ones
         self._fill(known)
 
     def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Codes of the keys, shape (n,), int32; -1 for an unknown key."""
+        """Return the codes of the keys, shape (n,), int32; -1 for unknown keys."""
         out = np.empty(len(keys), np.int32)
         kernels.intern(
             keys, 0, self._direct, self._slots, self._slot_keys, self._factor,
@@ -111,11 +111,10 @@ class IdTable:
     def look_up(
         self, keys: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int32]:
-        """Find what can be found while another thread interns.
+        """Look up small keys while another thread may call `intern`.
 
-        Each entry of the plain array changes once, from free to its code, and an array that grew is
-        a copy of the old one: what is found is right, and what is not found may be known all the
-        same. The hash table is left alone, its parts change together.
+        Codes found are correct, but a key that is not found may be known. Only the plain array is
+        searched: its entries change once, from free to a code, and when it grows it is copied.
 
         Parameters
         ----------
@@ -133,7 +132,7 @@ class IdTable:
         return unknown[:n_unknown].copy()
 
     def _grow(self, key: int) -> None:
-        """Make room for the key that the kernel stopped at."""
+        """Make room for the key at which the kernel stopped."""
         if self._n >= 2**31 - 1:
             raise OverflowError("more than 2147483647 distinct ids")
         if self._n == len(self._seen):
@@ -150,7 +149,7 @@ class IdTable:
 
 
 def count_codes(codes: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], most: int) -> None:
-    """Add one to the count of each code; a count stays at `most` once it is there.
+    """Add one to the count of each code, up to `most`.
 
     Parameters
     ----------
@@ -167,23 +166,23 @@ def drop_unknown(
     codes: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> tuple[int, bool]:
-    """Take nonzeros without a code out of rows; a row that loses all of them stays, empty.
+    """Remove nonzeros without a code; rows that lose all their nonzeros stay.
 
     Parameters
     ----------
     indptr : ndarray, shape (n_rows + 1,), int64, changed in place
         Begins with 0.
     codes : ndarray, shape (nnz,), int32, changed in place
-        -1 for what is dropped.
+        -1 for nonzeros to remove.
     values : ndarray, shape (nnz,), float32 or float64, changed in place, or None
-        None when all are 1.
+        None if all values are 1.
 
     Returns
     -------
     n : int
-        Nonzeros that are left, the first ones of `codes` and `values`.
+        Number of nonzeros left, at the beginning of `codes` and `values`.
     ones : bool
-        Whether all of their values are 1.
+        Whether all their values are 1.
     """
     n, ones = kernels.drop_unknown(indptr, codes, values)
     return n, bool(ones)

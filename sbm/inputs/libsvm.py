@@ -1,12 +1,12 @@
-"""LIBSVM text to rows: a compiled parser that reads about half a gigabyte a second on one core.
+"""Compiled parser of LIBSVM text; reads about half a gigabyte per second on one core.
 
-The grammar of a line, with blanks (space, tab, CR, VT, FF) between its parts::
+Grammar of a line, with whitespace (space, tab, CR, VT, FF) between its parts::
 
     label [qid:N] [id:value]... [# comment]
 
-Empty lines and lines that hold only a comment are passed over. Labels and values are decimal
-numbers, rounded correctly to float64; ``inf`` and ``nan`` are refused. Ids are integers from 0 to
-2^63 - 1 in any order, each at most once in a row.
+Empty lines and comment lines are skipped. Labels and values are decimal numbers, rounded correctly
+to float64; ``inf`` and ``nan`` are rejected. Ids are integers from 0 to 2^63 - 1 in any order, each
+at most once per row.
 """
 
 import numpy as np
@@ -29,26 +29,26 @@ __all__ = ["REASONS", "parse_text"]
 
 kernels = load("sbm.inputs.kernels.text")
 
-# What a line is refused for, in the order of the codes in the kernels.
+# Error messages, indexed by the codes of the kernel.
 REASONS = (
     "",
     "found {token} where a numeric label is expected",
     "found {token}, but only finite numbers are allowed",
     "found {token} where a feature written as id:value is expected",
-    "found feature id {token}, the largest allowed id is 9223372036854775807",
-    "found {token} without a value, a feature is written as id:value",
+    "found feature id {token}; the largest allowed id is 9223372036854775807",
+    "found {token} without a value; a feature is written as id:value",
     "found {token} where a decimal number is expected",
     (
-        "found {token}, too large for the value type (float64 reaches 1.79e308, "
+        "found {token}, too large for the value type (limit: float64 1.79e308, "
         "float32 3.4e38; see --dtype)"
     ),
-    "found feature id {token} twice, each id is allowed once in a row",
-    "found {token}, but qid comes once, after the label, with a whole number",
+    "found feature id {token} twice; each id is allowed once per row",
+    "found {token}; qid is allowed once, right after the label, with an integer",
 )
 _BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 3, 5, 6, 8, 9
 
-_ENDS = b" \t\r\n\v\f#"  # of a token
-_LABEL = -1  # in a list of hard numbers: stands for the row's label instead of a feature
+_ENDS = b" \t\r\n\v\f#"  # bytes that end a token
+_LABEL = -1  # feature id that marks the label in the list of hard numbers
 
 
 def parse_text(
@@ -66,25 +66,25 @@ def parse_text(
     Parameters
     ----------
     text : ndarray, shape (at least size + SPARE,), uint8
-        The bytes; a missing last newline and the one behind it are added in place.
+        The text. A missing final newline and an extra one after it are written in place.
     size : int
         Bytes of text.
     dtype : {"float32", "float64"}
-        Type of the values returned; parsing itself is exact float64.
+        Type of the returned values. Parsing uses exact float64.
     skip : bool
-        Leave refused lines out instead of stopping at the first one.
+        Skip invalid lines instead of stopping at the first one.
     labels : bool, optional
-        As of `InputOptions`.
+        As in `InputOptions`.
     max_errors : int
-        How many refused lines to describe.
+        Number of invalid lines to describe.
     room : Room, optional
-        Where to put the rows, if it is large enough and of this type.
+        Arrays for the rows; used if large enough and of type `dtype`.
 
     Returns
     -------
     ParsedText
-        Views of `room`, good until it is used again. With `skip` false and an error, holds only
-        the rows before the refused line.
+        Views of `room`, valid until it is used again. If `skip` is false and a line is invalid,
+        only the rows before that line.
     """
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
@@ -115,7 +115,7 @@ def _resolve(
     ids: npt.NDArray[np.int64],
     values: npt.NDArray[np.floating],
 ) -> None:
-    """Put the numbers that the kernel could not round with certainty in place."""
+    """Fill in the numbers that the kernel could not round with certainty."""
     for row, identity, begin, end in hard.tolist():
         number = float(text[begin:end].tobytes())
         if identity == _LABEL:

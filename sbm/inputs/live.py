@@ -1,4 +1,4 @@
-"""Text that is not all there yet: pipes, growing files, and where to resume in them."""
+"""Reading pipes and growing files without blocking, and resuming at saved positions."""
 
 import contextlib
 import fcntl
@@ -17,31 +17,31 @@ __all__ = [
     "is_pipe",
 ]  # fmt: skip
 
-TAIL = 256  # bytes of text by which a place in it is known again
-_NAP = 0.05  # seconds between two looks
-_LONG = 0.2  # seconds after which it is said that nothing comes
-_PIPE_BYTES = 1 << 20  # what a pipe is asked to hold, so that its two ends take turns less often
+TAIL = 256  # bytes before a saved position that must match on resume
+_NAP = 0.05  # seconds between two polls
+_LONG = 0.2  # seconds after which a read without data returns None
+_PIPE_BYTES = 1 << 20  # requested pipe size; a larger one means fewer context switches
 
 
 class Readable(Protocol):
-    """What text is read from."""
+    """A stream of text."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the buffer; 0 is the end, None that there is nothing for now."""
+        """Fill the buffer and return the bytes read: 0 at the end, None if no data is ready."""
 
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """How far a source has been read: a place between two lines, and rows taken behind it.
+    """How far a source has been read: a position between two lines.
 
     Attributes
     ----------
     text, lines, rows, skipped : int
-        Bytes, lines, rows and refused lines in front of the place.
+        Bytes, lines, rows and invalid lines before the position.
     tail : bytes
-        The last of these bytes, `TAIL` at most.
+        The last of these bytes, at most `TAIL`.
     skip : int
-        Rows behind the place that are taken, too.
+        Rows after the position that were taken already.
     """
 
     text: int = 0
@@ -59,13 +59,13 @@ class Patience:
     Attributes
     ----------
     follow : bool
-        Wait for more at the end of the last file.
+        Wait for more text at the end of the last file.
     idle_timeout : float, optional
-        Seconds without any text that are taken for the end; default: wait for ever.
+        Seconds without text after which to stop. Default: wait forever.
     is_over : callable
-        Whether to end now, whatever may come.
+        Returns whether to stop now.
     gave_up : bool
-        Whether it came to its end before the text did.
+        Whether waiting stopped before the end of the text.
     """
 
     follow: bool = False
@@ -75,16 +75,16 @@ class Patience:
     _last: float = field(default_factory=time.monotonic, init=False)
 
     def came(self) -> None:
-        """Note that there was some text."""
+        """Restart the idle timeout, after text came."""
         self._last = time.monotonic()
 
     def ends(self, idle: bool = False) -> bool:
-        """Whether to wait no longer; noted in `gave_up`.
+        """Return whether to stop waiting, and set `gave_up` accordingly.
 
         Parameters
         ----------
         idle : bool
-            Whether there is nothing to read at the moment.
+            Whether no data is ready.
         """
         timeout = self.idle_timeout
         late = idle and timeout is not None and time.monotonic() - self._last >= timeout
@@ -93,7 +93,7 @@ class Patience:
 
 
 def is_pipe(file: Any) -> bool:
-    """Whether a file gives its bytes once, and perhaps later."""
+    """Whether a file is a pipe, socket or character device."""
     try:
         mode = os.fstat(file.fileno()).st_mode
     except (OSError, AttributeError, ValueError):
@@ -102,7 +102,7 @@ def is_pipe(file: Any) -> bool:
 
 
 class LiveFile:
-    """A pipe, or a file that grows, read without being held up by it.
+    """A pipe or a growing file, read without blocking.
 
     Parameters
     ----------
@@ -110,20 +110,19 @@ class LiveFile:
     name : str
     patience : Patience
     follow : bool
-        Wait for more at the end of a file. One that is renamed away or cut is at its end once it is
-        read.
+        Wait for more text at the end of a file, unless it was renamed or truncated.
 
     Attributes
     ----------
     was_replaced : bool
-        Whether another file is in its place.
+        Whether another file has taken its place.
     """
 
     def __init__(self, file: Any, name: str, patience: Patience, follow: bool = False) -> None:
         self._file, self._name, self._patience = file, name, patience
         self._follow = follow
         self._is_pipe = is_pipe(file)
-        self._in_line = False  # whether a line has begun, and not ended
+        self._in_line = False  # whether the last line read is incomplete
         self.was_replaced = False
         patience.came()
         if self._is_pipe:
@@ -131,7 +130,7 @@ class LiveFile:
                 fcntl.fcntl(file.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the buffer with what is there; None after a while in which nothing came."""
+        """Fill the buffer with the data that is ready; return None after `_LONG` without data."""
         begin = time.monotonic()
         while not self._patience.ends():
             n = self._try(buffer)
@@ -146,7 +145,7 @@ class LiveFile:
         return self._end_line(buffer) if self._is_pipe else 0
 
     def _end_line(self, buffer: memoryview) -> int:
-        """Read a line that has begun to its end, for the next reader to find whole lines."""
+        """Read the rest of an incomplete line, so that the next reader starts at a line."""
         n = 0
         while self._in_line and n < len(buffer) and select.select([self._file], [], [], _LONG)[0]:
             if not self._file.readinto(buffer[n : n + 1]):
@@ -156,7 +155,7 @@ class LiveFile:
         return n
 
     def _try(self, buffer: memoryview) -> int | None:
-        """Read once; None if there is nothing now, after a short wait."""
+        """Read once; after a short wait, return None if no data is ready."""
         if self._is_pipe:
             ready, _, _ = select.select([self._file], [], [], _NAP)
             return (self._file.readinto(buffer) or 0) if ready else None
@@ -164,7 +163,7 @@ class LiveFile:
         if n or not self._follow:
             return n or 0
         if self._is_replaced():
-            n = self._file.readinto(buffer)  # what was written before it was renamed
+            n = self._file.readinto(buffer)  # written just before it was renamed
             self.was_replaced = not n
             return n or 0
         time.sleep(_NAP)
@@ -174,25 +173,25 @@ class LiveFile:
         here = os.fstat(self._file.fileno())
         try:
             there = os.stat(self._name)
-        except OSError:  # for now there is none
+        except OSError:  # no file with this name at the moment
             return False
         other = (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
         return other or there.st_size < self._file.tell()
 
 
 class Interruptible:
-    """A stream of which no more is read once patience is at its end."""
+    """A stream that ends when patience ends."""
 
     def __init__(self, stream: Readable, patience: Patience) -> None:
         self._stream, self._patience = stream, patience
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read on, or say that this is the end."""
+        """Fill the buffer; return 0 once patience has ended."""
         return 0 if self._patience.ends() else self._stream.readinto(buffer)
 
 
 class _LineEnd:
-    """A stream that must go on with a line end, as what came before was taken for a whole line."""
+    """A stream that must begin with a line end, because the text before was read as a line."""
 
     def __init__(self, stream: Readable, name: str, line: int) -> None:
         self._stream, self._name, self._line = stream, name, line
@@ -202,8 +201,8 @@ class _LineEnd:
         n = self._stream.readinto(buffer)
         if n and self._is_first and buffer[0] not in b"\r\n":
             raise DataError(
-                f"{self._name}:{self._line}: the line had no line end when it was learned, and has "
-                "gone on since"
+                f"{self._name}:{self._line}: the line was learned before it was complete; it had "
+                "no line end and has grown since"
             )
         self._is_first = self._is_first and not n
         return n
@@ -212,9 +211,9 @@ class _LineEnd:
 def go_to(
     place: SourceProgress, stream: Readable, name: str, patience: Patience, file: Any = None
 ) -> Readable:
-    """Pass over the text in front of a place, and return the stream, to be read on from there.
+    """Skip the text before a saved position and return the stream for reading from there.
 
-    If patience ends on the way, nothing more comes of the stream.
+    If patience ends meanwhile, the stream is at its end.
 
     Parameters
     ----------
@@ -222,15 +221,15 @@ def go_to(
     stream : Readable
         At its beginning.
     name : str
-        For the error message.
+        For error messages.
     patience : Patience
     file : binary file, optional
-        The same stream where it can be told to go to a position.
+        The same stream, if it is seekable.
 
     Raises
     ------
     DataError
-        It is another text, or its last line has grown since.
+        The text before the position differs, or its last line has grown since.
     """
     left = place.text
     if file is not None:
@@ -247,8 +246,8 @@ def go_to(
         return stream
     if left or tail[len(tail) - len(place.tail) :] != place.tail:
         raise DataError(
-            f"{name} is not the text that was learned from before, its first {place.text} bytes "
-            "differ; give the text that is new in a file of its own"
+            f"{name} has changed: its first {place.text} bytes are not the ones learned before; "
+            "put new text in a separate file"
         )
     is_open = place.tail[-1:] not in (b"", b"\n")
     return _LineEnd(stream, name, place.lines) if is_open else stream

@@ -1,9 +1,9 @@
-"""Rows that a format's reader yields in batches: cut into pieces, checked, named, converted.
+"""Conversion of batches of rows from a format's reader to checked pieces; reader of matrices.
 
-A reader of a format is one generator, ``read_batches(source, dtype, largest_row)``, which yields
-`Batch`; `read_rows` does the rest. The reader of chunks ``(X, y)`` in memory is here: column k of a
-matrix is feature id k, as for `sbm.Model.decision_function`. Messages number chunks and their rows
-from 0, as Python does, and the rows of files from 1.
+The reader of a format is a generator ``read_batches(source, dtype, largest_row)`` that yields
+`Batch`; `read_rows` does the rest. The reader of chunks ``(X, y)`` in memory is in this module:
+column k of a matrix is feature id k, as for `sbm.Model.decision_function`. Messages number chunks
+and their rows from 0, as Python does, and rows of files from 1.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-_NONZERO = 16  # bytes of an id and a value, or of a row's end and its label
+_NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
 _READ = 1 << 20  # bytes hashed at a time
-_MOST_PROBLEMS = 20  # refused rows of a piece that are described
+_MOST_PROBLEMS = 20  # most invalid rows of a piece that are described
 
 kernels = load("sbm.store.kernels.sorting")
 
@@ -47,7 +47,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Sliced(Protocol):
-    """An array, or a file that is read slice by slice."""
+    """An array, or a file that is read in slices."""
 
     def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
         """Return the elements of a slice."""
@@ -56,7 +56,7 @@ class Sliced(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a source, one behind the other, as a reader finds them.
+    """Consecutive rows of a source, before checks.
 
     Attributes
     ----------
@@ -64,14 +64,14 @@ class Batch:
     indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
         Row k has the nonzeros ``indptr[k]`` to ``indptr[k + 1]``.
     ids, values : Sliced
-        Of nonzeros, in any order within a row. Each slice is taken once, in order. Negative ids
-        stand for ids that are too large, too.
+        Ids and values of nonzeros, in any order within a row. Each slice is read once, in order.
+        An id that is too large is negative.
     refused : mapping of int to str
-        What is wrong with rows, by their position in the batch.
+        Error messages of invalid rows, by position in the batch.
     size : int
         Bytes of the source that the rows take; 0 if the reader counts them itself.
     place : callable, optional
-        ``place(k)`` names row k in messages. Default: the source and the number of the row in it.
+        ``place(k)`` names row k in messages. Default: the source name and the row number.
     """
 
     labels: npt.NDArray[Any]
@@ -88,16 +88,16 @@ Reader = Callable[[Source, str, int], Generator[Batch]]
 
 @dataclass(frozen=True)
 class RowPiece:
-    """Some rows of a source, in its order.
+    """Consecutive rows of a source, checked.
 
     Attributes
     ----------
     parsed : ParsedText
-        The rows that are taken; `n_lines` counts the others, too, `n_errors` them alone.
+        The valid rows; `n_lines` counts all rows, `n_errors` the invalid ones.
     problems : list of str
-        What is wrong with the first ones of those, with their place.
+        Messages about the first invalid rows, with their place.
     read : int
-        Bytes read of the source when the piece was complete.
+        Bytes of the source read when the piece was complete.
     """
 
     parsed: ParsedText
@@ -106,32 +106,32 @@ class RowPiece:
 
 
 class Digest:
-    """SHA-256 of rows, the same whatever pieces they come in."""
+    """SHA-256 of rows, independent of how they are divided into pieces."""
 
     def __init__(self) -> None:
         self._hashes = [hashlib.sha256() for _ in range(4)]
 
     def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
-        """Take rows, whose ids increase within a row."""
+        """Add rows, with ids increasing within each row."""
         arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
         for part, array in zip(self._hashes, arrays, strict=True):
             part.update(array)
 
     def hexdigest(self) -> str:
-        """Digest of all rows so far."""
+        """Return the digest of all rows so far."""
         return hashlib.sha256(b"".join(part.digest() for part in self._hashes)).hexdigest()
 
 
 @contextlib.contextmanager
 def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
-    """Take the digest of files in a thread, while they are read out of order.
+    """Compute the digest of files in a thread, while they are read in another order.
 
     Parameters
     ----------
     source : Source
-        Has the digest afterwards, and all its bytes are read.
+        Receives the digest and the bytes read at the end.
     paths : sequence of Path
-        One behind the other.
+        Files to hash, one after the other.
 
     Yields
     ------
@@ -157,12 +157,12 @@ def _digest(paths: Sequence[Path], is_over: threading.Event) -> str:
 
 
 def piece_nnz() -> int:
-    """Nonzeros and rows of a piece, together, which take the memory of a piece of text."""
+    """Return the number of nonzeros plus rows of a piece, which fit the memory of a text piece."""
     return PIECE // _NONZERO
 
 
 def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Yield first row, and row behind the last, of pieces; a longer row is alone in its piece."""
+    """Yield the first row and the end row of each piece; a very long row is a piece of its own."""
     most, n = piece_nnz(), len(indptr) - 1
     begin = 0
     while begin < n:
@@ -173,38 +173,38 @@ def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
 
 
 def refuse_long_row(place: str, nnz: int, largest: int) -> None:
-    """Notice a row that there is no room for.
+    """Check that a row fits in memory.
 
     Raises
     ------
     DataError
-        It has more than `largest` nonzeros.
+        The row has more than `largest` nonzeros.
     """
     if nnz > largest:
         raise DataError(
-            f"{place}: found a row of {nnz} nonzeros, more than --mem has room for; raise --mem"
+            f"{place}: found a row with {nnz} nonzeros, which does not fit in --mem; raise --mem"
         )
 
 
 def read_rows(
     read: Reader, source: Source, *, dtype: str = "float32", largest_row: int = 1 << 26
 ) -> Generator[RowPiece]:
-    """Read a source in pieces of bounded size, in the form that parsers of text give rows.
+    """Read a source in pieces of bounded size.
 
-    Ids are sorted within a row, and the values of one that comes again are added up. Zeros that are
-    there stay, as they do in text.
+    Ids are sorted within each row, and values of equal ids are summed. Explicit zeros are kept, as
+    in text.
 
     Parameters
     ----------
     read : callable
-        ``read(source, dtype, largest_row)`` yields a `Batch` at a time.
+        ``read(source, dtype, largest_row)`` yields `Batch`.
     source : Source
-        Its bytes read are counted. Chunks get their digest, which is that of the rows, however they
-        are cut into chunks; readers of files take that of the bytes.
+        Receives the bytes read. Chunks also receive the digest of their rows, which does not depend
+        on the division into chunks; readers of files set the digest of the bytes.
     dtype : {"float32", "float64"}
         Type of the values.
     largest_row : int
-        Most nonzeros of a row.
+        Maximum number of nonzeros of a row.
 
     Yields
     ------
@@ -213,7 +213,7 @@ def read_rows(
     Raises
     ------
     DataError
-        A row is too long, or what the reader raises.
+        A row is too long, or the reader fails.
     """
     digest = Digest() if source.chunks is not None else None
     first = 1
@@ -261,9 +261,9 @@ def _take_good(
     refused: dict[int, str],
     may_lack: bool,
 ) -> ParsedText:
-    """Leave out rows that are refused; add those with a wrong number, the first ones, to these.
+    """Return the valid rows, and add messages about invalid numbers to `refused`.
 
-    A label may be nan where rows `may_lack` one.
+    If rows `may_lack` labels, a label may be nan.
     """
     bad = ~np.isfinite(labels)
     bad_labels = np.flatnonzero(bad & ~np.isnan(labels) if may_lack else bad)
@@ -295,14 +295,14 @@ def _take_good(
 def _describe(identity: int, value: float) -> str:
     if identity < 0:
         return (
-            "found a feature id that is negative or larger than 9223372036854775807; ids are "
-            "numbers between"
+            "found a feature id that is negative or too large; ids must be from 0 to "
+            "9223372036854775807"
         )
     found = f"found {format_number(value)} as the value of feature {identity}"
     if not np.isfinite(value):
         return f"{found}, but only finite numbers are allowed"
     return (
-        f"{found}, too large for the value type (float64 reaches 1.79e308, float32 3.4e38; "
+        f"{found}, too large for the value type (limit: float64 1.79e308, float32 3.4e38; "
         "see --dtype)"
     )
 
@@ -321,7 +321,7 @@ def convert_pieces(
     Raises
     ------
     DataError
-        The first refused row, unless refused rows are left out.
+        A row is invalid and `skip` is false.
     """
     flight: deque[tuple[RowPiece, Future[T]]] = deque()
     for piece in pieces:
@@ -333,7 +333,7 @@ def convert_pieces(
 
 
 def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> Any:
-    """Count a piece, and return what became of it."""
+    """Update the counters and return the result of a piece."""
     converted = task.result()
     if piece.problems and not skip:
         raise DataError(piece.problems[0])
@@ -351,13 +351,13 @@ _NUMBERS = "biuf"  # kinds of numpy types that are real numbers
 
 
 def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
-    """Make a source of chunks; of a list or tuple, its size is known.
+    """Return a source of chunks; its size is known for a list or tuple.
 
     Parameters
     ----------
     chunks : iterable of (X, y)
     name : str
-        What the manifest calls them.
+        Name in the manifest.
 
     Returns
     -------
@@ -372,17 +372,16 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
 def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     """Read chunks of rows in memory.
 
-    A matrix that is neither CSR nor dense is turned into CSR as a whole, which takes as much memory
-    as it has itself. Zeros of dense matrices are no nonzeros. A nonzero and a row count as 16 bytes
-    each.
+    A sparse matrix that is not CSR is converted to CSR as a whole, which needs about as much memory
+    as the matrix. Zeros of dense matrices are dropped. A nonzero and a row count as 16 bytes each.
 
     Parameters
     ----------
     source : Source
-        Its `chunks` are pairs of a scipy.sparse matrix or array, or what numpy takes for a matrix,
-        shape (n_rows, any), and n_rows labels.
+        Its `chunks` are pairs (X, y): X is a scipy.sparse matrix or array or an array-like, shape
+        (n_rows, any), and y has n_rows labels.
     dtype, largest_row
-        As of `read_rows`.
+        As in `read_rows`.
 
     Yields
     ------
@@ -391,7 +390,7 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
     Raises
     ------
     DataError
-        A chunk is no such pair, in one sentence that names it.
+        A chunk is not such a pair.
     """
     for number, chunk in enumerate(source.chunks or ()):
         X, y = _matrix(chunk, number)
@@ -417,19 +416,19 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
 
 
 def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
-    """Return the matrix and the labels of a chunk, the former sparse or a numpy array."""
+    """Return the matrix of a chunk (sparse or a numpy array) and its labels."""
     if not isinstance(chunk, tuple | list) or len(chunk) != 2:
         raise DataError(
-            f"chunk {number} is a {type(chunk).__name__}; a pair (X, y) of a matrix and its labels "
-            "is expected"
+            f"chunk {number} is a {type(chunk).__name__}; expected a pair (X, y) of a matrix and "
+            "its labels"
         )
     X, y = chunk
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
     if len(X.shape) != 2:
-        raise DataError(f"chunk {number}: X has shape {X.shape}; a matrix has two dimensions")
+        raise DataError(f"chunk {number}: X has shape {X.shape}; expected two dimensions")
     if X.dtype.kind not in _NUMBERS:
-        raise DataError(f"chunk {number}: X holds {X.dtype}; real numbers are expected")
+        raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
     return X, y
 
 
@@ -441,22 +440,23 @@ def _bytes_of(X: Any, y: Any) -> int:
 def _labels(y: Any, n_rows: int, number: int) -> npt.NDArray[np.float64]:
     y = np.asarray(y)
     if y.dtype.kind not in _NUMBERS:
-        raise DataError(f"chunk {number}: y holds {y.dtype}; labels are numbers")
+        raise DataError(f"chunk {number}: y has dtype {y.dtype}; labels must be numbers")
     if y.ndim != 1 or len(y) != n_rows:
         raise DataError(
-            f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; give a label for each"
+            f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "
+            "per row"
         )
     labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
     return labels
 
 
 def _indptr(X: Any, number: int) -> npt.NDArray[np.integer]:
-    """Return the ends of rows of a CSR matrix, which are checked."""
+    """Check and return the indptr of a CSR matrix."""
     indptr = np.asarray(X.indptr)
     n_stored = min(len(X.indices), len(X.data))
     if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > n_stored:
         raise DataError(
-            f"chunk {number}: the indptr of X does not fit its {n_stored} nonzeros; "
-            "X.check_format() tells more"
+            f"chunk {number}: indptr of X does not match its {n_stored} nonzeros; "
+            "X.check_format() shows details"
         )
     return indptr

@@ -1,9 +1,9 @@
-"""Shards of scipy.sparse with labels: NumPy's zip archives, read as streams.
+"""Reader of .npz files: sparse CSR matrices with labels, read as streams.
 
-A shard is what ``scipy.sparse.save_npz`` writes of a CSR matrix: members ``data``, ``indices``,
-``indptr`` and ``shape``. Labels are a further member ``y`` or ``labels`` (``numpy.savez`` writes
-all of them), or the file ``NAME.y.npy`` or ``NAME.labels.npy`` beside ``NAME.npz``. All members
-are read side by side, a piece at a time: memory does not depend on the size of a shard.
+The file is a CSR matrix written by ``scipy.sparse.save_npz``, with members ``data``, ``indices``,
+``indptr`` and ``shape``. Labels are another member ``y`` or ``labels`` (``numpy.savez`` can write
+all of them), or the file ``NAME.y.npy`` or ``NAME.labels.npy`` next to ``NAME.npz``. All members
+are read in parallel, one piece at a time, so memory does not depend on the file size.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from sbm.inputs.text import Source
 __all__ = ["read_npz"]
 
 _LABELS = ("y", "labels")
-_MOST_HEADER = 10_000  # characters of an array's header
+_MOST_HEADER = 10_000  # most characters of an array header
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
     zlib.error,
@@ -33,20 +33,20 @@ _DAMAGED = (
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn errors of a damaged file into one sentence."""
+    """Turn the errors that a damaged file causes into a `DataError`."""
     try:
         yield
     except DataError:
         raise
     except _DAMAGED as error:
         raise DataError(
-            f"{name} cannot be read ({error}); it is damaged, or not what scipy.sparse and "
-            "NumPy write"
+            f"cannot read {name} ({error}); the file is damaged or was not written by "
+            "scipy.sparse or NumPy"
         ) from error
 
 
 class _Column:
-    """A one-dimensional array of numbers in a file, read from its beginning to its end."""
+    """A one-dimensional array of numbers in a file, read sequentially."""
 
     def __init__(self, file: IO[bytes], path: Path, name: str, kinds: str) -> None:
         self.path, self.name = path, name
@@ -57,40 +57,40 @@ class _Column:
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
         if header is None:
-            raise ValueError(f"{name} has version {version} of NumPy's format")
+            raise ValueError(f"{name} has unknown NumPy format version {version}")
         shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
         if len(shape) != 1 or self._dtype.kind not in kinds:
-            raise ValueError(f"{name} is an array of {self._dtype} and shape {shape}")
+            raise ValueError(f"{name} has unexpected dtype {self._dtype} or shape {shape}")
         self.left = int(shape[0])
 
     def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
-        """Return a slice that begins where the one before ended."""
+        """Return a slice, which must begin where the previous one ended."""
         with _explained(str(self.path)):
             return self.take(part.stop - part.start)
 
     def take(self, n: int) -> npt.NDArray[Any]:
         """Return the next n numbers."""
         if n > self.left:
-            raise ValueError(f"{self.name} has too few numbers")
+            raise ValueError(f"{self.name} is too short")
         size = n * self._dtype.itemsize
-        data = self._file.read(size)  # a member gives all that is asked for
+        data = self._file.read(size)  # reads of an archive member are complete
         if len(data) != size:
-            raise EOFError(f"{self.name} ends too early")
+            raise EOFError(f"{self.name} is truncated")
         self.left -= n
-        if self.left == 0 and self._file.read(1):  # this compares checksums, too
-            raise ValueError(f"{self.name} is longer than it says")
+        if self.left == 0 and self._file.read(1):  # also verifies the checksum
+            raise ValueError(f"{self.name} is longer than its header says")
         return np.frombuffer(data, self._dtype)
 
 
 def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
-    """Read a shard in batches of bounded size.
+    """Read a .npz file in batches of bounded size.
 
     Parameters
     ----------
     source : Source
-        Gets the digest of the shard (with that of its file of labels).
+        Receives the digest of the file, including its label file.
     dtype, largest_row
-        As of `read_rows`.
+        As in `read_rows`.
 
     Yields
     ------
@@ -99,7 +99,7 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     Raises
     ------
     DataError
-        The file is damaged, no CSR matrix, or has no labels.
+        The file is damaged, is not a CSR matrix, or has no labels.
     """
     path = Path(source.name)
     beside = [Path(f"{path.with_suffix('')}.{name}.npy") for name in _LABELS]
@@ -111,18 +111,18 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
         n_rows = indptr.left - 1
         ends = indptr.take(1).astype(np.int64)
         if ends[0] != 0 or ids.left != values.left:
-            raise ValueError("indptr, indices and data do not belong together")
-        step = 1 + piece_nnz() * n_rows // (n_rows + ids.left + 1)  # rows of about a piece
+            raise ValueError("indptr, indices and data do not match")
+        step = 1 + piece_nnz() * n_rows // (n_rows + ids.left + 1)  # about one piece
         while indptr.left:
             n = min(indptr.left, step)
             ends = np.concatenate([ends[-1:], indptr.take(n).astype(np.int64)])
             if np.diff(ends).min() < 0:
                 raise ValueError("indptr decreases")
-            # Compressed members have no position of use; what they hold is in proportion.
+            # Positions in compressed members are not meaningful, so estimate the bytes read.
             y = np.full(n, np.nan) if labels is None else labels.take(n)
             yield Batch(y, ends, ids, values, size=source.size * n // n_rows)
         if ids.left:
-            raise ValueError(f"indptr ends in front of the last {ids.left} nonzeros")
+            raise ValueError(f"indptr ends before the last {ids.left} nonzeros")
 
 
 def _columns(
@@ -132,7 +132,7 @@ def _columns(
     beside: list[Path],
     may_lack: bool,
 ) -> tuple[_Column | None, _Column, _Column, _Column]:
-    """Open labels, ends of rows, ids and values; None for labels that rows `may_lack`."""
+    """Open labels, indptr, ids and values; labels are None if missing and rows `may_lack` them."""
     archive = stack.enter_context(zipfile.ZipFile(path))
     members = {name.removesuffix(".npy") for name in archive.namelist()}
     missing = [name for name in ("data", "indices", "indptr") if name not in members]
@@ -141,19 +141,19 @@ def _columns(
             kind = file.read(_MOST_HEADER)[-3:]
         if kind != b"csr":
             raise DataError(
-                f"{path} holds a matrix of format {kind.decode('ascii', 'replace')}; save it as "
+                f"{path} holds a matrix in {kind.decode('ascii', 'replace')} format; save it as "
                 "CSR, with scipy.sparse.save_npz(path, X.tocsr())"
             )
     if missing:
         raise DataError(
-            f"{path} has no array {missing[0]}; a shard has data, indices and indptr of a CSR "
-            "matrix, as scipy.sparse.save_npz writes them"
+            f"{path} has no array {missing[0]}; expected a CSR matrix (data, indices, indptr) "
+            "written by scipy.sparse.save_npz"
         )
     inside = next((name for name in _LABELS if name in members), None)
     if inside is None and companion is None and not may_lack:
         raise DataError(
-            f"{path} has no labels; add an array y to it, with numpy.savez, or write the file "
-            f"{beside[0]}, with numpy.save"
+            f"{path} has no labels; add an array y with numpy.savez, or write {beside[0]} with "
+            "numpy.save"
         )
 
     def member(name: str, kinds: str) -> _Column:
@@ -167,6 +167,6 @@ def _columns(
     indptr = member("indptr", "iu")
     if y is not None and y.left != indptr.left - 1:
         raise DataError(
-            f"{path} has {y.left} labels, but {indptr.left - 1} rows; give a label for each"
+            f"{path} has {y.left} labels, but {indptr.left - 1} rows; expected one label per row"
         )
     return y, indptr, member("indices", "iu"), member("data", "biuf")

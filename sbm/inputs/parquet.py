@@ -1,4 +1,4 @@
-"""Parquet files of sparse rows: a scalar column of labels, two list columns of ids and values."""
+"""Reader of Parquet files: a column of labels, and list columns of feature ids and values."""
 
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["read_parquet"]
 
-_READ = 1 << 20  # bytes of a file that are read at a time
-_MOST_ROWS = 1 << 14  # decoded at a time
+_READ = 1 << 20  # bytes per read
+_MOST_ROWS = 1 << 14  # most rows decoded at a time
 
 
 def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
-    """Read a file batch by batch.
+    """Read a Parquet file in batches.
 
     Parameters
     ----------
     source : Source
         A file with the columns ``label`` (numbers), ``indices`` (lists of integers: feature ids)
-        and ``values`` (lists of numbers, as long; without this column, all are 1). Other columns
-        are not read. Its option `label` names another column of labels. Gets the digest of the
-        file.
+        and ``values`` (lists of numbers of the same length; without this column, all are 1). Other
+        columns are ignored. The option `label` of the source names another label column. The
+        source receives the digest of the file.
     dtype, largest_row
-        As of `read_rows`.
+        As in `read_rows`.
 
     Yields
     ------
@@ -41,14 +41,14 @@ def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batc
     Raises
     ------
     DataError
-        pyarrow is missing; the file is damaged, or has no such columns.
+        pyarrow is not installed, the file is damaged, or a column is missing.
     """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise DataError(
-            f"reading the Parquet file {source.name} needs pyarrow; run: pip install pyarrow"
+            f"reading {source.name} needs pyarrow, which is not installed; run pip install pyarrow"
         ) from None
     label = source.options.label or "label"
     try:
@@ -65,12 +65,12 @@ def read_parquet(source: Source, dtype: str, largest_row: int) -> Generator[Batc
     except (pa.ArrowException, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{source.name} cannot be read ({what}); it is damaged or no Parquet file"
+            f"cannot read {source.name} ({what}); it is damaged or not a Parquet file"
         ) from error
 
 
 def _columns(schema: "pa.Schema", label: str, name: str, may_lack: bool) -> list[str]:
-    """Return the columns to read, whose types are those of rows; they `may_lack` labels."""
+    """Check the types of the columns and return the names of those to read."""
     import pyarrow.types as kinds
 
     wanted = [("indices", _is_list_of(kinds.is_integer))]
@@ -81,13 +81,13 @@ def _columns(schema: "pa.Schema", label: str, name: str, may_lack: bool) -> list
     for column, is_fit in wanted:
         if schema.names.count(column) != 1:
             raise DataError(
-                f"{name} has no column {column}; it has {', '.join(schema.names)[:200]}, and rows "
-                "are a column label, or the one that --label names, and lists indices and values"
+                f"{name} has no column {column}, only {', '.join(schema.names)[:200]}; expected "
+                "label (or the column that --label names), indices and, optionally, values"
             )
         kind = schema.field(column).type
         if not is_fit(kind):
             what = "numbers" if column == label else "lists of numbers"
-            raise DataError(f"{name}: column {column} holds {kind}; {what} are expected")
+            raise DataError(f"{name}: column {column} has type {kind}; expected {what}")
     return [column for column, _ in wanted]
 
 
@@ -110,7 +110,7 @@ def _is_list_of(is_fit: "Callable[[pa.DataType], bool]") -> "Callable[[pa.DataTy
 
 
 def _batch_rows(file: "pq.ParquetFile") -> int:
-    """Rows whose nonzeros are about a piece, from what the file says of itself."""
+    """Estimate from the file's metadata how many rows make a piece."""
     nnz = [
         group.column(k).num_values / max(1, group.num_rows)
         for group in map(file.metadata.row_group, range(file.num_row_groups))
@@ -121,7 +121,7 @@ def _batch_rows(file: "pq.ParquetFile") -> int:
 
 
 def _batch(batch: "pa.RecordBatch", label: str | None, size: int, may_lack: bool) -> Batch:
-    """Return rows without the nonzeros of those that are refused."""
+    """Convert a batch of records; invalid rows have no nonzeros."""
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
     y = None if label is None else batch.column(label)
     lengths, refused = _lengths(None if may_lack else y, lists)
@@ -138,20 +138,20 @@ def _batch(batch: "pa.RecordBatch", label: str | None, size: int, may_lack: bool
 def _lengths(
     label: "pa.Array | None", lists: "list[pa.Array]"
 ) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
-    """Return the nonzeros of each row, 0 of those that are refused, and why these are."""
+    """Return the number of nonzeros of each row, and messages for the invalid rows, which get 0."""
     import pyarrow.compute as pc
 
     refused: dict[int, str] = {}
     lengths = [pc.list_value_length(c).fill_null(0).to_numpy(zero_copy_only=False) for c in lists]
     for row in np.flatnonzero(lengths[0] != lengths[-1]).tolist():
-        refused[row] = f"found {lengths[0][row]} indices, but {lengths[1][row]} values"
+        refused[row] = f"found {lengths[0][row]} indices but {lengths[1][row]} values"
     for column, what in zip(lists, ("indices", "values"), strict=False):
         if column.flatten().null_count:
             rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
             nulls = column.flatten().is_null().to_numpy(zero_copy_only=False)
-            refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null among the {what}")
+            refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null in the {what}")
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-        refused |= dict.fromkeys(missing.tolist(), f"found a null for the {what}")
+        refused |= dict.fromkeys(missing.tolist(), f"found null instead of a list of {what}")
     if label is not None:
         missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
         refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
@@ -161,14 +161,14 @@ def _lengths(
 
 
 def _flat(column: "pa.Array", good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Numbers of the lists of some rows, one behind the other."""
+    """Concatenate the lists of the good rows."""
     import pyarrow as pa
 
     return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
 
 
 def _numbers(column: "pa.Array") -> npt.NDArray[Any]:
-    """An array of numbers; nan for null."""
+    """Convert a column to numbers; null becomes nan."""
     import pyarrow.types as kinds
 
     if kinds.is_dictionary(column.type):

@@ -1,4 +1,4 @@
-"""What parsers of whole lines share: the records they make, and the frame around their kernels."""
+"""Shared code of the line parsers: options, parsed rows, errors and the call of the kernels."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = [
 
 
 LARGEST_ID = (1 << 63) - 1
-HASH_BITS = 22  # ids are found in a plain array then, which is fast and takes 16 MB
-MOST_HASH_BITS = 32  # of a hash
-LABELS = {True: 0, None: 1, False: 2}  # what kernels call `InputOptions.labels`
+HASH_BITS = 22  # the lookup is then a plain array of 16 MB, which is fast
+MOST_HASH_BITS = 32
+LABELS = {True: 0, None: 1, False: 2}  # `InputOptions.labels` as the kernels encode it
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """How inputs are read; None is what nobody has said yet.
+    """Options for reading inputs; None means not set.
 
     Attributes
     ----------
     format : str, optional
-        Of all inputs; else the name of each tells its own.
+        Format of all inputs. Default: from each file name.
     hash_bits : int, optional
-        Where features have names, ids are so many bits of their hashes.
+        Number of bits of hashed feature names.
     label : str, optional
         Column of a table that holds the labels.
     text : tuple of str, optional
         Columns of a table whose cells are words, even if they look like numbers.
     labels : bool, optional
-        True: each row has a label. None: the label of a row without one is nan. False: labels are
-        not used, so they need not be numbers.
+        True: every row needs a label. None: the label of a row without one is nan. False: labels
+        are ignored and need not be numbers.
     columns : tuple of str
-        Of the tables that were read before, but those of labels.
+        Columns of the tables read before, without the label column.
     """
 
     format: str | None = None
@@ -58,33 +58,38 @@ class InputOptions:
             raise SettingsError(f"hash_bits is {bits}; it must be from 1 to {MOST_HASH_BITS}")
 
     def record(self) -> dict[str, Any]:
-        """What makes the same ids of the same names again, as JSON holds it."""
+        """Return the options that determine ids of names, ready for JSON."""
         return {
             "hash_bits": self.hash_bits, "label": self.label, "text": list(self.text or ())
         }  # fmt: skip
 
     def following(self, record: Mapping[str, Any], what: str) -> InputOptions:
-        """Fill in what was chosen before, when a store or a model was made.
+        """Return these options completed from the record of a store or a model.
+
+        Parameters
+        ----------
+        record : mapping
+            As `record` returned it.
+        what : str
+            Name of the store or model for error messages.
 
         Raises
         ------
         SettingsError
-            Something else was asked for, so that ids would have another meaning; the record is
-            none.
+            The record is invalid, or these options contradict it.
         """
         bits, label, text = (record.get(key) for key in ("hash_bits", "label", "text"))
         columns = record.get("columns", [])
         if not _is_record(bits, label, text, columns):
-            raise SettingsError(f"what {what} says of its inputs makes no sense; split them again")
+            raise SettingsError(f"the input options in {what} are invalid; split the data again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
-                f"hash_bits is {self.hash_bits}, but names in {what} were hashed to {bits} bits; "
-                "leave out --hash-bits"
+                f"hash_bits is {self.hash_bits}, but {what} uses {bits} bits; omit --hash-bits"
             )
         assert text is not None
         if self.text is not None and sorted(self.text) != sorted(text):
             raise SettingsError(
-                f"the text columns of {what} are {', '.join(text) or 'none'}; leave out --text"
+                f"the text columns of {what} are {', '.join(text) or 'none'}; omit --text"
             )
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
@@ -103,27 +108,27 @@ def _is_record(bits: Any, label: Any, text: Any, columns: Any) -> bool:
     )
 
 
-# Magnitudes above these are refused: all that rounds to a finite number of the type is allowed.
+# Largest magnitudes that round to a finite number of the type; larger values are invalid.
 LARGEST_VALUE = {
     "float32": math.nextafter(math.ldexp(2 - 2**-24, 127), 0),
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
 
-SPARE = 66  # bytes behind the text: two newlines, and 64 that are read but mean nothing
+SPARE = 66  # bytes after the text: two newlines, and 64 that are read but ignored
 
 
 @dataclass(frozen=True)
 class TextError:
-    """One refused line.
+    """An invalid line.
 
     Attributes
     ----------
     line : int
         Line number within the parsed text, from 1.
     code : int
-        Reason, a position in the table of messages of its format's module.
+        Index into the error messages of the format.
     token : str
-        The offending piece of the line, shortened to 40 characters.
+        The invalid part of the line, shortened to 40 characters.
     """
 
     line: int
@@ -131,7 +136,7 @@ class TextError:
     token: str
 
     def explain(self, reasons: Sequence[str]) -> str:
-        """Say what was found, and what is expected, in the words of a table of messages."""
+        """Return the error message, with `reasons` the messages of the format."""
         what = reasons[self.code].format(token=repr(self.token))
         is_text = all(c >= " " or c == "\t" for c in self.token)
         return what if is_text else f"{what}; this looks like a binary file, not text"
@@ -139,23 +144,23 @@ class TextError:
 
 @dataclass(frozen=True)
 class ParsedText:
-    """The rows of a piece of text, with ids as they stand in the text.
+    """The rows of a piece of text, with the ids of the text.
 
     Attributes
     ----------
     labels : ndarray, shape (n_rows,), float64
-        nan: the row has none.
+        nan if the row has no label.
     indptr : ndarray, shape (n_rows + 1,), int64
     ids : ndarray, shape (nnz,), int64
         Feature ids, strictly increasing within a row.
     values : ndarray, shape (nnz,), float32 or float64, or None
         None when every value is 1.
     n_lines : int
-        Lines read, empty ones and refused ones included.
+        Lines read, including empty and invalid ones.
     errors : list of TextError
-        Refused lines, the first ones only when there are many.
+        The first invalid lines.
     n_errors : int
-        How many lines were refused.
+        Number of invalid lines.
     """
 
     labels: npt.NDArray[np.float64]
@@ -167,7 +172,7 @@ class ParsedText:
     n_errors: int
 
     def copy(self) -> ParsedText:
-        """The same in arrays of its own."""
+        """Return a copy that shares no arrays."""
         values = None if self.values is None else self.values.copy()
         return replace(
             self, labels=self.labels.copy(), indptr=self.indptr.copy(), ids=self.ids.copy(),
@@ -176,7 +181,7 @@ class ParsedText:
 
 
 class Room:
-    """Arrays for all that a text of some size can hold; most of them are never touched.
+    """Arrays large enough for the rows of any text of a given size.
 
     Parameters
     ----------
@@ -196,7 +201,7 @@ class Room:
 
 
 class TextParser(Protocol):
-    """What makes rows of whole lines, as `parse_text` does."""
+    """A function that parses whole lines, such as `parse_text`."""
 
     def __call__(
         self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
@@ -205,7 +210,7 @@ class TextParser(Protocol):
         ...
 
 
-# What a kernel is called by: (size of the text, room for refused lines) to arrays and counts.
+# What a call of a kernel returns: arrays of rows, and counts.
 Arrays = tuple[
     npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]
 ]
@@ -220,17 +225,17 @@ def parse_lines(
     read: Callable[[int, npt.NDArray[np.int64]], tuple[Arrays, Counts]],
     describe: Callable[[npt.NDArray[np.uint8], int, int, int], TextError],
 ) -> ParsedText:
-    """End a text as kernels want it, have it read, and make of it what `TextParser` returns.
+    """Terminate a text with newlines, parse it with a kernel and return the rows.
 
     Parameters
     ----------
     text, size, dtype, max_errors
-        As of `parse_text`.
+        As in `parse_text`.
     read : callable
-        ``read(size, errors)``: returns labels, indptr, ids and values, and how many rows,
-        nonzeros and lines there are, whether all values are 1, and how many lines were refused.
+        ``read(size, errors)`` returns the arrays (labels, indptr, ids, values) and the counts
+        (rows, nonzeros, lines, whether all values are 1, invalid lines).
     describe : callable
-        Makes of the text and a row of `errors` what was refused.
+        Converts a row of `errors` to a `TextError`, given the text.
 
     Returns
     -------
@@ -254,7 +259,7 @@ def parse_lines(
 
 
 def token_at(text: npt.NDArray[np.uint8], where: int, ends: bytes) -> str:
-    """Return what stands in a text up to one of some bytes, shortened to 40 characters."""
+    """Return the text from `where` up to the first byte in `ends`, at most 40 characters."""
     token = text[where : where + 200].tobytes()
     for end in ends:
         token = token.split(bytes([end]), 1)[0]

@@ -1,11 +1,11 @@
-"""Tables of text, CSV and TSV with a header, whose columns are features.
+"""Reader of CSV and TSV tables with a header; columns are features.
 
-A cell that reads as a finite decimal number is the value of the feature that has the column's name;
-every other one is a word, and makes a feature ``column=word`` of value 1. Of columns that are said
-to be text all cells are words. An empty cell is no feature, nor is a number that is 0. So what a
-cell means depends on itself alone, not on the cells around it or on where a file is cut.
+A cell that is a finite decimal number is the value of the feature named after the column. Any other
+cell is a word: feature ``column=word`` with value 1. In text columns every cell is a word. Empty
+cells and zeros are not features. The meaning of a cell depends only on the cell itself and its
+column.
 
-Ids are hashes as Vowpal Wabbit's of ``| age:33 colour=red``; see `sbm.inputs.vw`.
+Ids are hashed as Vowpal Wabbit hashes ``| age:33 colour=red``; see `sbm.inputs.vw`.
 """
 
 import csv
@@ -27,32 +27,32 @@ from sbm.inputs.vw import hash_names
 
 __all__ = ["read_table"]
 
-_LABELS = ("label", "y", "target")  # columns that are taken for that of the labels
-_NO_LABEL = ("", "?")  # cells of rows without a label
-_CELLS = 1 << 16  # in a piece
+_LABELS = ("label", "y", "target")  # default names of the label column
+_NO_LABEL = ("", "?")  # label cells of rows without a label
+_CELLS = 1 << 16  # cells per piece
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
-_LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all there is in a column of numbers
+_LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all characters of a column of numbers
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
-_Record = tuple[int, list[str]]  # line that it begins in, and its cells
+_Record = tuple[int, list[str]]  # number of its first line, and its cells
 
 
 def read_table(
     source: Source, dtype: str, largest_row: int, *, delimiter: str = ","
 ) -> Generator[Batch]:
-    """Read a table batch by batch.
+    """Read a table in batches.
 
     Parameters
     ----------
     source : Source
-        Of its options: `label`, the column of labels, which are numbers; else the one that is
-        called label, y or target. `text`: columns of words. `hash_bits`: of ids.
+        Options used: `label`, the column of numeric labels (default: the one named label, y or
+        target); `text`, columns of words; `hash_bits`. The source receives its columns.
     dtype, largest_row
-        As of `read_rows`.
+        As in `read_rows`.
     delimiter : str
-        Stands between cells, which may be quoted as in CSV.
+        Separator of cells, which may be quoted as in CSV.
 
     Yields
     ------
@@ -61,7 +61,7 @@ def read_table(
     Raises
     ------
     DataError
-        The header is none, or quotes do not match.
+        The header is invalid, a line is too long, or quotes do not match.
     """
     with unpacked(source) as stream:
         lines = _TextLines(io.BufferedReader(stream), source.name, 8 * largest_row)
@@ -76,10 +76,10 @@ def read_table(
 
 
 class _TextLines:
-    """Lines of text, none longer than there is room for, counted."""
+    """Iterator over lines of limited length that counts characters."""
 
     def __init__(self, stream: io.BufferedReader, name: str, largest: int) -> None:
-        # Bytes that are no UTF-8 are kept as they are: words are compared, never shown.
+        # Bytes that are not valid UTF-8 are kept: words are compared, not displayed.
         self._text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
         self._name, self._largest = name, largest
         self.n_characters = 0
@@ -93,15 +93,15 @@ class _TextLines:
             raise StopIteration
         if len(line) == self._largest:
             raise DataError(
-                f"{self._name}: found a line longer than {self._largest} characters, more than "
-                "--mem has room for; raise --mem"
+                f"{self._name}: found a line longer than {self._largest} characters, which does "
+                "not fit in --mem; raise --mem"
             )
         self.n_characters += len(line)
         return line
 
 
 def _records(reader: Any, name: str) -> Iterator[_Record]:
-    """Yield records that have cells, each with the line it begins in."""
+    """Yield non-empty records with the number of their first line."""
     while True:
         line = reader.line_num + 1
         try:
@@ -110,14 +110,14 @@ def _records(reader: Any, name: str) -> Iterator[_Record]:
             return
         except csv.Error as error:
             raise DataError(
-                f"{name}:{line}: {error}; quotes stand around a whole cell, and are doubled in it"
+                f"{name}:{line}: {error}; quotes must enclose a whole cell and be doubled inside it"
             ) from None
         if cells:
             yield line, cells
 
 
 def _take_records(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
-    """Take as many records as make a piece."""
+    """Return the next records, about one piece of them."""
     some: list[_Record] = []
     begin = lines.n_characters
     for record in records:
@@ -129,31 +129,31 @@ def _take_records(records: Iterator[_Record], lines: _TextLines, width: int) -> 
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the header says."""
+    """The columns of a table."""
 
     source: str
     names: list[str]
-    label: int  # -1: there is none
-    labels: bool | None  # as of `InputOptions`
+    label: int  # -1 if there is no label column
+    labels: bool | None  # as in `InputOptions`
     text: frozenset[int]
     ids: npt.NDArray[np.int64]
     hash_bits: int
 
     @classmethod
     def of(cls, names: list[str], options: InputOptions, source: str) -> "_Columns":
-        """Find the column of labels and those of words."""
+        """Check the header and find the label column and the text columns."""
         assert options.hash_bits is not None
         if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
             raise DataError(
                 f"{source}:1: found columns separated by {other!r}; "
-                + ("give --format tsv" if other == "\t" else "separate them by commas")
+                + ("use --format tsv" if other == "\t" else "separate them with commas")
             )
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
-            raise DataError(f"{source}:1: found column {twice[0]} twice; each needs its own name")
+            raise DataError(f"{source}:1: found column {twice[0]} twice; names must be unique")
         if "" in names:
             raise DataError(
-                f"{source}:1: found a column without a name; give it one (of pandas, write with "
+                f"{source}:1: found a column without a name; add one (with pandas, write "
                 "to_csv(index=False))"
             )
         given = _LABELS if options.label is None else (options.label,)
@@ -161,13 +161,13 @@ class _Columns:
         if len(found) > 1 or (not found and options.labels is True):
             what = " and ".join(found) or f"no {' or '.join(given)}"
             raise DataError(
-                f"{source}:1: found {what} among the columns {_some(names)}; name the one that "
-                "holds the labels with --label"
+                f"{source}:1: found {what} among the columns {_some(names)}; choose the label "
+                "column with --label"
             )
         missing = [name for name in options.text or () if name not in names]
         if missing and options.labels is True:
             raise DataError(
-                f"{source}:1: found no column {missing[0]} among {_some(names)}, which --text names"
+                f"{source}:1: column {missing[0]} of --text not found; columns are {_some(names)}"
             )
         text = frozenset(names.index(name) for name in options.text or () if name in names)
         ids = hash_names([_bytes(name) for name in names], options.hash_bits)
@@ -175,12 +175,12 @@ class _Columns:
         return cls(source, names, label, options.labels, text, ids, options.hash_bits)
 
     def batch(self, records: list[_Record], limit: float) -> Batch:
-        """Make rows of records."""
+        """Convert records to rows; numbers above `limit` are invalid."""
         n, width = len(records), len(self.names)
         refused: dict[int, str] = {}
         for row, (_, cells) in enumerate(records):
             if len(cells) != width:
-                refused[row] = f"found {len(cells)} cells, but the header has {width}"
+                refused[row] = f"found {len(cells)} cells, but the header has {width} columns"
         nothing = [""] * width
         cells_of = zip(
             *(nothing if row in refused else r[1] for row, r in enumerate(records)), strict=True
@@ -215,21 +215,21 @@ class _Columns:
     def _read(
         self, k: int, column: Sequence[str]
     ) -> tuple[_Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return numbers, nan where there is none, rows with words, and ids of these.
+        """Return the numbers of a column (nan for other cells), the rows with words and their ids.
 
-        Cells that are there several times are looked at once.
+        Each distinct cell is parsed once.
         """
         if k not in self.text and _LIKE_NUMBERS.fullmatch("".join(column)):
             try:
                 return np.array(list(map(float, column))), _NONE, _NONE
             except ValueError:
-                pass  # an empty cell, a date
+                pass  # for example an empty cell or a date
         place = {cell: i for i, cell in enumerate(dict.fromkeys(column))}
         code = np.fromiter(map(place.__getitem__, column), np.int64, len(column))
         numbers = np.full(len(place), np.nan)
         names: list[bytes] = []
         name = _bytes(self.names[k]) + b"="
-        word = np.full(len(place), -1)  # which of the names
+        word = np.full(len(place), -1)  # index into names
         for cell, i in place.items():
             if k not in self.text and _NUMBER.fullmatch(cell):
                 numbers[i] = float(cell)
@@ -243,14 +243,14 @@ class _Columns:
     def _too_large(self, column: int, cell: str) -> str:
         return (
             f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
-            "(float64 reaches 1.79e308, float32 3.4e38; see --dtype)"
+            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
         )
 
 
 def _refuse_labels(
     column: Sequence[str], numbers: _Floats, refused: dict[int, str], allowed: Sequence[str]
 ) -> None:
-    """Refuse labels that are no numbers, but for the words allowed."""
+    """Add the rows with an invalid label to `refused`; words in `allowed` mean no label."""
     for row in np.flatnonzero(~np.isfinite(numbers)).tolist():
         if column[row].strip() in allowed:
             continue

@@ -1,4 +1,4 @@
-"""LIBSVM text from files, compressed files and pipes, in pieces that end at line ends."""
+"""Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
 import bz2
 import contextlib
@@ -39,7 +39,7 @@ __all__ = [
     "parse_sources", "unpacked",
 ]  # fmt: skip
 
-PIECE = 2 << 20  # bytes of text parsed at a time; results do not depend on it
+PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
 
 T = TypeVar("T")
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -47,35 +47,34 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass
 class Source:
-    """An input and what became of it.
+    """An input and the progress of reading it.
 
     Attributes
     ----------
     name : str
         As given on the command line; ``-`` is standard input.
     size : int
-        Bytes on disk, compressed or not; 0 when unknown.
+        Bytes on disk, compressed or not; 0 if unknown.
     read, parsed : int
-        Bytes read of them so far, and those behind the pieces that were yielded.
+        Bytes on disk read so far, and those covered by the pieces yielded.
     done, before : SourceProgress
-        Behind the piece that was yielded last, and in front of it. If `done` is set before reading,
-        the text is read from there.
+        Positions after and before the piece yielded last. If `done` is set before reading, reading
+        starts there.
     sha256 : str
-        Of the bytes on disk, once the end is reached.
+        Digest of the bytes on disk, set when the end is reached.
     problems : list of str
-        What the first of the refused lines were refused for.
+        Messages about the first invalid lines.
     is_open : bool
-        Whether its last line had no line end.
+        Whether the last line has no line end.
     was_replaced : bool
-        Whether a file that was followed has been replaced by another one.
+        Whether a followed file has been replaced by another one.
     chunks : iterable of (matrix, labels), or None
-        Instead of bytes, rows in memory; see `sbm.inputs.matrices`.
+        Rows in memory, instead of a file; see `sbm.inputs.matrices`.
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
-        How it is read.
     columns : list of str
-        Of a table that was read: its columns but that of labels.
+        Columns of a table that was read, without the label column.
     """
 
     name: str
@@ -101,27 +100,27 @@ class Source:
         return self.name != "-" and os.path.isfile(self.name)
 
     def again(self) -> "Source":
-        """The same, nothing of it read."""
+        """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
         )
 
     @property
     def shown(self) -> str:
-        """What it is called in messages."""
+        """Name for messages."""
         return "standard input" if self.name == "-" else self.name
 
     def at(self, line: int) -> str:
-        """A line of it, as messages name it."""
+        """Return the position of a line, for messages."""
         return f"{self.shown}, line {line}" if self.name == "-" else f"{self.name}:{line}"
 
     @property
     def path(self) -> str:
-        """By which it is known again, wherever we are: its real path, ``-`` of standard input."""
+        """Absolute path without links; ``-`` for standard input."""
         return "-" if self.name == "-" else os.path.realpath(self.name)
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest keeps."""
+        """Return the entry for the manifest."""
         return {
             "name": "-" if self.name == "-" else Path(self.name).name,
             "bytes": self.read,
@@ -148,17 +147,17 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
         names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if not names:
             raise DataError(
-                f"{name} does not exist; give LIBSVM text files, globs, or - for a pipe"
+                f"{name} does not exist; expected files, glob patterns, or - for standard input"
             )
         for path in names:
             if os.path.isdir(path):
-                raise DataError(f"{path} is a folder; give the LIBSVM text files in it")
+                raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
             sources.append(Source(path, os.path.getsize(path)))
     return sources
 
 
 class _Digested:
-    """The bytes of a file as they lie on disk, counted and hashed on their way."""
+    """A file that counts and hashes the bytes read from it."""
 
     def __init__(self, file: io.RawIOBase | io.BufferedIOBase, source: Source) -> None:
         self._file = file
@@ -183,12 +182,12 @@ class _Digested:
     def finish(self) -> None:
         room = memoryview(bytearray(1 << 20))
         while _fill(self._source, self, room):
-            pass  # what a decompressor left over belongs to the digest
+            pass  # bytes that the decompressor did not read belong to the digest, too
         self._source.sha256 = self._hash.hexdigest()
 
 
 class _CountedFile:
-    """The bytes of a live file, counted."""
+    """A live file that counts the bytes read from it."""
 
     def __init__(self, file: LiveFile, source: Source) -> None:
         self._file, self._source = file, source
@@ -201,27 +200,27 @@ class _CountedFile:
 
 
 class _Frames:
-    """Decompressed bytes of frames that follow one another, a missing end noticed.
+    """A stream of the decompressed bytes of consecutive frames, with truncation detected.
 
-    The libraries' own readers of files miss a missing end (zstd), or take the file in bites so
-    small that they mostly wait for the interpreter's lock (gzip).
+    The file readers of the libraries do not detect truncation (zstd), or read such small pieces
+    that they mostly wait for the interpreter lock (gzip).
 
     Parameters
     ----------
     file : _Digested
     begin : callable
-        Makes the decompressor of the next frame.
+        Returns the decompressor of the next frame.
     bite : int
-        Packed bytes given to it at a time; what they become is in memory at once.
+        Compressed bytes per call of the decompressor; their decompressed bytes are held in memory.
     padding : bytes
-        May stand between frames.
+        Bytes allowed between frames.
     """
 
     def __init__(
         self, file: _Digested, begin: Callable[[], Any], bite: int, padding: bytes = b""
     ) -> None:
         self._file, self._begin, self._bite, self._padding = file, begin, bite, padding
-        self._frame: Any = None  # the one that has begun and not ended
+        self._frame: Any = None  # the unfinished frame
         self._packed = b""
         self._plain = memoryview(b"")
 
@@ -231,7 +230,7 @@ class _Frames:
             self._packed = b""
             if not data:
                 if self._frame is not None:
-                    raise EOFError("it ends in the middle of a frame")
+                    raise EOFError("truncated inside a frame")
                 return 0
             if self._frame is None:
                 if not (data := data.lstrip(self._padding) if self._padding else data):
@@ -246,7 +245,7 @@ class _Frames:
         return n
 
 
-_GZIP = 31  # for zlib: a gzip header and checksum around the data
+_GZIP = 31  # zlib's window size argument for gzip data
 
 _OPENERS: dict[str, Callable[[Any], Readable]] = {
     ".gz": lambda file: _Frames(file, lambda: zlib.decompressobj(_GZIP), 1 << 16, b"\0"),
@@ -257,7 +256,7 @@ _OPENERS: dict[str, Callable[[Any], Readable]] = {
 
 
 def is_packed(name: str) -> bool:
-    """Whether a file's name says that it is compressed."""
+    """Whether a file name has the ending of a compression format."""
     return Path(name).suffix.lower() in _OPENERS
 
 
@@ -267,8 +266,8 @@ class _TextPiece:
     text: Bytes
     size: int
     read: int  # bytes on disk read when the piece was complete
-    tail: bytes  # the last bytes of the text up to its end
-    open_line: int = 0  # number of its last line if that has no line end
+    tail: bytes  # last bytes of the text up to the end of the piece
+    open_line: int = 0  # number of the last line if it has no line end
 
 
 def _read_pieces(
@@ -278,7 +277,7 @@ def _read_pieces(
     patience: Patience | None,
     is_last: bool,
 ) -> Generator[_TextPiece]:
-    """Yield the text of a source in pieces of whole lines; empty ones while nothing comes."""
+    """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
     raw = _open(source.name, patience)
     try:
         opener = _OPENERS.get(Path(source.name).suffix.lower())
@@ -305,14 +304,14 @@ def _read_pieces(
 
 @contextlib.contextmanager
 def unpacked(source: Source) -> Iterator[io.RawIOBase]:
-    """Open the bytes of a source, decompressed, to read them once from beginning to end.
+    """Open a source for one sequential read of its decompressed bytes.
 
-    The source is told how many were read on the disk, and their digest at the end.
+    The source receives the bytes read on disk and, at the end, their digest.
 
     Raises
     ------
     DataError
-        While reading: the file is damaged.
+        The file is damaged; raised while reading.
     """
     raw = _open(source.name, None)
     try:
@@ -326,7 +325,7 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
 
 
 class _Unpacked(io.RawIOBase):
-    """Text as the library's own readers of lines want it."""
+    """The stream of a source as a raw file of the io module."""
 
     def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
         self._source, self._stream, self._is_known = source, stream, is_packed
@@ -343,10 +342,10 @@ class _Unpacked(io.RawIOBase):
 
 
 def _open(name: str, patience: Patience | None) -> Any:
-    """Open an input; with patience, without waiting for somebody to write to a named pipe."""
+    """Open an input; with patience, do not wait for a writer of a named pipe."""
     if name == "-":
         if sys.stdin is None:
-            raise DataError("standard input is closed; give files, or text through a pipe")
+            raise DataError("standard input is closed; give file names, or pipe text into it")
         return sys.stdin.buffer
     if patience is None:
         return open(name, "rb", buffering=0)
@@ -358,7 +357,7 @@ def _open(name: str, patience: Patience | None) -> Any:
 def _resumed(
     source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
 ) -> Readable:
-    """Return the text of a source, from where it was left on."""
+    """Return the text of a source from the saved position on."""
     file = getattr(raw, "raw", raw)  # standard input has a buffer in front
     live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
     stream = Interruptible(unpacked, patience) if unpacked else _CountedFile(live, source)
@@ -372,12 +371,12 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2
 
 
 def _refuse_compressed(shown: str, begin: bytes) -> None:
-    """Notice compressed data under a name, or in a pipe, that does not say so."""
+    """Raise `DataError` if text begins like compressed data."""
     for magic, kind in _MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
-                f"{shown}: found {kind} data; decompress it on its way (zcat, zstdcat) "
-                "or give a file name that ends in .gz, .bz2, .xz or .zst"
+                f"{shown}: found {kind} data; decompress it first (zcat, zstdcat), or use a "
+                "file name that ends in .gz, .bz2, .xz or .zst"
             )
 
 
@@ -402,7 +401,7 @@ def _cut(
             n = _fill(source, stream, memoryview(text)[size:capacity])
         except DataError:
             if patience is not None and (end := _last_newline(text, size)):
-                yield piece(end)  # a file that breaks off still has what is in front of that
+                yield piece(end)  # rows before the damage are still learned
             raise
         size += n or 0
         if n == 0 and (patience is None or not patience.gave_up):
@@ -421,14 +420,14 @@ def _cut(
             if capacity > largest_line:
                 raise DataError(
                     f"{source.at(source.done.lines + 1)} or later: found a line longer than "
-                    f"{capacity // 2} bytes, more than --mem has room for; raise --mem"
+                    f"{capacity // 2} bytes, which does not fit in --mem; raise --mem"
                 )
             longer = buffers.take(capacity + SPARE, np.uint8)
             longer[:size] = text[:size]
             text = longer
             continue
         if n == 0 and end < size and not source.comes_again:
-            source.problems.append(f"{source.shown}: the last line, whose end did not come")
+            source.problems.append(f"{source.shown}: the last line is incomplete")
         capacity = PIECE
         while capacity <= size - end:
             capacity *= 2
@@ -445,23 +444,23 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
         return stream.readinto(room)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
         raise DataError(
-            f"{source.shown}: cannot be read behind byte {source.read} ({error}); {_advice(source)}"
+            f"{source.shown}: cannot read after byte {source.read} ({error}); {_advice(source)}"
         ) from error
 
 
 def _advice(source: Source) -> str:
-    """Say what may be wrong with an input that cannot be read."""
+    """Return a likely reason why an input cannot be read."""
     ending = Path(source.name).suffix
     if is_packed(source.name) and os.path.isfile(source.name):
         with open(source.name, "rb") as file:
             begin = file.read(6)
         if not begin.startswith(tuple(_MAGIC)):
-            return f"it is not compressed, whatever its name says; rename it without {ending}"
-    return "the file is damaged or not what its name says"
+            return f"the file is not compressed; rename it without {ending}"
+    return "the file is damaged, or its name has the wrong ending"
 
 
 def _last_newline(text: Bytes, size: int) -> int:
-    """Position behind the last newline, 0 where there is none."""
+    """Return the position after the last newline, or 0 if there is none."""
     step = 1 << 16
     for end in range(size, 0, -step):
         begin = max(0, end - step)
@@ -472,11 +471,10 @@ def _last_newline(text: Bytes, size: int) -> int:
 
 
 def one_ahead(pieces: Iterator[T]) -> Generator[T]:
-    """Yield the same pieces, while the next one is read, hashed and decompressed in a thread.
+    """Yield the same pieces, prepared one ahead in a thread.
 
-    Close it where it is not read to its end. What an error keeps is freed when garbage is looked
-    for, in any thread at any moment: the end of the reader would be waited for there, perhaps with
-    a lock that it needs to end.
+    Close the generator if it is not exhausted. Otherwise the garbage collector closes it, at any
+    time and in any thread, and waits there for the reader, which may deadlock.
     """
     with ThreadPoolExecutor(1, "sbm-read") as reader:
         coming = reader.submit(next, pieces, None)
@@ -486,7 +484,7 @@ def one_ahead(pieces: Iterator[T]) -> Generator[T]:
 
 
 class _Parser(Generic[T]):
-    """Parses pieces of text in threads, each of which has its own room."""
+    """Parses pieces of text in threads; each thread has its own arrays."""
 
     def __init__(
         self,
@@ -501,7 +499,7 @@ class _Parser(Generic[T]):
         self._local = threading.local()
 
     def __call__(self, piece: _TextPiece) -> tuple[ParsedText, T]:
-        """Return what was parsed, good for its counts and errors only, and what became of it."""
+        """Return the parsed rows, of which only counts and errors stay valid, and the result."""
         room = getattr(self._local, "room", None)
         if room is None:
             room = self._local.room = Room(PIECE + 1, self._dtype)
@@ -529,32 +527,33 @@ def convert_sources(
     Parameters
     ----------
     sources : sequence of Source
-        Their counters are kept up to date as pieces are yielded.
+        Their counters are updated as pieces are yielded.
     pool : ThreadPoolExecutor
-        Runs the parsing.
-    convert : function
-        Makes of a piece what is yielded; the arrays of the piece are good until it returns.
+        Threads for parsing.
+    convert : callable
+        Converts a parsed piece to what is yielded. The arrays of the piece are valid until it
+        returns.
     ahead : int
-        Pieces in flight.
+        Number of pieces in flight.
     parse : TextParser
-        Of the text's format.
+        Parser of the format.
     dtype : {"float32", "float64"}
         Type of the values.
     skip : bool
-        Leave refused lines out and note them in the source, instead of raising.
+        Skip invalid lines and note them in the source, instead of raising.
     largest_line : int
-        Most bytes of a line.
+        Maximum length of a line in bytes.
     reasons : sequence of str
-        What lines are refused for, by the codes of `TextError`.
+        Error messages by the codes of `TextError`.
     patience : Patience, optional
-        How long to wait for text that is not there yet: then a piece may be empty, which is said
-        when there was nothing for a while. Sources are read from their places on, and a file that
-        was replaced while it was followed is followed by a source of the same name.
+        How long to wait for more text. Sources are then read from their saved positions, empty
+        pieces mean that no text came for a while, and a followed file that is replaced continues
+        as a new source of the same name.
 
     Raises
     ------
     DataError
-        The first refused line, as ``file:line: found, expected``.
+        A line is invalid (``file:line: found, expected``), or a source cannot be read.
     """
     buffers = Buffers(PIECE + SPARE)
     task = _Parser(buffers, parse, convert, dtype, skip)
@@ -564,21 +563,21 @@ def convert_sources(
         source = coming.popleft()
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
         if patience is not None or os.path.isfile(source.name):
-            # A pipe that cannot be interrupted would keep the thread when we want to end.
+            # Not for pipes: a thread blocked in a read cannot be stopped.
             pieces = one_ahead(pieces)
         broken = None
         with _closed(pieces, patience):
             while True:
                 try:
                     piece = next(pieces, None)
-                except DataError as error:  # what is in front of that comes first
+                except DataError as error:  # raised after the pieces before it
                     piece, broken = None, error
                 if piece is None:
                     break
                 flight.append((piece, pool.submit(task, piece)))
                 while len(flight) > (ahead if piece.size else 0):
                     yield from _take(*flight.popleft(), skip, reasons)
-            while flight:  # a source's counters are complete before the next one begins
+            while flight:  # complete a source's counters before the next one
                 yield from _take(*flight.popleft(), skip, reasons)
         if broken is not None:
             raise broken
@@ -588,7 +587,7 @@ def convert_sources(
 
 @contextlib.contextmanager
 def _closed(pieces: Generator[_TextPiece], patience: Patience | None) -> Iterator[None]:
-    """Close pieces that are not all wanted; who waits for more of them gives up."""
+    """Close the generator of pieces at the end; after an error, stop waiting for text."""
     try:
         yield
     except BaseException:
@@ -605,7 +604,7 @@ def _take(
     skip: bool,
     reasons: Sequence[str],
 ) -> Iterator[tuple[Source, T]]:
-    """Yield what became of a piece. Rows in front of a refused line come before the refusal."""
+    """Update the counters and yield the result of a piece, then raise if a line is invalid."""
     source, (parsed, converted) = piece.source, task.result()
     before = source.before = source.done
     refused = [
@@ -628,11 +627,11 @@ def _take(
     yield source, converted
 
 
-_TORN = " (the last line has no line end: something stopped in its middle)"
+_TORN = " (the last line has no line end, so the text may be truncated)"
 
 
 def parse_sources(
     sources: Sequence[Source], pool: ThreadPoolExecutor, *, ahead: int, **options: Any
 ) -> Iterator[tuple[Source, ParsedText]]:
-    """Yield the pieces as they were parsed; see `convert_sources`."""
+    """Yield parsed pieces without conversion; see `convert_sources`."""
     return convert_sources(sources, pool, ParsedText.copy, ahead=ahead, **options)

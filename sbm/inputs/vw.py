@@ -1,14 +1,14 @@
-"""Vowpal Wabbit's text to rows: a compiled parser, and the hashes that make ids of names.
+"""Compiled parser of Vowpal Wabbit text, and the hashing of feature names to ids.
 
-The grammar of a line::
+Grammar of a line::
 
     label [1] [0] ['tag] |[namespace[:weight]] [name[:value]]... [|namespace ...]
 
-Ids are those of Vowpal Wabbit: MurmurHash3 of the name, with the hash of the namespace as its seed;
-a name of digits alone is a number, to which that hash is added (its ``--hash strings``). There are
-no interactions and no constant feature. Features of value 0 are left out, and values of equal ids
-are added up, as there. A weight of a namespace multiplies its values. An importance other than 1
-and a base other than 0 are refused: a store has neither.
+Ids match those of Vowpal Wabbit (``--hash strings``): MurmurHash3 of the name, seeded with the hash
+of the namespace. A name that consists of digits is a number, and that hash is added to it. There
+are no interactions and no constant feature. As in Vowpal Wabbit, features with value 0 are dropped,
+values of equal ids are summed, and the weight of a namespace multiplies its values. An importance
+other than 1 or a base other than 0 is an error, because a store holds neither.
 """
 
 from collections.abc import Sequence
@@ -36,29 +36,29 @@ __all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
 
 kernels = load("sbm.inputs.kernels.names")
 
-# What a line is refused for, in the order of the codes in the kernels.
+# Error messages, indexed by the codes of the kernel.
 REASONS = (
     "",
     "found {token} where a numeric label is expected, as in 1 |f name:value",
     "found {token}, but only finite numbers are allowed",
-    "found no label in front of the bar, and a blank behind it, as in 1 |f name:value",
+    "found no label followed by a space before the bar; expected a line like 1 |f name:value",
     (
-        "found the importance {token}, but rows have weights only while they are trained; leave it "
-        "out, and give sbm train --weights FILE"
+        "found importance {token}, but a store holds no row weights; remove it and use "
+        "sbm train --weights FILE"
     ),
-    "found the base {token}, but there is no such thing here; leave it out",
+    "found base {token}, but bases are not supported; remove it",
     "found {token} where a decimal number is expected",
     (
-        "found {token}, too large for the value type (float64 reaches 1.79e308, "
+        "found {token}, too large for the value type (limit: float64 1.79e308, "
         "float32 3.4e38; see --dtype)"
     ),
-    "found {token} without a bar, a line of Vowpal Wabbit's is written as 1 |f name:value",
+    "found {token} without a bar; expected a Vowpal Wabbit line like 1 |f name:value",
     "found {token} where a name is expected, as in 1 |f name:value",
 )
 
 
 def vw_parser(options: InputOptions) -> TextParser:
-    """Make the parser of pieces of text."""
+    """Return a parser with these options."""
     assert options.hash_bits is not None
     return partial(parse_vw, mask=(1 << options.hash_bits) - 1, labels=options.labels)
 
@@ -74,32 +74,32 @@ def parse_vw(
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
-    """Parse whole lines of Vowpal Wabbit's text.
+    """Parse whole lines of Vowpal Wabbit text.
 
     Parameters
     ----------
     text : ndarray, shape (at least size + SPARE,), uint8
-        The bytes; a missing last newline and the one behind it are added in place.
+        The text. A missing final newline and an extra one after it are written in place.
     size : int
         Bytes of text.
     mask : int
-        Bits of a hash that are its id.
+        Bits of the hash that form the id.
     dtype : {"float32", "float64"}
-        Type of the values returned; parsing itself is float64, to the last bit but one.
+        Type of the returned values. Parsing uses float64, accurate to the second-last bit.
     skip : bool
-        Leave refused lines out instead of stopping at the first one.
+        Skip invalid lines instead of stopping at the first one.
     labels : bool, optional
-        As of `InputOptions`.
+        As in `InputOptions`.
     max_errors : int
-        How many refused lines to describe.
+        Number of invalid lines to describe.
     room : Room, optional
-        Where to put rows, if it is large enough.
+        Arrays for the rows; used if large enough.
 
     Returns
     -------
     ParsedText
-        Views of `room`, good until it is used again. With `skip` false and an error, holds only
-        the rows before the refused line.
+        Views of `room`, valid until it is used again. If `skip` is false and a line is invalid,
+        only the rows before that line.
     """
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
@@ -124,7 +124,7 @@ def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> 
 
 
 def hash_names(names: Sequence[bytes], hash_bits: int) -> npt.NDArray[np.int64]:
-    """Ids of names without a namespace.
+    """Hash names without a namespace to ids.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Rows to predict, some at a time: of text, of a file of another format, of a store."""
+"""Reading of rows to predict, in batches, and conversion of decision values to output."""
 
 from __future__ import annotations
 
@@ -35,49 +35,59 @@ from sbm.units import format_number
 __all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
 
 
-_FEW = 64  # up to so many best columns are picked one by one; sorting them all is faster for more
+_FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
 
 
 class Answers:
-    """What is said of rows, and how good it is."""
+    """Predictions as text, and their metrics."""
 
     def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
         self.metrics = metrics
         self.rows = self.unlabelled = 0
 
     def title(self) -> Iterator[str]:
-        """Text before that of the rows."""
+        """Return text to write before that of the rows."""
         return iter(())
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        """Count rows that have a label; return the text of all, which is made only if it is read.
+        """Update the metrics and return the text of the rows.
 
-        A label that is nan is none.
+        Parameters
+        ----------
+        y : ndarray, shape (n,), float64
+            Labels; nan for rows without one, which do not count in the metrics.
+        scores : ndarray, shape (n, n_outputs), float64
+            Decision values.
+
+        Returns
+        -------
+        iterator of str
+            The text is generated only when iterated.
         """
         raise NotImplementedError
 
     def result(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all metrics."""
         return self.metrics.result()
 
 
 def _labelled(
     y: npt.NDArray[np.float64], found: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
-    """Leave out rows without a label."""
+    """Return the rows that have a label."""
     known = ~np.isnan(y)
     return (y, found) if known.all() else (y[known], found[known])
 
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
-    """Choose what a model's decision values are turned into."""
+    """Return the `Answers` for a model and the options of `predict`."""
     single = model.W.shape[1] == 1
     answers = _Single(model, decision) if single else _Multi(model, decision, top)
     return _Probability(model, answers) if probability else answers
 
 
 class _Single(Answers):
-    """What one decision value says: its sign the label, or (of regression) itself the target."""
+    """Predictions from one decision value: its sign gives the label; for regression, itself."""
 
     def __init__(self, model: Model, decision: bool) -> None:
         self._judge = BinaryMetrics(model.labels) if model.labels else RegressionMetrics()
@@ -98,10 +108,10 @@ class _Single(Answers):
 
 
 class _Multi(Answers):
-    """What is said of rows by the largest of several decision values."""
+    """Predictions from several decision values: the label of the largest."""
 
     def __init__(self, model: Model, decision: bool, top: int) -> None:
-        # Columns in ascending order of their labels, and the place of each column in that order.
+        # Columns in ascending order of their labels, and the position of each in that order.
         self._order = np.argsort(model.labels)
         self._place = np.argsort(self._order).astype(np.int32)
         self._judge = MultiMetrics(sorted(model.labels), top)
@@ -126,7 +136,7 @@ class _Multi(Answers):
 
 
 class _Probability(Answers):
-    """The probabilities of all labels behind the predicted one, as LIBLINEAR's ``-b 1``."""
+    """The predicted label followed by the probabilities of all labels, as LIBLINEAR's ``-b 1``."""
 
     def __init__(self, model: Model, labels: Answers) -> None:
         super().__init__(labels.metrics)
@@ -152,18 +162,18 @@ class _Probability(Answers):
 
 
 def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
-    """Columns with the largest values of each row, best first; of equal ones the first."""
+    """Return the columns with the largest values per row, best first; the first one if equal."""
     if top <= _FEW:
         codes = np.empty((len(scores), top), np.int32)
         load("sbm.solver.kernels.decision").best(scores, codes)
         return codes
-    scores[np.isnan(scores)] = -np.inf  # as the kernel has it
+    scores[np.isnan(scores)] = -np.inf  # as in the kernel
     return np.argsort(-scores, axis=1, kind="stable")[:, :top].astype(np.int32)
 
 
-SCORES = 1 << 20  # most decision values in memory at a time, 8 MB
+SCORES = 1 << 20  # most decision values in memory, 8 MB
 
-# Labels, begins and ends of rows, indices and values of one batch of rows.
+# Labels, begins and ends of rows, indices and values of a batch of rows.
 _Batch = tuple[
     npt.NDArray[np.float64],
     npt.NDArray[np.int64],
@@ -174,7 +184,7 @@ _Batch = tuple[
 
 
 def check_input(data: str | Path) -> None:
-    """Raise `DataError` where `predict` would not find its input."""
+    """Raise `DataError` if the input of `predict` is missing."""
     if not _is_store(data):
         open_inputs([data], InputOptions())
 
@@ -182,28 +192,28 @@ def check_input(data: str | Path) -> None:
 def sources_of(
     data: str | Path, names: object, kind: str | None = None, labels: bool | None = True
 ) -> list[Source] | None:
-    """Open what is to be predicted, with names hashed as they were for the model; None: a store.
+    """Return the sources of the input of `predict`, or None if it is a store.
 
     Parameters
     ----------
     data : str or Path
     names : dict or None
-        What makes the same ids of the same names again, of the model or of its store.
+        Options for feature names, from the model; see `names_record`.
     kind : str, optional
-        Format of `data`. Default: by its name.
+        Format of `data`. Default: from its name.
     labels : bool, optional
-        As of `InputOptions`.
+        As in `InputOptions`.
 
     Returns
     -------
-    list[Source] | None
+    list of Source or None
 
     Raises
     ------
     DataError
-        There is no such file.
+        The file is missing.
     SettingsError
-        It has names and the model knows none, or they would become other ids.
+        The data has feature names but the model has none, or the options do not match.
     """
     if _is_store(data):
         return None
@@ -213,8 +223,8 @@ def sources_of(
     sources = open_inputs([data], options)
     if names is None and names_record(sources) is not None:
         raise SettingsError(
-            f"{data} has features with names, but the model was trained on ids without names; "
-            "train it on a store that was split from such text"
+            f"{data} has feature names, but the model was trained on numeric ids; train a model "
+            "on data with feature names"
         )
     return sources
 
@@ -232,28 +242,28 @@ def read_batches(
     progress: Progress,
     in_order: bool = False,
 ) -> Iterator[_Batch]:
-    """Yield labels, begins, ends, indices and values of some rows of text or a store at a time.
+    """Yield labels, begins, ends, indices and values of batches of rows of text or a store.
 
     Parameters
     ----------
     data : str or Path
     sources : list of Source or None
-        What `sources_of` said of it.
+        As returned by `sources_of`.
     table : IdTable
-        Codes of its ids are the indices; those that it does not know become -1.
+        Converts ids to indices; unknown ids become -1.
     n_outputs : int
-        Decision values of a row; those of a batch are `SCORES` at most.
+        Decision values per row; a batch has at most `SCORES` of them.
     threads : int
-        For parsing.
+        Threads for parsing.
     progress : Progress
     in_order : bool
-        Yield the rows of a store in the order of its text, which takes the memory of a batch of its
-        split; else block by block.
+        Yield the rows of a store in the order of its text, which takes as much memory as a batch of
+        its split; else block by block.
 
     Raises
     ------
     StoreError
-        The order is not known.
+        The store has no record of the order of its text.
     """
     batches = (
         _store_batches(Path(data), table, progress, in_order)
@@ -275,7 +285,7 @@ def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
 def _text_batches(
     sources: list[Source], table: IdTable, threads: int, progress: Progress
 ) -> Iterator[_Batch]:
-    """Read rows and look their ids up."""
+    """Read rows of text and look up their ids."""
     known = all(s.size for s in sources)
     progress.start("predict", sum(s.size for s in sources) if known else None)
     with ThreadPoolExecutor(threads, "sbm-parse") as pool:
@@ -292,7 +302,7 @@ def _text_batches(
 def _store_batches(
     folder: Path, table: IdTable, progress: Progress, in_order: bool
 ) -> Iterator[_Batch]:
-    """Decode some chunks of a store at a time and translate their feature indices."""
+    """Decode a store a few chunks at a time and translate its feature indices."""
     store = BlockStore(folder)
     translate = table.find(store.read_feature_ids())
     progress.start("predict", store.n_rows, "rows")
@@ -310,7 +320,7 @@ def _store_batches(
     progress.finish()
 
 
-# Chunks that are read together, and the positions of their rows in the order that is asked for.
+# Chunks that are read together, and the order of their rows (None: as stored).
 _Read = tuple[list[Chunk], npt.NDArray[np.int64] | None]
 
 
@@ -320,7 +330,7 @@ def _block_order(store: BlockStore) -> Iterator[_Read]:
 
 
 def _text_order(store: BlockStore) -> Iterator[_Read]:
-    """What was dealt at once lies in one or more chunks of each block."""
+    """Yield the chunks of each dealt batch (one or more per block) and the order of its rows."""
     coming = [iter(chunks) for chunks in store.chunks]
     for _, dealt in replay(store):
         chunks: list[Chunk] = []

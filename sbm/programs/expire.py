@@ -1,11 +1,10 @@
 """Expire: drop the blocks of old sources from a store.
 
-The rows that one run of ``sbm split`` added lie in blocks of their own, so they can be dropped
-without reading or writing any other row: the manifest is written without the blocks, and then their
-files are removed. A training that is warm started afterwards drops their alphas, too.
+The rows added by one run of ``sbm split`` are in separate blocks, so they can be dropped without
+rewriting other rows: the manifest is written without these blocks, then their files are removed.
+A later warm start drops their alphas, too.
 
-Feature ids and labels keep their indices and codes, so that models, runs and later appends remain
-what they are.
+Feature ids and labels keep their indices and codes, so models and runs stay valid.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from sbm.units import parse_moment
 __all__ = ["expire"]
 
 Generation = dict[str, Any]  # an entry of the manifest
-NAMED = 10  # sources that an error names
+NAMED = 10  # most sources named in an error message
 
 
 def expire(
@@ -73,7 +72,7 @@ def expire(
     """
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if (before is None) == (not names):
-        raise SettingsError("give either --before DATE or --source NAME, to say what is to go")
+        raise SettingsError("give either --before DATE or --source NAME")
     folder, progress = Path(store), progress or Progress()
     require_whole(BlockStore(folder))
     with _at_rest(folder) if not dry_run else contextlib.nullcontext():
@@ -85,8 +84,8 @@ def expire(
             chosen = _added_before(folder, manifest, moment, str(before), if_any)
         if chosen and len(chosen) == len(store_files.kept_generations(manifest)):
             raise DataError(
-                f"that would drop all rows of {folder}; make a new store from other text with "
-                "sbm split --force, or remove the folder"
+                f"this would drop all rows of {folder}; build a new store with sbm split --force, "
+                "or remove the folder"
             )
         left = _without(BlockStore(folder), chosen, progress)
         if chosen and not dry_run:
@@ -97,8 +96,8 @@ def expire(
 
 @contextlib.contextmanager
 def _at_rest(folder: Path) -> Iterator[None]:
-    """Lock a store against appending and training, and remove what a killed command left."""
-    store_files.read_manifest(folder)  # no lock file in a folder that is no store
+    """Lock a store against appending and training, and remove files of killed commands."""
+    store_files.read_manifest(folder)  # create no lock file in a folder that is not a store
     with contextlib.ExitStack() as locks:
         for place in (folder / "lock", folder):
             locks.enter_context(lock(place, f"the store {folder}"))
@@ -107,12 +106,12 @@ def _at_rest(folder: Path) -> Iterator[None]:
 
 
 def _with_rows(generation: Generation) -> list[dict[str, Any]]:
-    """Sources of a generation that have rows."""
+    """Return the sources of a generation that have rows."""
     return [source for source in generation["sources"] if source["rows"]]
 
 
 def _names(sources: Sequence[dict[str, Any]]) -> str:
-    """Names for a sentence, not too many."""
+    """Return the names of sources for a message, at most `NAMED`."""
     names = list(dict.fromkeys(source["name"] for source in sources))
     shown = ", ".join(names[:NAMED])
     return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
@@ -121,7 +120,7 @@ def _names(sources: Sequence[dict[str, Any]]) -> str:
 def _added_before(
     folder: Path, manifest: dict[str, Any], moment: datetime.datetime, words: str, if_any: bool
 ) -> list[Generation]:
-    """Return the generations that are older."""
+    """Return the generations added before a moment."""
     moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
     kept = store_files.kept_generations(manifest)
     added = [datetime.datetime.fromisoformat(generation["added"]) for generation in kept]
@@ -129,8 +128,8 @@ def _added_before(
     if not chosen and not if_any:
         oldest = kept[added.index(min(added))]
         raise DataError(
-            f"{folder} has no source that was added before {words}; the oldest, "
-            f"{_names(_with_rows(oldest))}, was added {oldest['added']}"
+            f"{folder} has no source added before {words}; the oldest "
+            f"({_names(_with_rows(oldest))}) was added {oldest['added']}"
         )
     return chosen
 
@@ -144,7 +143,7 @@ def _named(
     wanted = {Path(name).name: name for name in names}
     missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
     if missing and not if_any:
-        raise DataError(f"{folder} has no source {missing[0]}; it has {_names(known)}")
+        raise DataError(f"{folder} has no source {missing[0]}; sources are {_names(known)}")
     chosen = []
     for generation in kept:
         mine = _with_rows(generation)
@@ -154,8 +153,8 @@ def _named(
         if others:
             named = [source for source in mine if source["name"] in wanted]
             raise DataError(
-                f"{_names(named)} was added to {folder} together with {_names(others)}, and their "
-                "rows share blocks; drop all of them, or split them anew and append sources one "
+                f"{_names(named)} was added to {folder} together with {_names(others)}, so their "
+                "rows share blocks; drop all of them, or rebuild the store and append sources one "
                 "by one"
             )
         chosen.append(generation)
@@ -174,14 +173,12 @@ def _without(store: BlockStore, chosen: Sequence[Generation], progress: Progress
         numbers = [k for k, entry in enumerate(blocks) if entry["file"] in gone]
         counts = np.array(manifest["labels"]["counts"]) - _count(store, numbers, progress)
         if counts.min() < 0:
-            raise StoreError(
-                f"{store.folder} does not hold the labels that its manifest says; run sbm check"
-            )
+            raise StoreError(f"{store.folder}: labels do not match the manifest; run sbm check")
         manifest["labels"]["counts"] = counts.tolist()
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     for generation in manifest["generations"]:
         if "expired" not in generation and gone.intersection(generation["blocks"]):
-            # What a run of an earlier training knows these blocks by.
+            # A warm start identifies the blocks of an earlier run by these entries.
             mine = [entry for entry in blocks if entry["file"] in generation["blocks"]]
             generation["expired"] = {"at": at, "blocks": mine}
     return manifest
@@ -210,7 +207,7 @@ def _count(store: BlockStore, blocks: Sequence[int], progress: Progress) -> npt.
 def _report(
     folder: Path, before: dict[str, Any], after: dict[str, Any], chosen: Sequence[Generation]
 ) -> dict[str, Any]:
-    """The figures of what was dropped."""
+    """Return the totals of the dropped rows."""
     labels, counts = after["labels"], before["labels"]
     empty = []
     if labels is not None:

@@ -1,4 +1,4 @@
-"""Export: a model as a file of another tool, all of it or without its smallest weights."""
+"""Export: write a model in the format of another tool, optionally without its smallest weights."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def export(
     DataError
         The test is invalid.
     SettingsError
-        Options that do not go together.
+        Options that cannot be combined.
     StoreError
         The model cannot be read, the format cannot hold it, or the output cannot be written.
     """
@@ -93,18 +93,17 @@ def export(
 
 
 def _check_options(prune: float | None, test: str | Path | None) -> None:
-    """Refuse what has no meaning, before any work."""
+    """Reject invalid options before any work."""
     if prune is not None and not (math.isfinite(prune) and prune >= 0):
         raise SettingsError(f"prune is {prune}; it must be 0 or a positive number")
     if test is None:
         return
     if prune is None:
         raise SettingsError(
-            "test shows what pruning changes, but nothing is pruned; add --prune, or leave out "
-            "--test"
+            "test shows the effect of pruning, but nothing is pruned; add --prune or omit --test"
         )
     if str(test) == "-":
-        raise SettingsError("test is -, but it is predicted twice; give a file or a store")
+        raise SettingsError("test is -, but it is read twice; give a file or a store")
     check_input(test)
 
 
@@ -112,12 +111,12 @@ def _name_output(path: Path | None, output: str | Path | None, ending: str) -> P
     if output is not None:
         return Path(output)
     if path is None:
-        raise SettingsError("a model in memory has no name to derive the output's from; give one")
+        raise SettingsError("a model in memory has no file name; give the name of the output")
     return path.with_name(path.name.removesuffix(".model") + ending)
 
 
 def _check_output(output: Path, format_name: str, inputs: list[Any]) -> None:
-    """Refuse a place that cannot be written, or that holds anything but an older export."""
+    """Reject an output that cannot be written or that is not an older export."""
     for path in inputs:
         if path is not None and is_same_file(path, output):
             raise SettingsError(
@@ -126,14 +125,14 @@ def _check_output(output: Path, format_name: str, inputs: list[Any]) -> None:
     if output.is_dir():
         raise StoreError(f"{output} is a folder; give a file name with -o")
     if not output.parent.is_dir():
-        raise StoreError(f"{output.parent} is no folder; make it, or choose another place with -o")
+        raise StoreError(f"{output.parent} is not a folder; create it, or use another with -o")
     if output.exists() and not _holds(output, format_name):
         raise StoreError(
-            f"{output} exists and is no {format_name} model; choose another name with -o"
+            f"{output} exists and is not a {format_name} model; choose another name with -o"
         )
 
 
-# What files of a format begin with; an npz file is a zip archive, which names its first array.
+# Offset and bytes that identify a format; an npz file is a zip archive whose first file is ids.npy.
 _JSON_BEGINNING = '{"format": "sbm model"'
 _BEGINNINGS = {
     "liblinear": (0, b"solver_type "),
@@ -153,27 +152,27 @@ def _holds(path: Path, format_name: str) -> bool:
 
 
 def _check_finite(model: Model, name: str) -> None:
-    """Refuse weights that other tools could not read."""
+    """Raise `StoreError` if a weight is not finite, which other tools cannot read."""
     for part in parts(*model.W.shape):
         broken = ~np.isfinite(model.W[part]).all(axis=1)
         if broken.any():
             row = part.start + int(np.argmax(broken))
             weight = next(w for w in model.W[row].tolist() if not math.isfinite(w))
             raise StoreError(
-                f"{name} has the weight {weight} for feature id {model.ids[row]}; train it again, "
-                "on smaller values"
+                f"{name} has weight {weight} for feature id {model.ids[row]}; scale the values "
+                "down and train again"
             )
     if not (np.isfinite(model.bias_weights).all() and math.isfinite(model.bias)):
-        raise StoreError(f"{name} has a bias that is no finite number; train it again")
+        raise StoreError(f"{name} has a bias that is not finite; train again")
 
 
 # ------------------------------------------------------------------------------------- pruning
 
 
 def _prune(model: Model, threshold: float) -> tuple[Model, int]:
-    """Return a model without small weights, and how many there were.
+    """Return a model without small weights, and the number of weights dropped.
 
-    What was certified of the model holds no longer, unless nothing was dropped.
+    If any were dropped, the certificate is no longer valid and is removed.
     """
     W = model.W.copy()
     dropped = 0
@@ -192,7 +191,7 @@ def _prune(model: Model, threshold: float) -> tuple[Model, int]:
 def _compare(
     whole: Model, pruned: Model, test: str | Path, progress: Progress | None
 ) -> dict[str, Any]:
-    """Predict with both models."""
+    """Predict the test with both models and compare."""
     measure = "mse" if whole.is_regression else "accuracy"
     before, after = (
         predict(m, test, labels=True, progress=progress)[measure] for m in (whole, pruned)
@@ -232,7 +231,7 @@ def _write_json(model: Model, path: Path, name: str) -> int:
 
 
 def _json_text(model: Model) -> Iterator[str]:
-    """Yield a JSON object in pieces, a line a feature."""
+    """Yield a JSON object in pieces, with one line per feature."""
     head = {
         "format": "sbm model",
         "loss": model.info.get("loss"),
@@ -256,7 +255,7 @@ def _write_sbm(model: Model, path: Path, name: str) -> int:
     return model.save(path)
 
 
-# Format: how it is written, and the ending of its files.
+# By format: the function that writes it, and the ending of its files.
 FORMATS: dict[str, tuple[Callable[[Model, Path, str], int], str]] = {
     "liblinear": (_write_liblinear, ".liblinear.model"),
     "npz": (_write_npz, ".npz"),
@@ -268,6 +267,6 @@ FORMATS: dict[str, tuple[Callable[[Model, Path, str], int], str]] = {
 def _find_format(name: str) -> tuple[Callable[[Model, Path, str], int], str]:
     if name not in FORMATS:
         raise SettingsError(
-            f"unknown format {name!r}, known are {', '.join(FORMATS)}{nearest(name, FORMATS)}"
+            f"unknown format {name!r}; expected one of {', '.join(FORMATS)}{nearest(name, FORMATS)}"
         )
     return FORMATS[name]

@@ -1,4 +1,4 @@
-"""Info: what a store, run or model is, and check: whether every byte of a store is as written."""
+"""Info: describe a store, run or model. Check: verify every byte of a store."""
 
 import contextlib
 from pathlib import Path
@@ -45,12 +45,9 @@ def info(path: str | Path) -> dict[str, Any]:
             return _store(path)
         if (path / RECORD).exists() or (path / LOG).exists():
             return _run(path)
-        raise StoreError(
-            f"{path} is neither a store (no {MANIFEST}) nor a run (no run.json); "
-            "a store is made by sbm split"
-        )
+        raise StoreError(f"{path} is neither a store (no {MANIFEST}) nor a run (no run.json)")
     if not path.exists():
-        raise StoreError(f"{path} does not exist; give a store, a run or a model")
+        raise StoreError(f"{path} does not exist; expected a store, a run or a model")
     return _model(path)
 
 
@@ -97,7 +94,7 @@ def _store(path: Path) -> dict[str, Any]:
 
 
 def _shard(store: BlockStore) -> dict[str, Any]:
-    """Which part of a store this is, if it is one."""
+    """Return which part of a store this is, if it is a shard."""
     shard, here = store.shard, store.blocks_here
     if shard is None:
         return {}
@@ -106,7 +103,7 @@ def _shard(store: BlockStore) -> dict[str, Any]:
 
 
 def _memory(store: BlockStore) -> int:
-    """Bytes that all rows would take in memory."""
+    """Return the bytes that all rows would take in memory."""
     return store.nnz * NONZERO_BYTES[store.value_type] + 16 * store.n_rows
 
 
@@ -120,7 +117,7 @@ def _run(path: Path) -> dict[str, Any]:
         try:
             return _stream(path, committed, finished)
         except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{path / 'run.json'} is no record of a stream ({error})") from error
+            raise StoreError(f"{path / 'run.json'} is damaged ({error}); stream again") from error
     return {
         "kind": "run",
         "path": str(path),
@@ -152,7 +149,7 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file that may be replaced at this moment."""
+    """Return the size of a file, or 0 if it is being replaced."""
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
@@ -170,7 +167,7 @@ def _model(path: Path) -> dict[str, Any]:
         "labels": model.labels,
         "bias": model.bias,
     }
-    return {**facts, **model.info, **facts}  # in this order, and no model says what it is not
+    return {**facts, **model.info, **facts}  # facts first, and not overridden by the model
 
 
 def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -185,9 +182,9 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     Returns
     -------
     dict
-        ``rows``, ``chunks``, ``bytes`` and ``features`` verified, and ``unused_features``, the ids
-        that no row uses any more. For a shard, only its own blocks are verified; ``elsewhere`` is
-        the number of the others, and ids that no row uses here may be used there.
+        ``rows``, ``chunks``, ``bytes`` and ``features`` verified, and ``unused_features``, the
+        number of ids that no row uses. For a shard, only its own blocks are verified;
+        ``elsewhere`` is the number of the others, which may use these ids.
 
     Raises
     ------
@@ -197,7 +194,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     require_path(path, "the store")
     if Path(path).is_file():
         raise StoreError(
-            f"{path} is a file, and a store is a folder; models are verified whenever they are "
+            f"{path} is a file, but a store is a folder; models are verified whenever they are "
             f"read, as by sbm info {path}"
         )
     store = BlockStore(path)
@@ -218,7 +215,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
         file = store.folder / entry["file"]
         if _size(file) != entry["bytes"]:
             raise StoreError(
-                f"{file} has {_size(file)} bytes where the manifest says {entry['bytes']}; "
+                f"{file} has {_size(file)} bytes, but the manifest says {entry['bytes']}; "
                 "split the data again"
             )
     progress.start("check", sum(entry["rows"] for entry in entries), "rows")
@@ -234,7 +231,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
         progress.advance(rows_read, rows=rows_read)
     progress.finish()
     if not elsewhere and not _adds_up(store, rows_read, counts):
-        raise StoreError(f"{path}: the manifest's counts are not those of the blocks")
+        raise StoreError(f"{path}: the manifest's counts do not match the blocks")
     return {
         "store": str(path),
         "rows": rows_read,
@@ -247,7 +244,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
 
 
 def _adds_up(store: BlockStore, rows: int, counts: npt.NDArray[np.int64]) -> bool:
-    """Whether the manifest counts what all blocks hold."""
+    """Whether the counts of the manifest match the blocks."""
     labels = store.manifest["labels"]
     nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
     counted = rows == store.n_rows and nnz == store.nnz
@@ -255,7 +252,7 @@ def _adds_up(store: BlockStore, rows: int, counts: npt.NDArray[np.int64]) -> boo
 
 
 def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
-    """Decode a chunk alone; class codes where the store has classes."""
+    """Decode a chunk; return its rows, and class codes or targets."""
     y_dtype = "float64" if store.labels is None else "int32"
     room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype)
     rows = store.read([chunk], room, 0)
@@ -265,6 +262,6 @@ def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
 def _check_values(store: BlockStore, chunk: Any, rows: Rows) -> None:
     if rows.values is not None and not np.isfinite(rows.values).all():
         raise StoreError(
-            f"{store.folder}: block {chunk.block} at byte {chunk.offset} holds a value "
-            "that is not finite; split the data again"
+            f"{store.folder}: block {chunk.block} at byte {chunk.offset} holds an infinite or nan "
+            "value; split the data again"
         )

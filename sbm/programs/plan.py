@@ -1,9 +1,9 @@
-"""Plan: what a training will take, told before it begins.
+"""Plan: estimate memory, passes and time of a training in advance.
 
-Memory is planned as for the training itself. Then a few seconds of trials: the same learners train
-on some of the chunks of each block, with a cache that is as much smaller, first on few rows and
-then on about four times as many, until the time is up. Time grows with the rows; passes grow
-slowly, by as many as between the last two trials whenever the rows are four times as many.
+Memory is planned as for the training itself. Trials then take a few seconds: the same learners
+train on a sample of the chunks of each block, with a proportionally smaller cache, then on samples
+four times larger until the time is up. The estimate extrapolates: time scales with the rows, and
+passes grow by the difference between the last two trials each time the rows quadruple.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from sbm.store.blocks import BlockStore, require_whole
 
 __all__ = ["plan"]
 
-FIRST_NNZ = 500_000  # of the first trial, times outputs
-GROWTH = 4  # how many times as many rows the next trial has
-READ_SECONDS = 0.3  # of measuring the disk
-# What the truth may differ by: the speed of a machine that does other things too, and passes.
+FIRST_NNZ = 500_000  # nonzeros of the first trial, times outputs
+GROWTH = 4  # ratio of rows of consecutive trials
+READ_SECONDS = 0.3  # time to measure the disk
+# Factors between the estimate and its bounds: speed of a busy machine, and number of passes.
 SPEED_RANGE = 1.3
 PASSES_RANGE = 1.4
-UNKNOWN_PASSES = 4.0  # at least, where there was not time for two
-UNFINISHED_RANGE = 6.0  # where no trial came to its end
-START_SECONDS = 0.3  # of Python, and of writing the model
+UNKNOWN_PASSES = 4.0  # least estimate if there was no time for two passes
+UNFINISHED_RANGE = 6.0  # upper factor of passes if no trial converged
+START_SECONDS = 0.3  # to start Python and write the model
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A training on some of the rows.
+    """Result of a training on a sample of the rows.
 
     Attributes
     ----------
     nnz : int
-        Nonzeros that it was on.
+        Nonzeros of the sample.
     passes : float
-        How many it took, or would take at the rate at which its gap shrinks.
+        Passes to the tolerance; extrapolated from the gap if the time was up before.
     seconds_a_pass : float
-        Of waiting for blocks and solving, on average.
+        Mean seconds per pass of waiting for blocks and solving.
     seconds_a_look : float
-        Of a certificate.
+        Seconds per certificate.
     seconds : dict of str to float
-        Where they went, see `Seconds`.
+        Seconds by purpose; see `Seconds`.
     visits_nnz : float
-        Nonzeros that were solved for.
+        Nonzeros visited by the solver.
     loaded_nnz : float
-        Nonzeros that were read and decoded.
+        Nonzeros read and decoded.
     is_done : bool
         Whether the certified gap reached the tolerance.
     """
@@ -100,7 +100,7 @@ def plan(
     seconds : float
         Time for trials; longer gives better estimates.
     progress : Progress, optional
-        Receives the trials.
+        Receives the number of trials.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def plan(
     StoreError
         The store is missing, damaged, or a shard.
     DataError, SettingsError, MemoryPlanError
-        As for `sbm.train`; also a setting whose time cannot be predicted.
+        As for `sbm.train`; also a setting whose time cannot be estimated.
     """
     settings, progress = Settings.of(settings), progress or Progress()
     if not seconds > 0:
@@ -140,7 +140,7 @@ def plan(
 
 
 def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
-    """Return the passes to the tolerance, of which some are done."""
+    """Estimate the total passes to the tolerance, of which some are done."""
     left = passes_left(gaps, tol)
     return max(UNKNOWN_PASSES, 2 * done) if left is None else len(gaps) + left
 
@@ -156,7 +156,7 @@ def _trials(
     seconds: float,
     progress: Progress,
 ) -> list[Trial]:
-    """Train on more and more rows, as long as the next trial is likely to end in time."""
+    """Train on growing samples, while the next trial is likely to finish in time."""
     begin = clock()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
@@ -173,19 +173,19 @@ def _trials(
 
 
 def _thinned_plans(memory: MemoryPlan, nnz: int, first: int) -> Iterator[MemoryPlan]:
-    """Yield plans for more and more of the nonzeros, the last one for all of them."""
+    """Yield plans for growing samples; the last one covers all nonzeros."""
     before = wanted = 0
     while before < nnz:
         wanted = max(first, GROWTH * wanted)
         some = _thinned(memory, min(1.0, wanted / nnz))
         size = sum(part.nnz for part in some.parts)
-        if size > before:  # chunks are not divided, so it may be the same again
+        if size > before:  # chunks are not divided, so it may be unchanged
             before = size
             yield some
 
 
 def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
-    """Return a plan for some of the chunks of each part, and as much less cache."""
+    """Return a plan for a share of the chunks of each part, with a proportional cache."""
     if share >= 1:
         return memory
     parts = [_thinned_part(part, share) for part in memory.parts]
@@ -199,7 +199,7 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
 
 
 def _thinned_part(part: Part, share: float) -> Part:
-    """Return a part of a part: so many of its chunks, from all over it, and at least one."""
+    """Return a part with a share of the chunks, evenly spaced and at least one."""
     step = min(len(part.chunks), round(1 / share))
     return Part(part.pieces, part.chunks[::step])
 
@@ -211,7 +211,7 @@ def _try(
     memory: MemoryPlan,
     seconds: float,
 ) -> Trial:
-    """Train as `sbm.train` does, until the tolerance is certified or the time is up."""
+    """Train as `sbm.train` does until the certified gap reaches the tolerance or time is up."""
     end = clock() + seconds
     done_blocks = [0]
 
@@ -219,7 +219,7 @@ def _try(
         return end - clock()
 
     def is_late() -> bool:
-        done_blocks[0] += 1  # the engine asks after each
+        done_blocks[0] += 1  # the engine calls this after each block
         return seconds_left() < 0
 
     with (
@@ -251,7 +251,7 @@ def _passes(
     problems: Sequence[AnyProblem],
     seconds_left: Callable[[], float],
 ) -> tuple[list[float], Totals, int, bool]:
-    """Pass after pass; return estimated gaps, totals, certificates, and whether one sufficed."""
+    """Run passes; return estimated gaps, totals, number of certificates, and whether it is done."""
     watch, all_totals = GapWatch(settings.tol), Totals()
     gaps: list[float] = []
     rounds: list[int] = []
@@ -263,7 +263,7 @@ def _passes(
         totals, found_free = engine.run_pass(len(rounds))
         for one in totals.values():
             all_totals.add(one)
-        # As in a training, all learners have caches of one size.
+        # As in a training, all learners have caches of the same size.
         free = dict.fromkeys(found_free, sum(found_free.values()) // len(found_free))
         if seconds_left() < 0:
             break
@@ -284,18 +284,18 @@ def _passes(
 def _forecast(
     trials: Sequence[Trial], nnz: int, size: int, disk: float, settings: Settings
 ) -> dict[str, Any]:
-    """Return speeds, passes and seconds of the whole, by what the last trials took."""
+    """Extrapolate speeds, passes and seconds of the training from the last trials."""
     last = trials[-1]
     scale = nnz / last.nnz
     is_measured = scale == 1 and last.is_done
     passes = last.passes + _growth(trials) * math.log(scale, GROWTH)
     spread = 1.0 if is_measured else PASSES_RANGE
-    most = spread if last.is_done else UNFINISHED_RANGE  # gaps shrink ever slower
+    most = spread if last.is_done else UNFINISHED_RANGE  # gaps shrink more slowly later
     by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * most)]
     by_pass = [min(n, settings.max_passes) for n in by_pass]
     warm = scale * last.seconds_a_pass
     cold = max(warm, size / disk)
-    # What the system has read once it keeps, if there is room for it.
+    # The system caches what it has read, if there is room.
     later = warm if size < free_bytes() else cold
     look = START_SECONDS + scale * last.seconds_a_look + (later - warm)
     likely = cold + (by_pass[1] - 1) * later + look
@@ -317,7 +317,7 @@ def _forecast(
 
 
 def _growth(trials: Sequence[Trial]) -> float:
-    """Return by how many passes a trial on `GROWTH` times the rows takes more than one."""
+    """Return how many more passes a sample with `GROWTH` times the rows takes."""
     if len(trials) < 2:
         return 0.5
     before, last = trials[-2:]
@@ -331,7 +331,7 @@ def _rounded(passes: float) -> int:
 
 
 def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dict[str, Any]:
-    """Return what is known before anything is tried."""
+    """Return the facts that need no trial."""
     return {
         "store": str(store.folder),
         "rows": store.n_rows,

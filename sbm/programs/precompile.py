@@ -1,7 +1,7 @@
-"""Precompile: run commands on a handful of rows, so that their kernels are compiled and kept.
+"""Precompile: run commands on a few rows, so that their kernels are compiled and stored.
 
-`precompile` does it for all commands, in as many processes as there are processors;
-`sbm.engine.kernels.prepare` for one command, when it first runs.
+`precompile` does this for all commands, in one process per core. `sbm.engine.kernels.prepare` does
+it for one command when it first runs.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ _TINY = {
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
 }
 _SETTINGS: dict[str, dict[str, Any]] = {
-    # The first loss of a kernel: one whose variables rest, so that rows are screened.
+    # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
 }
-# Other settings that come to the same kernel with other types.
+# Other settings that use the same kernel with other types.
 _MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
 
 
@@ -78,9 +78,9 @@ def precompile(
     begin = time.perf_counter()
     chosen = list(losses) or list(LOSSES)
     if unknown := [name for name in chosen if name not in LOSSES]:
-        raise SettingsError(f"losses: {unknown[0]!r} is not one of {', '.join(LOSSES)}")
+        raise SettingsError(f"unknown loss {unknown[0]!r}; expected one of {', '.join(LOSSES)}")
     if dtype not in ("float32", "float64"):
-        raise SettingsError(f"dtype: {dtype!r} is not float32 or float64")
+        raise SettingsError(f"dtype is {dtype!r}; it must be float32 or float64")
     tasks = [
         (commands, value_type)
         for commands, value_type in _tasks(chosen, dtype)
@@ -93,7 +93,7 @@ def precompile(
         for problem in pool.map(lambda task: compile_ahead(*task), tasks):
             if problem:
                 pool.shutdown(cancel_futures=True)
-                raise SbmError(f"a kernel cannot be compiled: {problem}")
+                raise SbmError(f"cannot compile a kernel: {problem}")
             progress.advance(done := done + 1)
     progress.finish()
     return {
@@ -103,7 +103,7 @@ def precompile(
 
 
 def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
-    """Return commands whose kernels have much in common, and a type of values; longest first."""
+    """Return tasks: commands that share kernels, and a value type; longest tasks first."""
     tasks = []
     kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
     for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
@@ -115,7 +115,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
 
 
 def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1) -> None:
-    """Run commands on a handful of rows, in the child.
+    """Run commands on a few rows, in a child process.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1)
         As for `sbm.engine.kernels.prepare`.
     value_type : str
     folder : str
-        For its files; an empty one.
+        Empty folder for temporary files.
     workers : int
-        Number of processes that compile at a time.
+        Number of processes that compile in parallel.
     """
     if workers > 1:
         _compile_together(commands, value_type, folder, workers)
@@ -134,13 +134,13 @@ def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1)
 
 
 def _compile_together(commands: Sequence[str], value_type: str, folder: str, workers: int) -> None:
-    """Compile the kernels of commands in parallel; those that are missed are left to `run`."""
+    """Compile the kernels of commands in parallel; `run` compiles any that are missed."""
     fork = multiprocessing.get_context("fork")  # workers have numba imported already
     found, end = fork.Pipe(duplex=False)
     arguments = (end.send, commands, value_type, folder, os.getpid())
     scout = fork.Process(target=_scout, args=arguments)
     scout.start()
-    end.close()  # so that nothing is left to receive when the scout has ended
+    end.close()  # so that recv raises EOFError after the scout has ended
     importlib.import_module("numba")
     with (
         ProcessPoolExecutor(workers, fork, _end_with, (os.getpid(),)) as pool,
@@ -156,7 +156,7 @@ def _compile(module: str, name: str, kinds: tuple[str, ...]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, which may be killed."""
+    """Exit soon after the parent process ends, even if it was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -173,10 +173,10 @@ def _scout(
     folder: str,
     parent: int,
 ) -> None:
-    """Run commands with the solver's kernels interpreted by Python, and tell which these are.
+    """Run commands with the solver's kernels interpreted by Python, and report these kernels.
 
-    On so few rows that takes half a second. Other kernels use instructions that Python lacks: they
-    are compiled here where they are not on disk.
+    This takes half a second on the few rows. Other kernels use instructions that Python lacks; they
+    are compiled here unless they are on disk.
     """
     _end_with(parent)
     config = importlib.import_module("numba").config
@@ -189,12 +189,12 @@ def _scout(
         if key not in known:
             known.add(key)
             tell(key)
-        config.DISABLE_JIT = True  # looked at when a kernel is defined
+        config.DISABLE_JIT = True  # takes effect when a kernel is defined
         function = getattr(importlib.import_module(kernel.module), kernel.name)
         config.DISABLE_JIT = False
         return function(*values)
 
-    setattr(compiled.Kernel, "__call__", interpret)  # noqa: B010  of this process alone
+    setattr(compiled.Kernel, "__call__", interpret)  # noqa: B010  only in this process
     place = Path(folder, "scout")
     place.mkdir()
     with np.errstate(all="ignore"), contextlib.suppress(Exception):
@@ -203,7 +203,7 @@ def _scout(
 
 
 def _run(command: str, value_type: str, folder: Path) -> None:
-    """Run one command; one on a store splits its few rows first."""
+    """Run one command on a few rows, after splitting them if it needs a store."""
     if command == "predict":
         return _predict(folder)
     if command == "names":
@@ -238,7 +238,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
 
 
 def _with_classes(n: int, text: str) -> str:
-    """Give rows with labels of two characters labels from 0 on."""
+    """Replace the two-character labels of rows by labels 0 to n - 1."""
     return "".join(f"{k % n}{line[2:]}\n" for k, line in enumerate(text.splitlines()))
 
 

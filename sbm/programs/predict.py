@@ -1,4 +1,4 @@
-"""Predict: labels, numbers, probabilities and metrics, at bounded memory."""
+"""Predict: labels, numbers, probabilities and metrics, in bounded memory."""
 
 import contextlib
 import os
@@ -44,9 +44,9 @@ def predict(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Predict labels, or numbers for regression, of a file or a store.
+    """Predict labels, or numbers for regression, for a file or a store.
 
-    Predictions go to a file; `Model.predict` returns those of arrays.
+    Predictions are written to a file; for arrays use `Model.predict`.
 
     Parameters
     ----------
@@ -58,23 +58,23 @@ def predict(
         File for one label or number per line, in the order of the input. The rows of a store have
         the order of its text, without expired sources. ``-`` is standard output.
     decision : bool
-        Write decision values instead of labels. Models of more than two classes give one for each
-        label, in ascending order of the labels, separated by blanks.
+        Write decision values instead of labels. With more than two classes there is one for each
+        label, in ascending order of the labels, separated by spaces.
     top : int
-        Labels per line, best first, separated by blanks. Of equal decision values the smaller label
-        comes first.
+        Labels per line, best first, separated by spaces. If decision values are equal, the smaller
+        label comes first.
     probability : bool
         Append the probabilities of all labels to each label, in ascending order of the labels,
-        which the first line names (``labels -1 1``). The label is still that of the decision
-        values.
+        which the first line lists (``labels -1 1``). The predicted label still follows from the
+        decision values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
     format : str, optional
         Format of `data`, as for `sbm.split`.
     labels : bool, optional
         True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
-        label column, an empty cell or ``?`` in it, a line that begins with its features); the
-        figures are those of the other rows.
+        label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
+        are computed from the other rows.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
@@ -84,8 +84,8 @@ def predict(
     -------
     dict
         ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
-        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (sentences about what
-        looks wrong with the input), ``output``. For more than two classes there are ``macro_f1``,
+        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (messages about likely
+        errors in the input), ``output``. For more than two classes there are ``macro_f1``,
         ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and ``confusion`` is a list
         of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
         there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
@@ -98,7 +98,7 @@ def predict(
     DataError
         The data is invalid.
     SettingsError
-        Options that do not go together or do not fit the model, such as `probability` for a model
+        Options that cannot be combined or do not fit the model, such as `probability` for a model
         without probabilities.
     StoreError
         The model or store cannot be read, or an output cannot be written.
@@ -117,17 +117,14 @@ def predict(
     if probability and decision:
         raise SettingsError(
             "probabilities and decision values cannot be written together; "
-            "leave out --probability or --decision"
+            "omit --probability or --decision"
         )
     if probability:
         check_probabilities(model)
     if confusion and not model.labels:
-        raise SettingsError(
-            "this model predicts a number, not a label, so there is no confusion matrix; "
-            "leave out --confusion"
-        )
+        raise SettingsError("a regression model has no confusion matrix; omit --confusion")
     if confusion and labels is False:
-        raise SettingsError("a confusion matrix needs labels; leave out --confusion or --no-labels")
+        raise SettingsError("a confusion matrix needs labels; omit --confusion or --no-labels")
     progress = progress or Progress()
     sources = sources_of(data, model.info.get("names"), format, labels)
     if sources is not None:
@@ -153,9 +150,9 @@ def predict(
             _write(answers.add(y, scores), file)
     has_labels = unlabelled < rows or rows == 0
     if confusion and not has_labels:
-        raise DataError(f"{data} has no labels; leave out --confusion")
+        raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
-        assert not isinstance(answers.metrics, RegressionMetrics)  # it was refused
+        assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
         write_confusion(answers.metrics.confusion(), path)
     return {
         **(answers.result() if has_labels else {}),
@@ -172,12 +169,12 @@ _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
 
 
 class _Features(IdTable):
-    """Codes of a model's features: rows of its weights.
+    """Codes of a model's features, which are rows of its weights.
 
     Attributes
     ----------
     smallest, largest : int
-        Of the ids looked for so far.
+        Smallest and largest id looked up so far.
     """
 
     def __init__(self, model: Model) -> None:
@@ -194,7 +191,7 @@ class _Features(IdTable):
 
 
 def _shifted(model: Model, features: _Features) -> list[str]:
-    """Warn of an input whose ids are one off from those of the model, which are numbers."""
+    """Warn if the ids of the input look shifted by one against those of the model."""
     known = np.concatenate([model.ids, model.zero_ids])
     if model.info.get("names") is not None or not len(known):
         return []
@@ -207,7 +204,7 @@ def _shifted(model: Model, features: _Features) -> list[str]:
 
 
 def _other_columns(sources: list[Source]) -> list[str]:
-    """Warn of a table that has other columns than those of the training."""
+    """Warn if the columns of a table differ from those of the training."""
     warnings = []
     for source in sources:
         known, found = source.options.columns, source.columns
@@ -224,7 +221,7 @@ def _other_columns(sources: list[Source]) -> list[str]:
 def _check_outputs(
     inputs: Sequence[Any], output: str | Path | None, confusion: Sequence[str | Path]
 ) -> None:
-    """Refuse outputs that would replace an input or each other, or cannot be made."""
+    """Reject outputs that would replace an input or each other, or cannot be written."""
     check_confusion(confusion)
     outputs = [*confusion] if output is None or _is_stdout(output) else [output, *confusion]
     for path in inputs:
@@ -238,31 +235,28 @@ def _check_outputs(
 
 
 def _check_top(model: Model, top: int, decision: bool, probability: bool) -> None:
-    """Refuse a number of labels a line that the model cannot give."""
+    """Reject a number of labels per line that does not fit the model or the other options."""
     if top < 1:
         raise SettingsError(f"top is {top}; it must be at least 1")
     if top > 1 and not model.labels:
-        raise SettingsError(
-            f"top is {top}, but this model predicts a number, not a label; leave out --top"
-        )
+        raise SettingsError(f"top is {top}, but a regression model predicts no labels; omit --top")
     if top > 1 and decision:
         raise SettingsError(
-            f"top is {top}, but decision values are written for all labels, in the order of the "
-            "labels; leave out --top or --decision"
+            f"top is {top}, but decision values are always written for all labels; omit --top or "
+            "--decision"
         )
     if top > 1 and probability:
         raise SettingsError(
-            f"top is {top}, but probabilities are written for all labels, in the order of the "
-            "labels; leave out --top or --probability"
+            f"top is {top}, but probabilities are always written for all labels; omit --top or "
+            "--probability"
         )
     if top > 1 and model.W.shape[1] == 1:
         raise SettingsError(
-            f"top is {top}, but the model tells two classes apart by one decision value, which "
-            "ranks nothing; leave out --top"
+            f"top is {top}, but a model of two classes cannot rank labels; omit --top"
         )
     if model.labels and top > len(model.labels):
         raise SettingsError(
-            f"top is {top}; the model has {len(model.labels)} classes, so it must be at most that"
+            f"top is {top}; it must be at most the number of classes, {len(model.labels)}"
         )
 
 
@@ -271,7 +265,7 @@ def _is_stdout(path: str | Path) -> bool:
 
 
 def is_same_file(a: str | Path, b: str | Path) -> bool:
-    """Whether two names are of one file."""
+    """Whether two paths are the same existing file."""
     return os.path.isfile(a) and os.path.isfile(b) and os.path.samefile(a, b)
 
 
@@ -292,21 +286,21 @@ def _decide(
 
 @contextlib.contextmanager
 def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
-    """Open a file that is there when it is complete, if there is to be one.
+    """Open the output, if any. A regular file appears only when it is complete.
 
-    A pipe or device is written to as it is; ``-`` is standard output.
+    Pipes and devices are written to directly; ``-`` is standard output.
     """
     if path is None:
         yield None
     elif _is_stdout(path):
         if sys.stdout is None:
-            raise StoreError("standard output is closed; give -o a file name")
+            raise StoreError("standard output is closed; give a file name with -o")
         try:
             sys.stdout.flush()
             with open(sys.stdout.fileno(), "wb", closefd=False) as file:
                 yield file
         except BrokenPipeError:
-            raise  # whoever read it has gone
+            raise  # the reader closed the pipe
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
@@ -320,6 +314,6 @@ def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
-    """Append text; without a file, the pieces are not even made."""
+    """Write text; without a file, the pieces are not generated."""
     if file is not None:
         file.writelines(piece.encode("ascii") for piece in pieces)

@@ -1,4 +1,4 @@
-"""Report: a page about one run or several."""
+"""Report: an HTML page about one or more runs."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def report(
     StoreError
         A path is not a run, or damaged; or the page cannot be written.
     SettingsError
-        No run, too many runs, a wrong file name, or matplotlib is not installed.
+        No run, too many runs, an invalid file name, or matplotlib is not installed.
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     page = Path("report.html" if output is None else output)
     if not paths:
-        raise SettingsError("no run to report; give a model, or the MODEL.run beside it")
+        raise SettingsError("no run to report; give a model or its MODEL.run folder")
     if len(paths) > MOST_RUNS:
-        raise SettingsError(f"{len(paths)} runs are too many for a page; give at most {MOST_RUNS}")
+        raise SettingsError(f"cannot report {len(paths)} runs; give at most {MOST_RUNS}")
     _check_page(page)
     if png is not None:
         check_picture(png, "--png")
     found = _named_apart(paths, [read_run(path) for path in paths])
     charts = first_charts(found) if png is not None else []
     if png is not None and not charts:
-        raise StoreError(f"there is no pass or block to draw in {png}; leave out --png")
+        raise StoreError(f"no pass or block to draw in {png} yet; omit --png")
     write_atomically(page, [to_html(found).encode("utf-8", "replace")])
     if png is not None:
         draw_charts(charts, png)
@@ -86,7 +86,7 @@ def report(
 
 
 def _check_page(page: Path) -> None:
-    """Refuse to write a page over anything but a report of sbm."""
+    """Check the page's name, and that an existing file is a report of sbm."""
     if page.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"cannot write a page as {page}; choose a name that ends in .html")
     check_output(page, "-o")
@@ -101,11 +101,11 @@ def _check_page(page: Path) -> None:
 
 
 def _named_apart(paths: Sequence[str | Path], runs: list[RunFigures]) -> list[RunFigures]:
-    """Name runs of the same name by their paths; refuse a run that is given twice."""
+    """Use paths as names for runs of the same name; raise `StoreError` for duplicate runs."""
     folders = [run.folder.resolve() for run in runs]
     for k, folder in enumerate(folders):
         if folder in folders[:k]:
-            raise StoreError(f"{paths[k]} is given twice; give each run once")
+            raise StoreError(f"{paths[k]} is given twice; list each run once")
     names = [run.name for run in runs]
     return [
         replace(run, name=str(path)) if names.count(run.name) > 1 else run

@@ -1,12 +1,11 @@
-"""Split: LIBSVM text, or matrices, to a block store, rows dealt to blocks at random.
+"""Split: make a block store from text or matrices, with rows dealt to blocks at random.
 
-Text is parsed in threads, ids become indices in order of first appearance, rows gather in a batch;
-a full batch is permuted and dealt, one chunk to each block, while the next one fills. Memory is two
-batches, whatever the number of blocks.
+Text is parsed in threads, and ids become indices in order of first appearance. Rows are collected
+in a batch. A full batch is permuted and dealt, one chunk to each block, while the next one fills.
+Memory is two batches, for any number of blocks.
 
-The text is read once. To leave out rare features it is read twice, first to count: then the second
-reading knows all ids to keep, and nothing behind the parser differs from a split of a text without
-the others.
+The text is read once. To drop rare features (`min_count`) it is read twice, first to count. The
+store is then the same as that of a text without these features.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ __all__ = ["default_store", "split"]
 
 
 def default_store(first_input: str) -> Path:
-    """``big.svm.zst`` -> ``big.sbm``, in the current folder."""
+    """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""
     name = plain_name(Path(first_input).name)
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
@@ -158,7 +157,7 @@ def split(
     sources, store = find_sources(inputs, store, append, how_to_read, name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
-        raise SettingsError("--shards makes a store anew; give --append or --shards, not both")
+        raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
     progress = progress or Progress()
@@ -195,7 +194,7 @@ def split(
 def _destination(
     target: Path, append: bool, shards: int | None, force: bool
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-    """Give the folder to write to, and the manifest of what is there already."""
+    """Provide the folder to write to, and with `append` the manifest of the store."""
     if append:
         with appended(target) as manifest:
             yield target, manifest
@@ -207,7 +206,7 @@ def _destination(
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What dealing came to: the blocks on disk, and what the manifest says of their rows."""
+    """Result of dealing: the blocks on disk and their manifest entries."""
 
     dealer: Dealer
     blocks: list[dict[str, Any]]
@@ -216,7 +215,7 @@ class _Dealt:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Rare features, and their nonzeros."""
+        """Number of rare features dropped, and of their nonzeros."""
         if self.counted is None:
             return {"features": 0, "nnz": 0}
         return {"features": self.counted.n_rare, "nnz": self.counted.nnz - self.dealer.nnz}
@@ -224,22 +223,21 @@ class _Dealt:
 
 @dataclass(frozen=True)
 class _Filling:
-    """A split at work: what it reads, and the folder that becomes a store."""
+    """A split in progress."""
 
     folder: Path
-    target: Path  # as the store is called when it is there
+    target: Path  # final name of the store
     sources: list[Source]
     options: SplitOptions
     force: bool
     progress: Progress
 
     def fill(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the sources, write blocks, ids, index and, last, the manifest."""
+        """Read the sources and write blocks, ids, index and finally the manifest."""
         options, generation = self.options, len(manifest["generations"])
         if generation and manifest["dtype"] != options.dtype:
             raise SettingsError(
-                f"{self.target} holds {manifest['dtype']} values; append with --dtype "
-                f"{manifest['dtype']}"
+                f"{self.target} holds {manifest['dtype']} values; use --dtype {manifest['dtype']}"
             )
         ids = IdTable(_known_ids(self.folder) if generation else None)
         known = len(ids)
@@ -257,10 +255,10 @@ class _Filling:
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
         """Read all rows and write them in blocks."""
         options, sources, progress = self.options, self.sources, self.progress
-        # Pools of their own: in one, pieces of text would wait for a whole batch to be encoded, and
-        # the main thread for them.
+        # Separate pools: in a shared one, pieces of text would wait for the encoding of a whole
+        # batch, and the main thread would wait for them.
         with (
-            ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # we read, too
+            ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # reads, too
             ThreadPoolExecutor(options.threads, "sbm-write") as writers,
         ):
             counted = None
@@ -279,7 +277,7 @@ class _Filling:
             return _Dealt(dealer, *dealer.finish(), counted)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
-        """What the manifest says of this generation, but for its files."""
+        """Return the manifest entry of this generation, without its files."""
         options: dict[str, Any] = {
             "seed": self.options.seed, "shuffle": self.options.shuffle, "level": self.options.level
         }  # fmt: skip
@@ -302,7 +300,7 @@ class _Filling:
 def _add_generation(
     manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
 ) -> None:
-    """Let the manifest tell of a generation that is written."""
+    """Add a written generation to the manifest."""
     dealer, described = dealt.dealer, labels.describe()
     manifest["generations"].append(entry)
     manifest["blocks"] += dealt.blocks
@@ -311,7 +309,7 @@ def _add_generation(
     manifest["features"] = len(ids)
     manifest["labels"] = None if described is None else {**(manifest["labels"] or {}), **described}
     if labels.real and manifest["class_values"] is None:
-        # Chunks that were written while the labels still looked like classes hold codes.
+        # Chunks written while the labels still looked like classes hold codes.
         manifest["class_values"] = labels.values
     if dealer.has_values:
         manifest["value_type"] = manifest["dtype"]

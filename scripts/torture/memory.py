@@ -29,7 +29,7 @@ BUDGET = 3  # exit code of a training that used up its passes
 LEAST = re.compile(r"the least that works is --mem (\d+)MB")
 ROOM_FOR_MORE = re.compile(r"--mem (\d+)MB has room for twice as many")
 # What a stream says of a line that needs more memory than it has for text, and what is enough here.
-LONG_LINE, FOR_LONG_LINES = "more than --mem has room for; raise --mem", 160
+LONG_LINE, FOR_LONG_LINES = "does not fit in --mem; raise --mem", 160
 ROOMS = (1.0, 1.3, 3.0)
 # Of commands that load no more than they must: the interpreter and buffers, and pieces of text.
 ALLOWANCE, PIECES = 110_000_000, 60_000_000

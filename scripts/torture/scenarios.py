@@ -93,7 +93,7 @@ def _troubled(
 
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
-_KNOWN = r"is already in .* \(as .*same SHA-256\)"
+_KNOWN = r"is already in .* as .*\(same SHA-256\)"
 _GONE = r"has no source"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
 _REPLACE = "split -q b.svm c.svm -o s.sbm --blocks 3 --force"

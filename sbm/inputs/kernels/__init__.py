@@ -1,1 +1,1 @@
-"""Compiled loops of the readers: text, names of features, tables of ids."""
+"""Compiled kernels of the readers: text, feature names, tables of ids."""

@@ -1,8 +1,8 @@
-"""Compiled lookup of ids; `sbm.inputs.idtable` tells how the tables are laid out.
+"""Compiled lookup of ids for `sbm.inputs.idtable`.
 
-Given: keys. In place: their codes, and the tables where new keys are taken in: direct (size,) int32
-for small keys, slots (2^k,) int32 and slot_keys (2^k,) int64 for large ones, codes plus one so that
-0 means free; seen (room,) int64, the key of each code. Returned: how far it went.
+Tables: direct (size,) int32 for small keys; slots (2^k,) int32 and slot_keys (2^k,) int64 for large
+keys; seen (room,) int64, the key of each code. `direct` and `slots` hold codes plus one; 0 means
+free.
 Source: multiplicative hashing with linear probing (Knuth, volume 3, section 6.4).
 """
 
@@ -16,7 +16,7 @@ DIRECT_LIMIT = 1 << 24
 
 @njit(nogil=True, error_model="numpy")
 def _slot(key, factor, shift):
-    """Multiplicative hashing (Knuth, 6.4); the table chooses an odd factor at random."""
+    """Multiplicative hashing (Knuth, 6.4) with a random odd factor."""
     x = np.uint64(key)
     x ^= x >> np.uint64(32)
     return np.int64((x * factor) >> shift)
@@ -32,18 +32,17 @@ def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, i
     begin : int
     direct, slots, slot_keys, seen : the tables, in place
     factor, shift : uint64
-        Of the hash; see `_slot`.
+        Parameters of the hash; see `_slot`.
     n_seen : int
-        How many keys are known.
+        Number of known keys.
     insert : bool
-        Otherwise unknown keys get -1.
+        Add unknown keys; otherwise they get -1.
     out : (n,) int32, filled in place
 
     Returns
     -------
     reached, n_seen : int
-        `reached` is short of the end where a table must grow first: the caller grows it and calls
-        again.
+        `reached` is less than len(keys) if a table is full: the caller enlarges it and calls again.
     """
     size = len(direct)
     mask = len(slots) - 1
@@ -78,9 +77,9 @@ def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, i
 
 @njit(nogil=True, error_model="numpy")
 def look_up(keys, direct, out, unknown):
-    """Write the codes of keys to `out`, -1 for those that the plain array does not know.
+    """Write the codes of keys to `out`, with -1 for keys that are not in the plain array.
 
-    Without a branch on what is found, so that many accesses are under way at a time.
+    Branch-free, so that many memory accesses overlap.
 
     Parameters
     ----------
@@ -88,17 +87,17 @@ def look_up(keys, direct, out, unknown):
     direct : (size,) int32
     out : (n,) int32, filled in place
     unknown : (n,) int64, filled in place
-        Positions of those that are not known.
+        Positions of unknown keys.
 
     Returns
     -------
     int
-        How many those are.
+        Number of unknown keys.
     """
     size = np.uint64(len(direct))
     n_unknown = 0
     for k in range(len(keys)):
-        key = np.uint64(keys[k])  # a negative key is a large one
+        key = np.uint64(keys[k])  # negative keys become large ones
         code = direct[key] if key < size else np.int32(0)
         out[k] = code - 1
         unknown[np.uint64(n_unknown)] = k
@@ -108,14 +107,14 @@ def look_up(keys, direct, out, unknown):
 
 @njit(nogil=True, error_model="numpy")
 def rehash(seen, n_seen, slots, slot_keys, factor, shift):
-    """Put the known keys that are too large for the plain array into an empty hash table.
+    """Insert the known keys that are too large for the plain array into an empty hash table.
 
     Parameters
     ----------
     seen, slots, slot_keys : the tables, the last two in place
     n_seen : int
     factor, shift : uint64
-        Of the hash; see `_slot`.
+        Parameters of the hash; see `_slot`.
     """
     mask = len(slots) - 1
     for code in range(n_seen):
@@ -131,7 +130,7 @@ def rehash(seen, n_seen, slots, slot_keys, factor, shift):
 
 @njit(nogil=True, error_model="numpy")
 def count(codes, counts, most):
-    """Add one to the count of each code; none gets above `most`, so that none overflows.
+    """Add one to the count of each code, up to `most` to avoid overflow.
 
     Parameters
     ----------
@@ -146,9 +145,7 @@ def count(codes, counts, most):
 
 @njit(nogil=True, error_model="numpy")
 def drop_unknown(indptr, codes, values):
-    """Take the nonzeros whose code is -1 out of rows that begin at 0.
-
-    Without a branch on what is dropped.
+    """Remove the nonzeros with code -1 from rows that begin at 0; branch-free.
 
     Parameters
     ----------
@@ -159,9 +156,9 @@ def drop_unknown(indptr, codes, values):
     Returns
     -------
     n_left : int
-        How many are left, at the front of `codes` and `values`.
+        Number of nonzeros left, at the beginning of `codes` and `values`.
     ones : bool
-        Whether all of their values are 1.
+        Whether all their values are 1.
     """
     n = np.int64(0)
     ones = True

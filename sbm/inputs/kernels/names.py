@@ -1,7 +1,5 @@
-"""Compiled hashing of names, and the parser of text with them; `sbm.inputs.vw` has the grammar.
+"""Compiled hashing of names and parser of Vowpal Wabbit text; `sbm.inputs.vw` has the grammar.
 
-Given: bytes of whole lines, or names. In place: labels, rows and refused lines, in arrays that may
-be too small. Returned: how many of each.
 Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
 """
 
@@ -19,7 +17,7 @@ from sbm.store.kernels.sorting import sort_and_add
 
 __all__ = ["hash_names", "parse"]
 
-# What a line is refused for; sbm/inputs/vw.py has the sentences, in this order.
+# Error codes; sbm/inputs/vw.py has the messages, in this order.
 OK = 0
 BAD_LABEL = 1
 NOT_FINITE = 2
@@ -30,10 +28,10 @@ BAD_VALUE = 6
 OUT_OF_RANGE = 7
 NO_BAR = 8
 NO_NAME = 9
-HARD = 9  # of a number: its last bit is not certain, which is of no account here
+HARD = 9  # the last bit of a number is not certain, which does not matter here
 
 _ENDS_WORD = np.zeros(256, np.bool_)
-_ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, blank, colon, bar
+_ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, space, colon, bar
 
 _MASK32 = np.uint64(0xFFFFFFFF)
 _C1 = np.uint64(0xCC9E2D51)
@@ -75,7 +73,7 @@ def _murmur(text, begin, end, seed):
 
 @njit(nogil=True, error_model="numpy")
 def _hash_name(text, begin, end, seed):
-    """Hash a name as Vowpal Wabbit does by default: one of digits alone is a number."""
+    """Hash a name as Vowpal Wabbit does by default: a name of digits is a number."""
     while begin < end and text[begin] <= 32:
         begin += 1
     while begin < end and text[end - 1] <= 32:
@@ -91,21 +89,21 @@ def _hash_name(text, begin, end, seed):
 
 @njit(nogil=True, error_model="numpy")
 def hash_names(text, ends, mask, out):
-    """Write the ids of names that follow one another.
+    """Write the ids of concatenated names to `out`.
 
     Parameters
     ----------
     text : (n_bytes,) uint8
     ends : (n_names,) int64
-        Where each name ends.
+        End of each name.
     mask : int
-        Bits of a hash that are its id.
+        Bits of the hash that form the id.
     out : (n_names,) int64, filled in place
 
     Returns
     -------
     int
-        How many names.
+        Number of names.
     """
     begin = np.int64(0)
     for k in range(len(ends)):
@@ -116,9 +114,9 @@ def hash_names(text, ends, mask, out):
 
 @njit(nogil=True, error_model="numpy")
 def _number(text, begin, end, bits, limit):
-    """Return (the number that text[begin:end] is as a whole, code)."""
+    """Parse text[begin:end] as one number; return (number, code)."""
     behind = text[end]
-    text[end] = 10  # where the parser of numbers stops
+    text[end] = 10  # stops the parser of numbers
     code = OK
     x, q = parse_short_number(text, begin)
     if q != end:
@@ -133,7 +131,7 @@ def _number(text, begin, end, bits, limit):
 
 @njit(nogil=True, error_model="numpy")
 def _word_end(text, p):
-    """Where a name or a number ends: at a blank, a colon, a bar or the end of the line."""
+    """Return the end of a name or number: a space, tab, colon, bar or the end of the line."""
     while not _ENDS_WORD[text[p]]:
         p += 1
     return p
@@ -150,7 +148,7 @@ def _is_blank_line(text, begin, end):
 def _parse_label(text, begin, bar, bits, limit):
     """Parse ``[...TAB] label [importance] [base] ['tag]`` at text[begin:bar].
 
-    Returns (label, code, position of what is refused).
+    Returns (label, error code, position of the error).
     """
     for k in range(begin, bar):
         if text[k] == 9:
@@ -195,8 +193,7 @@ def _parse_label(text, begin, bar, bits, limit):
 def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
     """Parse ``|[namespace[:weight]] [name[:value]]...`` at text[p:end].
 
-    Returns (nnz, code, position of what is refused); nnz is more than there is room for where that
-    ended.
+    Returns (nnz, error code, position of the error). If the room is too small, nnz exceeds it.
     """
     seed = np.uint64(0)
     scale = 1.0
@@ -243,32 +240,32 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
 def parse(
     text, size, limit, label_limit, mask, skip, need, labels, indptr, ids, values, errors, bits
 ):
-    """Parse whole lines; the workhorse behind `parse_vw`.
+    """Parse whole lines; the kernel of `parse_vw`.
 
     Parameters
     ----------
     text : (at least size + 1,) uint8
-        text[size - 1] is a newline. Bytes behind words change for a moment.
+        text[size - 1] is a newline. Bytes after words are changed temporarily.
     size : int
         Bytes of text.
     limit, label_limit : float
-        Largest magnitude allowed for a value, and for a label.
+        Largest magnitude of a value, and of a label.
     mask : int
-        Bits of a hash that are its id.
+        Bits of the hash that form the id.
     skip : bool
-        Go on behind a refused line instead of stopping at it.
+        Continue after an invalid line instead of stopping.
     need : int
-        As of the parser of LIBSVM text.
+        As in the kernel for LIBSVM text.
     labels, indptr, ids, values : arrays, filled in place
     errors : (k, 3) int64, filled in place
-        Line, code and position of the first k refused lines.
+        Line, code and position of the first k invalid lines.
     bits : (1,) uint64
         Scratch.
 
     Returns
     -------
     n_rows, nnz, n_lines, ones, n_errors : int
-        n_rows is -1 where `ids` has too little room.
+        n_rows is -1 if `ids` is too small.
     """
     rows = np.int64(0)
     nnz = np.int64(0)

@@ -1,9 +1,7 @@
-"""Compiled parser of LIBSVM text; `sbm.inputs.libsvm` tells the grammar.
+"""Compiled parser of LIBSVM text; `sbm.inputs.libsvm` has the grammar.
 
-Given: bytes of whole lines. In place: labels, rows, refused lines and what needs more precision, in
-arrays that are large enough for any text. Returned: how many of each.
 Source: Lemire 2021 and Mushtak & Lemire 2023 (decimal to float64), Lemire & Mula (eight digits in
-one word), as each function says.
+one word); see each function.
 """
 
 import math
@@ -17,7 +15,7 @@ from sbm.store.kernels.sorting import heap_sort
 
 __all__ = ["IGNORED", "REQUIRED", "is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
 
-# What a line is refused for; sbm/inputs/libsvm.py has the sentences, in this order.
+# Error codes; sbm/inputs/libsvm.py has the messages, in this order.
 OK = 0
 BAD_LABEL = 1
 NOT_FINITE = 2
@@ -34,14 +32,14 @@ REQUIRED = 0
 IGNORED = 2
 
 LARGEST_LABEL = math.ldexp(2 - 2**-52, 1023)
-LABEL = np.int64(-1)  # in a list of hard numbers: stands for the row's label instead of a feature
+LABEL = np.int64(-1)  # feature id that marks the label in the list of hard numbers
 
 
 def _powers_of_five():
     """Return the leading 128 bits of 5^q for q in [-342, 308], high and low words.
 
     Negative powers are rounded up and positive ones down, as the error bound of the conversion
-    asks (Lemire, "Number parsing at a gigabyte per second", 2021, section 5).
+    requires (Lemire, "Number parsing at a gigabyte per second", 2021, section 5).
     """
     high, low = [], []
     for q in range(-342, 309):
@@ -62,10 +60,10 @@ _TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
 
 
 def _edges():
-    """Return the digits of the least numbers that are too large, for float32 and float64.
+    """Return the digits of the smallest numbers that are too large, for float32 and float64.
 
-    Half way between the largest float64 that is allowed and the next one, which is even, so that
-    the middle goes there. For float32 that next one lies half way between two numbers as well.
+    They are the midpoints between the largest float64 allowed and the next one. That one is even,
+    so the midpoint rounds to it. For float32 it is itself a midpoint of two float32 numbers.
     """
     middles = (2**128 - 2**103 - 2**74, 2**1024 - 2**970)
     return np.array([[int(d) for d in str(m).ljust(309, "0")] for m in middles], np.uint8)
@@ -73,7 +71,7 @@ def _edges():
 
 _EDGES = _edges()
 
-SPARE = 64  # bytes behind the text that may be read, whatever they are
+SPARE = 64  # bytes after the text that may be read but are ignored
 
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
@@ -86,7 +84,7 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 _LOW9 = np.uint64(0x1FF)
 _ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
 _LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ABOVE_9 = np.uint64(0x7676767676767676)  # added to ten or more, sets the top bit
+_ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
 _TOPS = np.uint64(0x8080808080808080)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
@@ -107,9 +105,8 @@ def _multiply(a, b):
 def _nearest_double(w, q):
     """Return the bits of the float64 nearest to w 10^q; w > 0, q <= 308.
 
-    The product of the normalised decimal significand with 128 bits of 5^q, as analysed by Lemire
-    (2021, algorithm 1); that these bits always suffice is shown by Mushtak and Lemire, "Fast
-    number parsing without fallback", 2023.
+    Multiplies the normalised decimal significand by 128 bits of 5^q (Lemire 2021, algorithm 1).
+    Mushtak and Lemire, "Fast number parsing without fallback", 2023, prove that these bits suffice.
     """
     if q < -342:
         return _U0
@@ -131,7 +128,7 @@ def _nearest_double(w, q):
         if exponent <= -63:
             return _U0
         mantissa >>= np.uint64(1 - exponent)
-        # A carry into bit 52 is the exponent 1 that it should be.
+        # A carry into bit 52 gives the correct exponent 1.
         return (mantissa + (mantissa & _U1)) >> _U1
     if low <= _U1 and -4 <= q <= 23 and mantissa & np.uint64(3) == _U1 and mantissa << drop == high:
         mantissa &= ~_U1  # exactly half way: round to even
@@ -146,7 +143,7 @@ def _nearest_double(w, q):
 
 @intrinsic
 def _load_word(typing_context, array, position):
-    """Eight bytes of an array of bytes, from any position on, as a number."""
+    """Load eight bytes from any position of a byte array as an integer."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -158,7 +155,7 @@ def _load_word(typing_context, array, position):
 
 @intrinsic
 def _trailing_zeros(typing_context, number):
-    """How many of 64 bits stand behind the last one; 64 for 0."""
+    """Return the number of trailing zero bits of a 64-bit integer; 64 for 0."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -168,7 +165,7 @@ def _trailing_zeros(typing_context, number):
 
 @intrinsic
 def _find_ends(typing_context, array, position):
-    """Which of 64 bytes, from a position on, are blanks or ends of lines: a bit for each."""
+    """Return a bit mask of which of the 64 bytes at a position are whitespace or line ends."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -182,11 +179,11 @@ def _find_ends(typing_context, array, position):
 
 @njit(nogil=True, error_model="numpy")
 def _short_integer(text, p):
-    """Return (number, digits) of the digits at text[p:], of the first eight at most.
+    """Parse up to eight digits at text[p:]; return (number, number of digits).
 
-    Eight bytes are taken as one word. A byte is no digit if its upper bit is set in `others`; the
-    digits move to the end of the word, so that zeros stand before them, and are added up as pairs,
-    fours and eight (Lemire and Mula describe it; simdjson does the same).
+    Loads eight bytes as one word. A byte is not a digit if its top bit is set in `others`. The
+    digits are shifted to the end of the word, after zeros, and combined to pairs, fours and eight
+    (method of Lemire and Mula, as in simdjson).
     """
     word = _load_word(text, p) ^ _ZEROS
     others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
@@ -211,10 +208,10 @@ def _ends_token(c):
 
 @njit(nogil=True, error_model="numpy")
 def parse_short_number(text, p):
-    """Return (number, position behind it) where it is written as most are, else (0.0, 0).
+    """Parse a number in a common short form; return (number, end position), else (0.0, 0).
 
-    Digits, perhaps a point and digits, fewer than eight each, and the end of the token: exact in
-    integers, so that one division rounds it as it should be.
+    The form is fewer than eight digits, optionally a point and fewer than eight digits, and the end
+    of the token. Both parts are exact integers, so one division rounds correctly.
     """
     negative = text[p] == 45
     q = p + (negative | (text[p] == 43))
@@ -236,7 +233,7 @@ def parse_short_number(text, p):
 
 @njit(nogil=True, error_model="numpy")
 def _is_too_large(text, p, limit):
-    """Whether the digits at text[p:], of a number so near the limit, reach the first too large."""
+    """Whether the digits at text[p:] of a number near the limit reach the first too large one."""
     edge = _EDGES[1 if limit >= LARGEST_LABEL else 0]
     while text[p] == 48 or text[p] == 46:
         p += 1
@@ -255,10 +252,10 @@ def _is_too_large(text, p, limit):
 
 @njit(nogil=True, error_model="numpy")
 def parse_number(text, p, bits, limit):
-    """Return (the number that is the token at text[p:], position behind what was read, code).
+    """Parse the token at text[p:] as a number; return (number, end position, code).
 
-    `code` is `HARD` where 19 digits cannot decide the last bit; the number is then right to one
-    unit in the last place, and surely allowed. `bits` is scratch of one uint64.
+    `code` is `HARD` if 19 digits do not determine the last bit. The number is then correct to one
+    unit in the last place and within the limit. `bits` is scratch of one uint64.
     """
     negative = text[p] == 45
     if negative or text[p] == 43:
@@ -304,7 +301,7 @@ def parse_number(text, p, bits, limit):
             if d > _U9:
                 break
             seen += 1
-            if e < 10**17:  # far more than a line has digits to make up for
+            if e < 10**17:  # no line has enough digits to compensate a larger one
                 e = e * 10 + np.int64(d)
             p += 1
         if seen == 0:
@@ -338,10 +335,10 @@ def parse_number(text, p, bits, limit):
 
 @njit(nogil=True, error_model="numpy")
 def _token_end(text, p, window, ends):
-    """Where the token at p ends: the first byte that is no larger than a space.
+    """Return the end of the token at p: the first byte that is not above a space.
 
-    `ends` marks such bytes among the 64 from `window` on; both are kept from token to token. So the
-    processor knows where the next token begins before it has read this one.
+    `ends` marks such bytes among the 64 bytes at `window`; both are kept from token to token, so
+    the start of the next token is known before this one is parsed.
     """
     if p - window < 64:
         ends &= _ALL << np.uint64(p - window)
@@ -355,10 +352,10 @@ def _token_end(text, p, window, ends):
 
 @njit(nogil=True, error_model="numpy")
 def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
-    """Read features of the common form: a space, a short id above the last one, a short number.
+    """Parse features in the common form: a space, a short id above the last one, a short number.
 
-    Returns (position behind the last of them, its id or `previous`, nnz, ones, window, ends).
-    Everything else, and every mistake, is left to the caller.
+    Returns (end position, last id or `previous`, nnz, ones, window, ends). Stops at anything else,
+    including errors, which the caller handles.
     """
     while text[p] == 32:
         end, window, ends = _token_end(text, p + 1, window, ends)
@@ -384,7 +381,7 @@ def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
 
 @njit(nogil=True, error_model="numpy")
 def _keep_ones(ones, x, values, nnz):
-    """Whether all values are 1 still; at the first other one, write down those before it."""
+    """Return whether all values are still 1; at the first other value, write the ones before it."""
     if ones and x != 1.0:
         for k in range(nnz):
             values[k] = 1.0
@@ -394,7 +391,7 @@ def _keep_ones(ones, x, values, nnz):
 
 @njit(nogil=True, error_model="numpy")
 def is_inf_or_nan(text, p):
-    """Whether a number that was refused is inf or nan, however written."""
+    """Whether an invalid number is inf or nan, in any spelling."""
     if text[p] == 43 or text[p] == 45:
         p += 1
     a = text[p] | 32
@@ -407,25 +404,26 @@ def is_inf_or_nan(text, p):
 
 @njit(nogil=True, error_model="numpy")
 def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, hard, bits):
-    """Parse whole lines; the workhorse behind `parse_text`.
+    """Parse whole lines; the kernel of `parse_text`.
 
     Parameters
     ----------
     text : (at least size + SPARE,) uint8
-        text[size - 1] is a newline and so is text[size]: every inner loop ends at a newline, which
-        is why none of them looks at `size`.
+        text[size - 1] and text[size] are newlines. Every inner loop stops at a newline, so none of
+        them checks `size`.
     size : int
         Bytes of text.
     limit : float
-        Largest magnitude allowed for a value.
+        Largest magnitude of a value.
     skip : bool
-        Go on behind a refused line instead of stopping at it.
+        Continue after an invalid line instead of stopping.
     need : int
-        0: each row has a label; 1: where there is none it is nan; 2: nor need it be a number.
+        0: every row needs a label; 1: a missing label is nan; 2: as 1, and labels need not be
+        numbers.
     labels, indptr, ids, values : arrays, filled in place
-        `values` is written only from the first value on that is not 1.
+        `values` is written only if some value is not 1.
     errors : (k, 3) int64, filled in place
-        Line, code and position of the first k refused lines.
+        Line, code and position of the first k invalid lines.
     hard : (h, 4) int64, filled in place
         Row, id (or `LABEL`), begin and end of each number that needs more precision.
     bits : (1,) uint64
@@ -512,7 +510,7 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
                     hard[n_hard, 2], hard[n_hard, 3] = begin, p
                 n_hard += 1
                 code = OK
-                if ones:  # its last bit is not known yet
+                if ones:  # the last bit is not known yet
                     ones = False
                     for k in range(nnz):
                         values[k] = 1.0
@@ -556,7 +554,7 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
 
 @njit(nogil=True, error_model="numpy")
 def _first_feature(text, p):
-    """Position p if a feature stands there, which has a colon, else the end of what does."""
+    """Return p if a feature (with a colon) begins there, else the end of the token."""
     q = p
     while not _ends_token(text[q]):
         if text[q] == 58:
@@ -580,9 +578,9 @@ def _too_large(text, begin, end):
 
 @njit(nogil=True, error_model="numpy")
 def _behind_query_id(text, p):
-    """Position behind ``qid:digits`` where that comes next, else p.
+    """Return the position after ``qid:digits`` if present, else p.
 
-    It is ranking data's group number; it has no meaning for these models.
+    It is the group number of ranking data, which is ignored.
     """
     q = p
     while _is_blank(text[q]):

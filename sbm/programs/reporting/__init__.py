@@ -1,1 +1,1 @@
-"""Figures of runs, and how to show them."""
+"""Figures of runs, and their display as a page or picture."""

@@ -134,7 +134,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one line, or without a line.
+    """Points of a series, drawn with or without a line.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class BarChart:
     name, title, x_label, y_label : str
         As in `LineChart`.
     labels : sequence of str
-        Of the bars.
+        Labels of the bars.
     parts : dict of str to sequence of float
         Heights by the name of the part, from below.
     highest : float

@@ -1,6 +1,6 @@
-"""Figures of runs, read from the log, the last checkpoint and the model beside it.
+"""Figures of runs, read from the log, the last checkpoint and the model.
 
-A log has no checksum. Anybody may have edited it, so every number is checked before it is used.
+A log has no checksum and may have been edited, so every number is checked before use.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BlockFigures:
     elapsed : float
         Seconds.
     loss, accuracy : float or None
-        Of rows predicted before they were learned; accuracy is in percent.
+        Means over rows predicted before they were learned; accuracy is in percent.
     cached, resident : int
         Rows in the cache, bytes of memory.
     """
@@ -186,16 +186,16 @@ class RunFigures:
                 )
         if self.processes > 1:
             found.append(
-                f"{self.processes} processes trained this model. Seconds, bytes, cache and memory "
-                "are those of process 0."
+                f"{self.processes} ranks trained this model. Seconds, bytes, cache and memory are "
+                "those of rank 0."
             )
         if self.peak > self.mem:
-            found.append(f"Peak memory was {format_size(self.peak)}, which is more than --mem.")
+            found.append(f"Peak memory was {format_size(self.peak)}, above the limit --mem.")
         return found
 
 
 def read_log(path: Path, convert: Callable[[Event], T], *, skip_damaged: bool = False) -> list[T]:
-    """Read the events of a log. An incomplete last line and a missing file are no errors.
+    """Read the events of a log. An incomplete last line and a missing file are not errors.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def read_log(path: Path, convert: Callable[[Event], T], *, skip_damaged: bool = 
     Raises
     ------
     StoreError
-        A line is damaged, unless those are skipped; or the file cannot be read.
+        A line is damaged and `skip_damaged` is false, or the file cannot be read.
     """
     found: list[T] = []
     if not path.exists():
@@ -237,7 +237,7 @@ def read_run(path: str | Path) -> RunFigures:
     Parameters
     ----------
     path : str or Path
-        A model, or the folder ``MODEL.run`` beside it.
+        A model, or its folder ``MODEL.run``.
 
     Raises
     ------
@@ -254,7 +254,7 @@ def read_run(path: str | Path) -> RunFigures:
     if kind not in ("train", "stream"):
         raise StoreError(
             f"{folder} is a run of sbm {kind}, which draws its own picture (--png); give the model "
-            "that it trained"
+            "it trained"
         )
     events = read_log(home / LOG, _convert)
     try:
@@ -293,16 +293,16 @@ def _folder_of(path: Path) -> Path:
         if runs_here(path) or (path / LOG).exists():
             return path
         raise StoreError(
-            f"{path} is not a run (it has no {RECORD}); give a model, or its MODEL.run"
+            f"{path} is not a run (it has no {RECORD}); give a model or its MODEL.run folder"
         )
     folder = run_folder(path)
     if folder.is_dir():
         return folder
     if path.exists():
         raise StoreError(
-            f"{path} has no run beside it ({folder.name} is missing); train the model again"
+            f"{path} has no run folder ({folder.name} is missing); train the model again"
         )
-    raise StoreError(f"{path} does not exist; give a model, or the MODEL.run beside it")
+    raise StoreError(f"{path} does not exist; give a model or its MODEL.run folder")
 
 
 def _number(record: Mapping[str, Any], name: str, least: float = -1e300) -> float:
@@ -379,7 +379,7 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
 
 
 def _continuous(blocks: list[BlockFigures]) -> list[BlockFigures]:
-    """Add up the seconds of a stream that was resumed, whose clock starts at 0 each time."""
+    """Make the seconds of a resumed stream cumulative; its clock restarts at 0."""
     found: list[BlockFigures] = []
     before = last = 0.0
     for block in blocks:

@@ -32,7 +32,7 @@ T = TypeVar("T", PassFigures, BlockFigures)
 Runs = Sequence[tuple[int, RunFigures]]  # with their numbers, which decide colors
 _PARTS = {
     "solve": "solve", "wait": "wait for blocks", "certify": "certify",
-    "combine": "combine processes", "write": "write checkpoints",
+    "combine": "combine ranks", "write": "write checkpoints",
 }  # fmt: skip
 _TIME_LEAD = (
     "Blocks load in the background. Only waiting for them delays a pass. The tables show how long "
@@ -80,7 +80,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Section:
-    """Charts with one legend, and what to say instead of a chart."""
+    """Charts with one legend, and notes about runs without a chart."""
 
     name: str
     title: str
@@ -91,7 +91,7 @@ class _Section:
 
 
 def to_html(runs: Sequence[RunFigures]) -> str:
-    """Return the page about at most `MOST_RUNS` runs of different names."""
+    """Return the page about at most `MOST_RUNS` runs with distinct names."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -106,7 +106,7 @@ def to_html(runs: Sequence[RunFigures]) -> str:
     if trained:
         sections += [
             _bar_section("times", "Where the time went", _TIME_LEAD, trained, _time_parts, TIME),
-            _bar_section("caches", "What is in the cache", _CACHE_LEAD, trained, _cache_parts,
+            _bar_section("caches", "Cache contents", _CACHE_LEAD, trained, _cache_parts,
                          ((1.0, "rows"),)),
         ]  # fmt: skip
     return environment.get_template("report.html").render(
@@ -148,7 +148,7 @@ def _card(run: RunFigures) -> dict[str, Any]:
 
 
 def _command(run: RunFigures) -> str:
-    """Return the command that makes this run, but for options that do not change the model."""
+    """Return the command of this run, without options that do not change the model."""
     defaults, words = Settings().to_dict(), [*run.inputs, "-o", f"{run.name}.model"]
     for name, value in run.settings.items():
         if value is None or value == defaults.get(name):
@@ -173,7 +173,7 @@ def _date(seconds: float) -> str:
 
 
 def _verdict(run: RunFigures) -> tuple[str, str]:
-    """Return the result of a run in words, and good, bad or open."""
+    """Return the result of a run in words, and one of good, bad and open."""
     if run.kind == "stream" or not run.is_finished or run.certificate is None:
         kind = "stream, " if run.kind == "stream" else ""
         return kind + ("finished" if run.is_finished else "not finished"), "open"
@@ -196,7 +196,7 @@ def _summary(run: RunFigures) -> str:
         ]  # fmt: skip
         tested = [one.accuracy for one in run.passes if one.accuracy is not None]
         if compiling := run.end.get("compile"):
-            facts.insert(2, f"{_seconds(compiling)} compiling before")
+            facts.insert(2, f"{_seconds(compiling)} compiling first")
         facts += [f"test accuracy {tested[-1]:.3f} %"] if tested else []
     return ", ".join([*(facts or ["no pass yet"]), f"peak memory {format_size(run.peak)}"])
 
@@ -259,7 +259,7 @@ def _stream_charts(axis: _Axis, runs: Runs) -> list[LineChart]:
     size, label = axis.unit(runs)
     found = []
     values: list[tuple[str, str, str, Callable[[BlockFigures], float | None]]] = [
-        ("loss", "Progressive loss", "mean of a row", lambda one: one.loss),
+        ("loss", "Progressive loss", "mean per row", lambda one: one.loss),
         ("right", "Progressive accuracy", "%", lambda one: one.accuracy),
     ]
     for name, title, unit, y in values:
@@ -291,7 +291,7 @@ def _bar_section(
     parts_of: Callable[[RunFigures], Mapping[str, Sequence[float]]],
     units: Sequence[tuple[float, str]],
 ) -> _Section:
-    """Return a stacked chart for each run that has something to show, all with one scale."""
+    """Return a stacked chart for each run with values, all with the same scale."""
     heights = {k: parts_of(run) for k, run in runs}
     used = [part for part in heights[runs[0][0]] if any(any(h[part]) for h in heights.values())]
     highest = {k: max(map(sum, zip(*h.values(), strict=True))) for k, h in heights.items()}
@@ -314,7 +314,7 @@ def _range(group: Sequence[PassFigures]) -> str:
 
 
 def _time_parts(run: RunFigures) -> dict[str, list[float]]:
-    """Return seconds by part; "other" is what no part measures."""
+    """Return seconds by part; "other" is the rest of the elapsed time."""
     groups = _groups(run.passes)
     ends = [0.0, *(group[-1].elapsed for group in groups)]
     parts = {
@@ -354,7 +354,7 @@ def _in_words(value: Any) -> str:
 
 
 def _settings_tables(runs: Sequence[RunFigures]) -> list[_Table]:
-    """Return the settings that differ or are not the defaults, and the others."""
+    """Return two tables: settings that differ or are not defaults, and the others."""
     defaults = Settings().to_dict()
     names = dict.fromkeys([*defaults, *(name for run in runs for name in run.settings)])
     chosen: list[list[str]] = []
@@ -408,13 +408,11 @@ def _source_table(runs: Sequence[RunFigures]) -> _Table:
          str(source.get("sha256") or "–")[:16]]
         for run in runs for source in run.sources
     ]  # fmt: skip
-    return _Table(
-        "Files that the data came from", ["run", "source", "rows", "size", "sha256"], rows
-    )
+    return _Table("Source files of the data", ["run", "source", "rows", "size", "sha256"], rows)
 
 
 def _figure_table(run: RunFigures) -> _Table:
-    """Return all figures of a run that charts show."""
+    """Return all figures of a run."""
     if run.kind == "stream":
         head = ["rows", "seconds", "loss", "accuracy, %", "cached", "memory"]
         every = max(1, -(-len(run.blocks) // _MOST_ROWS))

@@ -38,7 +38,7 @@ _DASHES = ("-", "--", ":", "-.", (0, (9, 3)))
 
 
 def check_output(path: Path, option: str) -> None:
-    """Raise `StoreError` if `path` is a folder or lies in a folder that does not exist."""
+    """Raise `StoreError` if `path` is a folder or its folder does not exist."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give a file name with {option}")
     if not path.parent.is_dir():
@@ -47,7 +47,7 @@ def check_output(path: Path, option: str) -> None:
         )
 
 
-def check_picture(path: str | Path, option: str, otherwise: str = "leave out --png") -> None:
+def check_picture(path: str | Path, option: str, otherwise: str = "omit --png") -> None:
     """Check before any work that a picture can be written.
 
     Raises
@@ -129,7 +129,7 @@ def draw_charts(charts: Sequence[LineChart], path: str | Path) -> None:
 
 
 def _draw_series(axes: Any, one: Series) -> None:
-    label = one.label.replace("$", r"\$")  # text between two of them would be a formula
+    label = one.label.replace("$", r"\$")  # matplotlib reads $...$ as a formula
     if len(label) > 40:
         label = f"{label[:39]}…"
     is_line, is_hollow = one.style == "line", one.style == "hollow"
@@ -143,7 +143,7 @@ def _draw_series(axes: Any, one: Series) -> None:
 
 
 def draw_metric(report: dict[str, Any], path: str | Path) -> None:
-    """Draw the metric of each fold and their means over C, the best C marked.
+    """Draw the metric of each fold and the means over C, with the best C marked.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def draw_metric(report: dict[str, Any], path: str | Path) -> None:
     series = [
         Series("folds", 7, folds, "points"),
         Series(f"mean of {report['folds']} folds", 0, [means[C] for C in kept]),
-        Series("given up early", 1, [means[C] for C in dropped], "points"),
+        Series("stopped early", 1, [means[C] for C in dropped], "points"),
         Series(f"best: C = {format_number(report['best'])}", 1, [means[report["best"]]], "hollow"),
     ]
     metric = report["metric"].replace("_", " ")
@@ -189,7 +189,7 @@ def _figure(width: float, height: float) -> Any:
 def _to_png(figure: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about letters that are missing in the font
+        warnings.simplefilter("ignore")  # about letters missing in the font
         figure.savefig(file, dpi=130, format="png", bbox_inches="tight")
     return file.getvalue()
 
@@ -283,7 +283,7 @@ def _draw_cells(figure: Any, axes: Any, confusion: Confusion, codes: npt.NDArray
     bar = figure.colorbar(image, cax=beside, ticks=_SHARES)
     bar.ax.set_yticklabels([f"{100 * tick:g} %" for tick in _SHARES])
     bar.set_label("share of true label" + ("; grey: no rows" if not sums.all() else ""))
-    note = f" ({share} labels a cell)" if share > 1 else ""
+    note = f" ({share} labels per cell)" if share > 1 else ""
     axes.set_xlabel(f"predicted label{note}")
     axes.set_ylabel(f"true label{note}")
     if len(codes) <= _COUNTED:

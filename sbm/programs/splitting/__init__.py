@@ -1,1 +1,1 @@
-"""From rows of text to the blocks of a store."""
+"""Parts of `sbm.split`: from rows of text to the blocks of a store."""

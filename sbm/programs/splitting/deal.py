@@ -1,4 +1,4 @@
-"""Dealing: parsed rows gather in a batch, and a full batch is spread over the blocks at random."""
+"""Dealing: collect parsed rows in a batch, and distribute full batches to the blocks at random."""
 
 import math
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 
 __all__ = ["Deal", "Dealer", "replay"]
 
-# A block is meant to fit the default --mem of training beside its cache and the next block.
+# Chosen so that a block, the next block and the cache fit in the default --mem of training.
 BLOCK_BYTES = 400_000_000
 SMALL_BLOCK = 50_000
 
 
 @dataclass
 class _Batch:
-    """Rows that are gathered before they are dealt."""
+    """Rows collected for the next deal."""
 
     rows: Rows
     labels: npt.NDArray[np.float64]
@@ -66,7 +66,7 @@ class _Batch:
         self.n, self.nnz = new.stop, added.stop
 
     def taken(self, y: npt.NDArray[Any]) -> Rows:
-        """The rows gathered, with codes or targets for their labels."""
+        """Return the rows, with codes or targets `y` instead of their labels."""
         n, rows = self.n, self.rows
         values = rows.values if self.has_values else None
         return Rows(rows.starts[:n], rows.lengths[:n], rows.indices, values, y)
@@ -77,14 +77,14 @@ class _Batch:
 
 
 class Deal:
-    """Which row goes to which block, batch by batch; the same whenever it is made again.
+    """Assignment of rows to blocks, batch by batch, reproducible from its parameters.
 
     Parameters
     ----------
     seed, first_block : int
     n_blocks : int
     shuffle : bool
-        Deal a batch by a random permutation, cut in equal parts; else row by row, in turn.
+        Deal a random permutation of each batch in equal parts; else deal row by row, in turn.
     """
 
     def __init__(self, seed: int, first_block: int, n_blocks: int, shuffle: bool) -> None:
@@ -94,11 +94,11 @@ class Deal:
         self._dealt = 0
 
     def next(self, n: int) -> list[npt.NDArray[np.int64]]:
-        """Return the rows of the next batch, of `n` rows, that go to each block, in their order."""
+        """Return for each block its rows of the next batch, which has `n` rows, in their order."""
         m = self.n_blocks
         if self._shuffle:
             order = self._random.permutation(n)
-            turn = self._random.permutation(m)  # who gets a row more
+            turn = self._random.permutation(m)  # the first ones get one row more
         else:
             order = np.arange(n)
             turn = (np.arange(m) - self._dealt) % m
@@ -107,25 +107,24 @@ class Deal:
 
 
 def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.int64]]]]:
-    """Deal the rows of a store again, to know where each went.
+    """Reconstruct the deal of a store, to find the position of each row of the text.
 
     Yields
     ------
     int, dict of int to ndarray of int64
-        In the order of the text, without sources that were expired: the rows of a batch, and which
-        of them each block got, in the order in which they lie there.
+        For each batch in the order of the text, without expired sources: its number of rows, and
+        for each block the rows of the batch that it holds, in the order of the block.
 
     Raises
     ------
     StoreError
-        The store does not know.
+        The store has no record of the deal.
     """
     blocks = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
     for generation in kept_generations(store.manifest):
         if "deal" not in generation or any(name not in blocks for name in generation["blocks"]):
             raise StoreError(
-                f"{store.folder} does not record the order of its text; make it again with sbm "
-                "split"
+                f"{store.folder} has no record of the order of its text; rebuild it with sbm split"
             )
         record, options = generation["deal"], generation["options"]
 
@@ -140,7 +139,7 @@ def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.in
 
 
 def _blocks_with_rows(batches: list[int], deal: Deal) -> list[int]:
-    """Return the blocks that got a row; the others were never written."""
+    """Return the blocks with rows; the others were not written."""
     got: set[int] = set()
     for n in batches:
         got |= {k for k, rows in enumerate(deal.next(n)) if len(rows)}
@@ -150,7 +149,7 @@ def _blocks_with_rows(batches: list[int], deal: Deal) -> list[int]:
 
 
 class Dealer:
-    """Gathers parsed text in batches and deals each batch to the blocks.
+    """Collects parsed text in batches and deals each batch to the blocks.
 
     Parameters
     ----------
@@ -161,8 +160,8 @@ class Dealer:
     labels : Labels
     pool : ThreadPoolExecutor
     largest : tuple of int, optional
-        Rows and nonzeros of the largest block that the store has; new ones are about as large,
-        where nothing else is asked for.
+        Rows and nonzeros of the largest block of the store; by default, new blocks get about this
+        size.
     """
 
     def __init__(
@@ -193,7 +192,7 @@ class Dealer:
         self.has_values = False
 
     def add(self, text: CodedText, text_share: float) -> None:
-        """Take a piece of text; `text_share` is the part of the whole input read so far."""
+        """Add a piece of text; `text_share` is the fraction of the input read so far."""
         text.complete(self.ids)
         check_ids(self.ids, self._options)
         self.n_rows += len(text.labels)
@@ -207,7 +206,7 @@ class Dealer:
         return _Batch.of(self._row_capacity, self._capacity, self._dtype)
 
     def _gather(self, text: CodedText) -> None:
-        """Append rows, dealing whenever the batch is full."""
+        """Append rows to the batch; deal the batch when it is full."""
         row, indptr = 0, text.indptr
         while row < len(text.labels):
             batch = self._batches[0]
@@ -217,7 +216,7 @@ class Dealer:
             if last <= row:
                 if batch.n:
                     self._deal()
-                else:  # a row larger than a batch gets a batch of its own
+                else:  # a row that is larger than a batch gets its own batch
                     length = int(indptr[row + 1] - indptr[row])
                     self._batches[0] = _Batch.of(1, length, self._dtype)
                 continue
@@ -227,7 +226,7 @@ class Dealer:
             row = last
 
     def _open(self, text_share: float) -> None:
-        """Decide the number of blocks, from what the first piece says about the whole."""
+        """Choose the number of blocks, extrapolating from the first piece."""
         width = 4 + (np.dtype(self._dtype).itemsize if self.has_values else 0)
 
         def size(rows: int, nnz: int) -> int:
@@ -241,7 +240,7 @@ class Dealer:
         elif options.block_size is not None:
             if estimate is None:
                 raise SettingsError(
-                    "--block-size needs an input of known size; give --blocks when reading a pipe"
+                    "--block-size needs an input of known size; use --blocks when reading a pipe"
                 )
             n = math.ceil(estimate / options.block_size)
         elif estimate is None:
@@ -251,7 +250,7 @@ class Dealer:
             n = min(most, max(AUTO_BLOCKS, math.ceil(estimate / BLOCK_BYTES)))
             if self._largest is not None:
                 n = min(n, round(estimate / size(*self._largest)))
-        n = max(options.shards or 1, n)  # each shard holds one at least
+        n = max(options.shards or 1, n)  # at least one per shard
         self._writer = BlockWriter(self._folder, self._first, n, options.level, self._pool)
         self._deals = Deal(options.seed, self._first, n, options.shuffle)
 
@@ -265,20 +264,20 @@ class Dealer:
         self.batches.append(batch.n)
         self._batches.reverse()
         self._batches[0].clear()
-        if len(self._batches[0].rows) < self._row_capacity:  # was made for one long row
+        if len(self._batches[0].rows) < self._row_capacity:  # it was for one long row
             self._batches[0] = self._new_batch()
 
     def record(self) -> dict[str, Any]:
-        """Return what makes the same deal again, beside the options."""
+        """Return what reproduces the deal, together with the options."""
         assert self._writer is not None
         return {
             "first": self._first, "blocks": self._writer.n_blocks, "batches": self.batches
         }  # fmt: skip
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
-        """Deal the rest; see `BlockWriter.finish`."""
+        """Deal the remaining rows and close the blocks; see `BlockWriter.finish`."""
         if self._writer is None:
-            raise DataError("the input holds no rows; give LIBSVM text with at least one row")
+            raise DataError("the input has no rows; expected at least one")
         if self._batches[0].n:
             self._deal()
         return self._writer.finish()

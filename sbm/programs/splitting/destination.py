@@ -1,7 +1,7 @@
-"""Destination: the folder that a split writes to, and how it becomes a store, or several shards.
+"""Folders that a split writes to, and how they become a store or several shards.
 
-All is written to ``NAME.partial`` beside the store to be, which is complete when it gets its name.
-A command that is killed leaves such folders behind; the next one with that name takes them over.
+A store is written to ``NAME.partial`` and renamed when it is complete. A killed command leaves such
+a folder; the next command with the same target reuses it.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from sbm.store.shards import Shard, shard_path, write_shard
 
 __all__ = ["appended", "new_shards", "new_store"]
 
-# What may be done about a store that is there.
+# Advice for a target that already exists.
 _REPLACE = "replace it with --force"
 _ADD_OR_REPLACE = f"add to it with --append, {_REPLACE}"
 
 
 @contextlib.contextmanager
 def new_store(target: Path, force: bool) -> Iterator[Path]:
-    """Give a folder to write to; on success it becomes the store, on failure nothing is left.
+    """Provide a folder to write to. On success it becomes the store; on failure it is removed.
 
     Parameters
     ----------
     target : Path
         The store.
     force : bool
-        Replace the one that is there.
+        Replace an existing store.
 
     Yields
     ------
@@ -41,7 +41,7 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
     Raises
     ------
     StoreError
-        It is there already, or in use, or cannot be written.
+        The store exists, is in use, or cannot be written.
     """
     _recover(target)
     _refuse_to_replace(target, force, _ADD_OR_REPLACE)
@@ -54,19 +54,19 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
             _refuse_to_replace(target, force, _ADD_OR_REPLACE)
             put_in_place(partial, target)
         finally:
-            remove([partial])  # an older store, or half of a new one
+            remove([partial])  # holds an older store, or an incomplete one
 
 
 @contextlib.contextmanager
 def appended(target: Path) -> Iterator[dict[str, Any]]:
-    """Lock a store that gets new blocks; give its manifest; on failure remove what was added.
+    """Lock a store to append to and yield its manifest. On failure, remove what was added.
 
     Raises
     ------
     StoreError
-        It is no store, a part of one, or in use.
+        The target is not a store, is a shard, or is in use.
     """
-    store_files.require_whole(store_files.BlockStore(target))  # no lock in what is no store
+    store_files.require_whole(store_files.BlockStore(target))  # create no lock file elsewhere
     with lock(target / "lock", f"the store {target}"):
         manifest = store_files.read_manifest(target)
         store_files.remove_leftovers(target, manifest)
@@ -84,19 +84,19 @@ def appended(target: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
-    """Give a folder to write a store to; on success its blocks are dealt to shards.
+    """Provide a folder to write a store to. On success its blocks are dealt to shards.
 
-    Names cannot be given to several folders at once. So the whole store's manifest stays in its
-    folder until all shards have theirs: as long as it is there, shards of the same manifest are
-    those of a command that was killed, and the next one begins anew.
+    Several folders cannot be renamed atomically. So the manifest of the whole store stays in its
+    folder until all shards are renamed. If a later command finds it, shards with the same manifest
+    are from a killed command and are undone.
 
     Parameters
     ----------
     target : Path
-        The store whose shards are made: ``big.sbm`` for ``big.0.sbm`` and so on.
+        The store to divide: ``big.sbm`` for ``big.0.sbm`` and so on.
     n_shards : int
     force : bool
-        Replace those that are there.
+        Replace existing shards.
 
     Yields
     ------
@@ -105,7 +105,7 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
     Raises
     ------
     StoreError
-        One is there already, or in use, or cannot be written.
+        A shard exists, is in use, or cannot be written.
     DataError
         There are fewer blocks than shards.
     """
@@ -130,18 +130,18 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
             _put_all_in_place(whole, shards)
         finally:
             if not any(_is_of(whole, shard) for shard in shards):
-                remove(ours)  # else they are needed to take back what has a name
+                remove(ours)  # otherwise they are needed to undo the renaming
 
 
 def _refuse_to_replace(target: Path, force: bool, ways: str) -> None:
     if target.exists() and not force:
-        raise StoreError(f"{target} exists; {ways}, or name another with -o")
+        raise StoreError(f"{target} exists; {ways}, or choose another name with -o")
     if target.exists() and not (target / store_files.MANIFEST).exists():
         raise StoreError(f"{target} exists and is not a store; --force does not replace it")
 
 
 def _recover(target: Path) -> None:
-    """Bring back a store that a split was about to replace when it was killed."""
+    """Restore a store that a killed split was about to replace."""
     old = aside(target)
     if store_files.holds_only_ours(old):
         if target.exists():
@@ -151,7 +151,7 @@ def _recover(target: Path) -> None:
 
 
 def _lock_older(target: Path, locks: contextlib.ExitStack) -> None:
-    """Keep a store that is to be replaced from being appended to or trained on."""
+    """Lock a store to be replaced against appending and training."""
     if target.exists():
         for place in (target / "lock", target):
             locks.enter_context(lock(place, f"the store {target}"))
@@ -162,25 +162,25 @@ def _partial(target: Path) -> Path:
 
 
 def _make_partial(target: Path, locks: contextlib.ExitStack) -> Path:
-    """Make and lock the folder that becomes the store; that of a killed split is taken over."""
+    """Create and lock the folder that becomes the store, or reuse that of a killed split."""
     if not target.parent.is_dir():
-        raise StoreError(f"{target.parent} is no folder; make it, or choose another place with -o")
+        raise StoreError(f"{target.parent} is not a folder; create it, or use another with -o")
     partial = _partial(target)
     if partial.exists() and not store_files.holds_only_ours(partial):
-        raise StoreError(f"{partial} is in the way and holds other files; move it elsewhere")
+        raise StoreError(f"cannot use {partial}, which holds other files; move it elsewhere")
     make_folder(partial)
     locks.enter_context(lock(partial / "lock", f"the store {target}"))
     return partial
 
 
 def _deal(whole: Path, partials: Sequence[Path]) -> None:
-    """Move the block files of a store to its shards, and give each a copy of all else."""
+    """Move the block files of a store to its shards, and copy all other files to each."""
     manifest = store_files.read_manifest(whole)
     blocks = [entry["file"] for entry in manifest["blocks"]]
     if len(blocks) < len(partials):
         raise DataError(
-            f"{len(partials)} shards need as many blocks, and there are {len(blocks)}; give "
-            "--blocks, or fewer --shards"
+            f"{len(partials)} shards need at least one block each, but there are {len(blocks)} "
+            "blocks; raise --blocks or lower --shards"
         )
     others = [g[key] for g in manifest["generations"] for key in ("features", "index")]
     for number, partial in enumerate(partials):
@@ -193,15 +193,15 @@ def _deal(whole: Path, partials: Sequence[Path]) -> None:
 
 
 def _put_all_in_place(whole: Path, shards: Sequence[Path]) -> None:
-    """Give complete shards their names; on failure none has it."""
+    """Rename complete shards to their final names; on failure undo it."""
     manifest = whole / store_files.MANIFEST
     try:
         for shard in shards:
             put_in_place(_partial(shard), shard)
         with writing(manifest):
-            manifest.unlink()  # they are not taken back any more
+            manifest.unlink()  # from now on the renaming is not undone
     except BaseException:
-        with contextlib.suppress(StoreError):  # then the next command does it
+        with contextlib.suppress(StoreError):  # otherwise the next command does it
             _take_back(whole, shards)
         raise
     with contextlib.suppress(StoreError):  # before the older shards are removed
@@ -209,19 +209,19 @@ def _put_all_in_place(whole: Path, shards: Sequence[Path]) -> None:
 
 
 def _take_back(whole: Path, shards: Sequence[Path]) -> None:
-    """Take their names from shards of a command that failed or was killed meanwhile."""
+    """Undo the renaming of shards by a command that failed or was killed."""
     for shard in shards:
         if not _is_of(whole, shard):
             continue
         partial = _partial(shard)
         if (partial / store_files.MANIFEST).exists():
-            put_in_place(partial, shard)  # the older one
+            put_in_place(partial, shard)  # restores the older shard
         elif not partial.exists():
             put_in_place(shard, partial)
 
 
 def _is_of(whole: Path, shard: Path) -> bool:
-    """Whether a folder is a shard of a store that is being dealt."""
+    """Whether a folder is a shard of the store in `whole`."""
     mine, its = (folder / store_files.MANIFEST for folder in (whole, shard))
     with reading(mine), reading(its):
         return mine.exists() and its.exists() and mine.read_bytes() == its.read_bytes()

@@ -1,4 +1,4 @@
-"""What a split is told, checked, and the memory that it takes."""
+"""Options of a split, their checks and the memory plan."""
 
 from dataclasses import dataclass, replace
 
@@ -13,31 +13,31 @@ from sbm.units import format_size
 __all__ = ["SplitOptions", "batch_bytes", "check_ids"]
 
 LEAST_BLOCK = 100_000  # bytes
-MOST_SHARDS = 256  # each is locked, and a process has about a thousand files
+MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
-PIECE_BYTES = 5 * PIECE  # of a piece of text that is being parsed
+PIECE_BYTES = 5 * PIECE  # memory of a piece of text and its rows
 
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The arguments of `sbm.split` that decide what a store looks like.
+    """The arguments of `sbm.split` that determine a store.
 
     Attributes
     ----------
     blocks, block_size : int or None
-        How many blocks, or their bytes.
+        Number of blocks, or bytes of a block.
     dtype : {"float32", "float64"}
     seed, shuffle, level, on_error, min_count, shards
-        As of `sbm.split`.
+        As in `sbm.split`.
     threads : int
-        At most so many; see `within`.
+        Maximum number of threads; see `within`.
     mem : int
-        Bytes of the whole process, without those of the library that reads the input.
+        Memory of the whole process in bytes, without the library that reads the input.
 
     Raises
     ------
     SettingsError
-        One is out of range.
+        An option is out of range.
     """
 
     blocks: int | None
@@ -78,34 +78,34 @@ class SplitOptions:
             raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
         if shards is not None and blocks is not None and blocks < shards:
             raise SettingsError(
-                f"blocks is {blocks}, and each of {shards} shards needs one; give --blocks "
-                f"{shards} or more"
+                f"blocks is {blocks}, but {shards} shards need at least one block each; give "
+                f"--blocks {shards} or more"
             )
 
     @property
     def skip(self) -> bool:
-        """Whether refused lines are left out."""
+        """Whether to skip invalid lines."""
         return self.on_error == "skip"
 
     @property
     def total(self) -> int:
-        """Bytes that are used of `mem`; more would only be of use for ids."""
+        """Bytes of `mem` that can be used; more would only help with more ids."""
         return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
 
     def within(self, mem: int, reserved: int = 0) -> "SplitOptions":
-        """Return the options for a memory bound, with the threads that fit beside the batches.
+        """Return the options for a memory bound, with as many threads as fit.
 
         Parameters
         ----------
         mem : int
             Bytes of the whole process.
         reserved : int
-            Bytes of these that the library takes which reads the input.
+            Bytes of `mem` for the library that reads the input.
 
         Raises
         ------
         MemoryPlanError
-            Not even one thread fits; says what would.
+            Not even one thread fits; the message names the minimum.
         """
         items = {"interpreter": INTERPRETER} | ({"library": reserved} if reserved else {})
         fixed = Budget(mem, "to split", items)
@@ -115,30 +115,30 @@ class SplitOptions:
         return replace(self, mem=mem - reserved, threads=min(self.threads, most))
 
     def with_less(self, progress: Progress) -> "SplitOptions":
-        """Return the options of another try, after memory ran out."""
+        """Return options with less memory for another try, after memory ran out."""
         less = smaller(self.within, self.total, "splitting")
         progress.note(
-            f"memory ran out, with --mem {format_size(self.mem)}; beginning anew as with "
+            f"out of memory with --mem {format_size(self.mem)}; starting over with "
             f"{format_size(less.mem)}"
         )
         return less
 
 
 def batch_bytes(mem: int) -> int:
-    """Bytes of one of the two batches; of the memory alone, so that threads change no byte."""
+    """Return the bytes of each of the two batches; they must not depend on the threads."""
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
 
 
 def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:
-    """Refuse more ids than fit beside the batches, with `count_bytes` for their counts.
+    """Check that the ids, and `count_bytes` for their counts, fit in memory with the batches.
 
-    There are no batches yet while features are counted, but their room is not given to ids then:
-    a table that grows needs more than it holds in the end.
+    While features are counted there are no batches, but their memory stays reserved: a table that
+    grows needs more than its final size.
 
     Raises
     ------
     MemoryPlanError
-        Says what there is room for.
+        They do not fit.
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
     if INTERPRETER + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
@@ -147,6 +147,6 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
     items = {
         "interpreter": INTERPRETER, "text": text,
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
-        f"{what} of twice the {len(ids):,} features so far": twice,
+        f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip
     Budget(options.mem, "to split", items).check()

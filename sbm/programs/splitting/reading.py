@@ -1,4 +1,4 @@
-"""Reading: sources parsed in threads and handed on, once or twice."""
+"""Reading the sources of a split, once or twice, with parsing in threads."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = [
 
 
 class FeatureCounter:
-    """Takes the text that a dealer will take, but keeps no row of it.
+    """Counts the rows of each feature, without keeping rows.
 
     Parameters
     ----------
     ids : IdTable
-        Holds the ids of the store that is appended to; they stay, however few new rows have them.
+        With `append`, the ids of the store, which are kept however few new rows have them.
     options : SplitOptions
 
     Attributes
     ----------
     ids : IdTable
     n_rows, nnz : int
-        Counted so far.
+        Totals so far.
     """
 
     def __init__(self, ids: IdTable, options: SplitOptions) -> None:
@@ -53,7 +53,7 @@ class FeatureCounter:
         self.nnz = 0
 
     def add(self, text: CodedText, text_share: float) -> None:
-        """Count a piece of text; an id is at most once in a row, so its nonzeros are its rows."""
+        """Count a piece of text. An id occurs at most once per row."""
         text.complete(self.ids)
         if len(self.ids) > len(self._counts):
             counts = np.zeros(2 * len(self.ids), np.int32)
@@ -65,9 +65,9 @@ class FeatureCounter:
         self.nnz += len(text.indices)
 
     def forget_rare(self) -> int:
-        """Leave the ids that are to be kept in the table; return how many others there were.
+        """Remove rare ids from the table and return their number.
 
-        They keep their order, which is that in which a text without the others brings them.
+        The other ids keep their order, as if the text did not contain the rare ones.
         """
         frequent = self._counts[: len(self.ids)] >= self._options.min_count
         frequent[: self._n_known] = True
@@ -77,16 +77,16 @@ class FeatureCounter:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the first of two readings found.
+    """Result of the first of two readings.
 
     Attributes
     ----------
     sources : list of Source
-        The sources as they were then.
+        The sources at that time.
     n_rare : int
-        Features to leave out.
+        Number of rare features, which are dropped.
     nnz : int
-        Nonzeros, those of rare features included.
+        Nonzeros, including those of rare features.
     """
 
     sources: list[Source]
@@ -101,41 +101,41 @@ def count_features(
     pool: ThreadPoolExecutor,
     progress: Progress,
 ) -> Counted:
-    """Read the sources a first time, and put the ids that are to be kept into the table.
+    """Read the sources a first time to find the ids to keep.
 
     Parameters
     ----------
     sources, options, pool, progress
-        Of the split.
+        As in `read_sources`.
     ids : IdTable
-        Gets the ids.
+        Receives the ids to keep.
 
     Returns
     -------
     Counted
     """
-    again = [source.again() for source in sources]  # what the second reading counts is kept
+    again = [source.again() for source in sources]  # the counters are for the second reading
     counter = FeatureCounter(ids, options)
     read_sources("count", again, counter, options, pool, progress)
     return Counted(again, counter.forget_rare(), counter.nnz)
 
 
 def refuse_changed_sources(sources: list[Source], counted: Counted) -> None:
-    """Notice text that is not the text that was counted."""
+    """Raise `DataError` if a source changed after it was counted."""
     for before, source in zip(counted.sources, sources, strict=True):
         if before.sha256 != source.sha256:
             raise DataError(
-                f"{source.name} changed between the two readings that --min-count takes; "
+                f"{source.name} changed between the two readings that --min-count needs; "
                 "split it again when it is complete"
             )
 
 
-MOST_LABELS = 65536  # more distinct labels than this are real numbers, not classes
+MOST_LABELS = 65536  # with more distinct labels, they are real numbers, not classes
 
 
 @dataclass(frozen=True)
 class CodedText:
-    """The rows of a piece of text, with codes for the ids that were known.
+    """The rows of a piece of text, with codes for the known ids.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class CodedText:
     values : ndarray, shape (nnz,), float32 or float64, or None
         None when every value is 1.
     unknown : ndarray, shape (n_unknown,), int32
-        Where `indices` lacks a code, in order.
+        Positions in `indices` without a code, in order.
     unknown_ids : ndarray, shape (n_unknown,), int64
     """
 
@@ -158,7 +158,7 @@ class CodedText:
 
     @classmethod
     def of(cls, parsed: ParsedText, ids: IdTable, buffers: Buffers) -> CodedText:
-        """Look ids up, in any thread; nothing of `parsed` is kept."""
+        """Look up the ids and copy the rows; may run in any thread."""
 
         def kept(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             copy = buffers.take(len(array), array.dtype)
@@ -173,22 +173,21 @@ class CodedText:
         )
 
     def give_back(self, buffers: Buffers) -> None:
-        """Let the arrays be used again."""
+        """Return the arrays to the buffers."""
         buffers.give_back(self.labels, self.indptr, self.indices, self.values)
 
     def complete(self, ids: IdTable) -> None:
-        """Give codes to the ids that had none, piece after piece in the order of the text."""
+        """Assign codes to the unknown ids. Call for each piece in the order of the text."""
         if len(self.unknown):
             self.indices[self.unknown] = ids.intern(self.unknown_ids)
 
     def without_unknown(self, ids: IdTable, buffers: Buffers) -> CodedText:
-        """Leave out what is not in `ids`, which nobody adds to any more; in any thread.
+        """Drop the nonzeros whose id is not in `ids`, which must not change; may run in any thread.
 
-        The arrays of this one are used up. Values are looked at anew: where those that were not 1
-        are all left out, a store of ones needs to keep none (1.00000001, which float32 rounds to
-        1, is no reason either, though it is one for the parser).
+        Reuses the arrays of this object. If all remaining values are 1 (as float32, which the
+        parser does not check), the result has no values.
         """
-        if len(self.unknown):  # large ids among them may be known
+        if len(self.unknown):  # `look_up` does not find large ids
             self.indices[self.unknown] = ids.find(self.unknown_ids)
         nnz, ones = drop_unknown(self.indptr, self.indices, self.values)
         if ones:
@@ -202,7 +201,7 @@ class CodedText:
 
 
 class Labels:
-    """Class codes in order of first appearance, until there are too many to be classes."""
+    """Class codes in order of first appearance; real-valued after `MOST_LABELS` distinct labels."""
 
     def __init__(self, values: Sequence[float] | None, counts: Sequence[int]) -> None:
         self.real = values is None
@@ -212,7 +211,7 @@ class Labels:
         self._counts[: len(counts)] = counts
 
     def encode(self, labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-        """Codes, shape (n,), int32; the labels themselves once they are real-valued."""
+        """Return codes, shape (n,), int32; or the labels themselves if they are real-valued."""
         if self.real:
             return labels
         plain = labels + 0.0  # -0.0 and 0.0 are one label
@@ -229,14 +228,14 @@ class Labels:
         return list(self._table.keys[:MOST_LABELS].view(np.float64).tolist())
 
     def describe(self) -> dict[str, Any] | None:
-        """What the manifest keeps; None for real-valued labels."""
+        """Return the entry for the manifest; None for real-valued labels."""
         if self.real:
             return None
         return {"values": self.values, "counts": self._counts[: len(self._table)].tolist()}
 
 
 class Taker(Protocol):
-    """A dealer, or what counts before it."""
+    """A `Dealer` or a `FeatureCounter`."""
 
     ids: IdTable
     n_rows: int
@@ -253,18 +252,22 @@ def read_sources(
     progress: Progress,
     only_known: bool = False,
 ) -> None:
-    """Parse everything and hand it over.
+    """Parse all sources and pass the pieces to a taker.
 
     Parameters
     ----------
     what : str
-        What progress calls it.
-    sources, options, pool, progress
-        Of the split.
+        Name of the step for `progress`.
+    sources : list of Source
     taker : Taker
-        Is given the pieces, in order.
+        Receives the pieces, in order.
+    options : SplitOptions
+    pool : ThreadPoolExecutor
+        Threads for parsing.
+    progress : Progress
+        Receives the bytes read.
     only_known : bool
-        Leave out the features that are in no table.
+        Drop features that are not in the table of the taker.
     """
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
@@ -290,33 +293,33 @@ def read_sources(
 
 
 def refuse_once_only(sources: list[Source]) -> None:
-    """Notice what cannot be read twice, before the first reading.
+    """Check that all sources can be read twice.
 
     Raises
     ------
     SettingsError
-        There is something.
+        A source can be read only once.
     """
     for source in sources:
         if source.chunks is not None and not source.comes_again:
             raise SettingsError(
-                "an iterator of chunks can be read only once, and min_count reads twice; give a "
-                "list, or an object whose __iter__ begins anew"
+                "an iterator of chunks can be read only once, but min_count reads twice; pass a "
+                "list, or an object whose __iter__ starts over"
             )
         if not source.comes_again:
             raise SettingsError(
-                f"{source.shown} can be read only once, and --min-count reads twice; "
+                f"{source.shown} can be read only once, but --min-count reads twice; "
                 "write the text to a file first"
             )
 
 
 def require_second_reading(sources: list[Source], options: SplitOptions) -> None:
-    """Notice that memory ran out when something was gone that is read only once."""
+    """Raise `MemoryPlanError` if a source that cannot be read again has been read."""
     for source in sources:
         if source.read and not source.comes_again:
             raise MemoryPlanError(
-                f"memory ran out while reading {source.name}, with --mem "
-                f"{format_size(options.mem)}, and it cannot be read again; give less --mem than "
-                "that, or raise the limit on this process",
+                f"out of memory with --mem {format_size(options.mem)} while reading {source.name}, "
+                "which cannot be read again; lower --mem, or raise the memory limit of this "
+                "process",
                 options.mem,
             )

@@ -1,4 +1,4 @@
-"""Inputs: what of the arguments of a split is text, what chunks of rows, and what the store."""
+"""Arguments of a split: finding the text or chunks to read, and the store."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,28 +22,28 @@ def find_sources(
     options: InputOptions,
     name: str,
 ) -> tuple[list[Source], str | Path | None]:
-    """Return what is to be read, and the store where it is named, perhaps among the inputs.
+    """Return the sources to read, and the store if it is named, possibly among the inputs.
 
     Parameters
     ----------
     inputs, store, append, name
-        As of `sbm.split`.
+        As in `sbm.split`.
     options : InputOptions
-        Names of features become the ids that they are in the store that is appended to.
+        With `append`, completed from the store so that feature names get the same ids.
 
     Raises
     ------
     DataError
-        There is nothing to read.
+        There is no input.
     SettingsError, StoreError
-        It is not clear to which store it goes.
+        The store is missing or ambiguous.
     """
     if store is not None:
         require_path(store, "the store")
     names, chunks = _names_or_chunks(inputs)
     if chunks is not None:
         if store is None:
-            raise SettingsError("chunks have no file name; name the store, as sbm.split(chunks, S)")
+            raise SettingsError("chunks have no file name; name the store: sbm.split(chunks, S)")
         return [chunk_source(chunks, name)], store
     if append and store is None:
         names, store = _find_store(names)
@@ -53,16 +53,16 @@ def find_sources(
             options = options.following(names_before, str(store))
     sources = open_inputs(names, options)
     if not sources:
-        raise DataError("no input; give LIBSVM text files, globs, or - for a pipe")
+        raise DataError("no input; expected files, glob patterns, or - for standard input")
     if store is None and sources[0].name == "-":
-        raise SettingsError("name the store with -o when reading standard input")
+        raise SettingsError("standard input has no file name; name the store with -o")
     return sources, store
 
 
 def _names_or_chunks(
     inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],
 ) -> tuple[list[str | Path], Iterable[tuple[Any, Any]] | None]:
-    """Tell names of files from chunks of rows; an iterator is asked for no more than its first."""
+    """Return file names or chunks, whichever `inputs` holds; reads one item of an iterator."""
     if isinstance(inputs, str | Path):
         return [inputs], None
     if isinstance(inputs, tuple | list) and len(inputs) == 2 and hasattr(inputs[0], "shape"):
@@ -70,7 +70,7 @@ def _names_or_chunks(
         return [], [(X, y)]
     if hasattr(inputs, "shape") or not isinstance(inputs, Iterable):
         raise DataError(
-            f"inputs is a {type(inputs).__name__}; give file names, or arrays as "
+            f"inputs is a {type(inputs).__name__}; expected file names, or arrays: "
             "sbm.split((X, y), STORE)"
         )
     given: Iterable[Any] = inputs
@@ -87,27 +87,27 @@ def _names_or_chunks(
 
 
 def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None]:
-    """Return the inputs without the store among them, which is to be appended to, and that."""
+    """Separate the store to append to from the other inputs."""
     stores = [name for name in inputs if (Path(name) / store_files.MANIFEST).is_file()]
     missing = [n for n in inputs if Path(n).suffix == ".sbm" and not Path(n).exists()]
     if len(stores) > 1:
         names = ", ".join(map(str, stores))
-        raise SettingsError(f"{names} are stores; append to one at a time, from its text")
+        raise SettingsError(f"{names} are stores; append text files to one store at a time")
     if missing and not stores:
         raise StoreError(
-            f"{missing[0]} does not exist, and --append adds to a store; make it with sbm split, "
-            f"the text and -o {missing[0]}"
+            f"{missing[0]} does not exist, but --append needs an existing store; create it with "
+            f"sbm split -o {missing[0]}"
         )
     texts = [name for name in inputs if name not in stores]
     if stores and not texts:
-        raise DataError(f"no input to append to {stores[0]}; give LIBSVM text files, globs, or -")
+        raise DataError(f"no input to append to {stores[0]}; expected files, glob patterns, or -")
     return texts, Path(stores[0]) if stores else None
 
 
 def refuse_known_sources(
     sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
 ) -> None:
-    """Notice data that would be counted twice."""
+    """Raise `DataError` if a source occurs twice or is already in the store."""
     kept = store_files.kept_generations(manifest)
     known = {s["sha256"]: s["name"] for g in kept for s in g["sources"]}
     given: dict[str, str] = {}
@@ -116,12 +116,12 @@ def refuse_known_sources(
             continue
         if source.sha256 in given and not force:
             raise DataError(
-                f"{source.name} is given twice (as {given[source.sha256]}, same SHA-256); nothing "
-                "was written, use --force to count its rows twice"
+                f"{source.name} is the same file as {given[source.sha256]} (same SHA-256); nothing "
+                "was written. Use --force to count its rows twice"
             )
         if source.sha256 in known and not force:
             raise DataError(
-                f"{source.name} is already in {target} (as {known[source.sha256]}, same SHA-256); "
-                "nothing was added, use --force to count its rows twice"
+                f"{source.name} is already in {target} as {known[source.sha256]} (same SHA-256); "
+                "nothing was added. Use --force to count its rows twice"
             )
         given[source.sha256] = source.name

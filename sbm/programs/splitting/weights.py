@@ -1,8 +1,7 @@
-"""Weights of rows: a number a line, in the order of the text that a store was made from.
+"""Row weights: a text file with one number per line, in the order of the store's text.
 
-A store holds its rows in another order, dealt at random. The deal is seeded, so it can be made
-again: weights are dealt as the rows were and kept in one file in the order of the store, where each
-chunk of rows finds its own.
+A store holds its rows in a random order. The deal is seeded and can be reconstructed, so weights
+are dealt like the rows and kept in a temporary file in the order of the store.
 """
 
 import itertools
@@ -29,11 +28,11 @@ __all__ = ["RowWeights"]
 
 Floats = npt.NDArray[np.float64]
 
-_NO_WEIGHT = "found {token} where a weight, a number that is not negative, is expected"
-_NOT_FINITE = "found {token}, but a weight is a finite number that is not negative"
-_BEHIND = "found {token} behind a weight; one number a line is expected"
-_FEATURES = "found features, as a data file has them; one number a line is expected, a row's weight"
-# What a line is refused for, in the order of the codes of `TextError`.
+_NO_WEIGHT = "found {token} where a weight (a number of at least 0) is expected"
+_NOT_FINITE = "found {token}, but a weight must be a finite number of at least 0"
+_BEHIND = "found {token} after a weight; expected one number per line"
+_FEATURES = "found features, as in a data file; expected one number per line, the row's weight"
+# Error messages, indexed by the codes of `TextError`.
 _REASONS = (
     "", _NO_WEIGHT, _NOT_FINITE, _BEHIND, _FEATURES, _BEHIND, _FEATURES, _NOT_FINITE, _FEATURES,
     _FEATURES,
@@ -41,16 +40,17 @@ _REASONS = (
 
 
 class RowWeights:
-    """Factors of the costs of a store's rows, in a file.
+    """Factors of the costs of a store's rows, held in a temporary file.
 
     Parameters
     ----------
     store : BlockStore
     source : str or Path
-        Text with a weight a line, for each row of the text of the store, in its order, without
-        sources that were expired; plain, .gz, .bz2, .xz or .zst.
+        Text with one weight per line for each row of the store, in the order of its text, without
+        expired sources; plain, .gz, .bz2, .xz or .zst.
     folder : Path
-        Where there is room for a file without a name, 8 bytes a row; it is gone with the process.
+        Folder for the temporary file, 8 bytes per row. The file has no name and is removed when
+        the process ends.
 
     Attributes
     ----------
@@ -62,13 +62,13 @@ class RowWeights:
     Raises
     ------
     DataError
-        A line is no weight, there are more or fewer than rows, or all are 0.
+        A weight is invalid, their number differs from the number of rows, or all are 0.
     StoreError
-        The store does not know how its rows were dealt, or the file cannot be written.
+        The store has no record of the order of its text, or the file cannot be written.
     """
 
     def __init__(self, store: BlockStore, source: str | Path, folder: Path) -> None:
-        self._place: dict[tuple[int, int], int] = {}  # of a chunk's first row
+        self._place: dict[tuple[int, int], int] = {}  # position of a chunk's first row
         first = 0
         begins = []
         for block, chunks in enumerate(store.chunks):
@@ -83,12 +83,12 @@ class RowWeights:
                 file.flush()
                 self._handle = os.dup(file.fileno())
             weakref.finalize(self, os.close, self._handle)
-        except SbmError:  # some are OSErrors, too
+        except SbmError:  # some are also OSErrors
             raise
         except OSError as error:
             raise write_error(folder.resolve(), error) from error
         if self.total == 0:
-            raise DataError(f"{source}: all weights are 0; give at least one row a weight above 0")
+            raise DataError(f"{source}: all weights are 0; at least one must be above 0")
 
     def _fill(self, file: IO[bytes], store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
@@ -111,19 +111,19 @@ class RowWeights:
         Raises
         ------
         StoreError
-            The disk fails.
+            The temporary file cannot be read.
         """
         place = 8 * self._place[chunk.block, chunk.offset]
-        try:  # in several threads: pread moves no position
+        try:  # pread, because several threads read
             data = os.pread(self._handle, 8 * chunk.rows, place)
         except OSError as error:
-            raise StoreError(f"cannot read the weights of rows: {error.strerror}") from error
+            raise StoreError(f"cannot read the row weights: {error.strerror}") from error
         if len(data) != 8 * chunk.rows:
-            raise StoreError("the weights of rows were cut off; train again")
+            raise StoreError("the file of row weights is truncated; train again")
         out[: chunk.rows] = np.frombuffer(data)
 
     def class_totals(self, store: BlockStore) -> list[float]:
-        """Return the sum of the weights of each class's rows, by class code; reads the store."""
+        """Return the total weight of each class, by class code. Reads the whole store."""
         totals = np.zeros(len(store.labels or []))
         for chunk in itertools.chain(*store.chunks):
             weights = np.empty(chunk.rows)
@@ -133,7 +133,7 @@ class RowWeights:
 
 
 class _WeightText:
-    """The weights of a text, in pieces of any length."""
+    """A text of weights, read in pieces of any length."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -143,7 +143,7 @@ class _WeightText:
         self.checksum = 0
 
     def _parse(self) -> Iterator[Floats]:
-        """Yield weights as they come; a line with a number alone is LIBSVM text, too."""
+        """Yield the weights of each piece, parsed as LIBSVM text without features."""
         with ThreadPoolExecutor(1, "sbm-parse") as pool:
             sources = expand_inputs([self._source])
             for source, parsed in parse_sources(
@@ -155,7 +155,7 @@ class _WeightText:
                 if len(bad):
                     k = int(bad[0])
                     place = f"{source.shown}: weight {self._read + k + 1}"
-                    if source.done.lines == source.done.rows:  # no remarks and empty lines so far
+                    if source.done.lines == source.done.rows:  # no comment or empty line so far
                         place = source.at(source.done.rows - len(weights) + k + 1)
                     reason = _FEATURES if features[k] else _NO_WEIGHT
                     token = format_number(float(weights[k]))
@@ -165,15 +165,15 @@ class _WeightText:
                 yield weights.copy()
 
     def take(self, n: int, n_rows: int) -> Floats:
-        """Return the next `n` weights; `n_rows` are wanted in all."""
+        """Return the next `n` of `n_rows` weights."""
         parts, missing = [], n
         while missing:
             if len(self._rest) == 0:
                 piece = next(self._pieces, None)
                 if piece is None:
                     raise DataError(
-                        f"{self._source} has {self._read:,} weights, the store has {n_rows:,} "
-                        "rows; give one weight a row"
+                        f"{self._source} has {self._read:,} weights, but the store has {n_rows:,} "
+                        "rows; expected one weight per row"
                     )
                 self._rest = piece
             parts.append(self._rest[:missing])
@@ -182,10 +182,10 @@ class _WeightText:
         return np.concatenate([*parts, np.empty(0)])
 
     def refuse_more(self, n_rows: int) -> None:
-        """Notice weights behind the last row."""
+        """Raise `DataError` if there are weights left after the last row."""
         more = len(self._rest) + sum(len(piece) for piece in self._pieces)
         if more:
             raise DataError(
-                f"{self._source} has {n_rows + more:,} weights, the store has {n_rows:,} rows; "
-                "give one weight a row"
+                f"{self._source} has {n_rows + more:,} weights, but the store has {n_rows:,} rows; "
+                "expected one weight per row"
             )
