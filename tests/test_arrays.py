@@ -132,7 +132,7 @@ def test_flipped_bits_and_truncations_are_noticed(tmp_path, level):
         lambda: decoded(data + b"\0"),
         lambda: container.read(tmp_path / "x", "thing"),
     ):
-        with pytest.raises(StoreError, match=r"damaged .*behind its end"):
+        with pytest.raises(StoreError, match=r"damaged .*extra bytes"):
             call()
 
 
@@ -254,8 +254,8 @@ def test_name_twice_long_header_and_other_kinds_are_refused(tmp_path):
     data[12:16] = (2**32 - 1).to_bytes(4, "little")
     refuse(tmp_path / "x", bytes(data), "its header")
     refuse(tmp_path / "x", forged({}, version=2), r"version 2.* reads version 1")
-    refuse(tmp_path / "x", joined("model", SMALL), "a model, a thing is expected")
-    refuse(tmp_path / "x", joined("x" * 99, SMALL), "something else, a thing is expected")
+    refuse(tmp_path / "x", joined("model", SMALL), "model data; expected thing data")
+    refuse(tmp_path / "x", joined("x" * 99, SMALL), "something else; expected thing data")
 
 
 # --------------------------------------------------------------------------------------- records

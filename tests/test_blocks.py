@@ -164,7 +164,7 @@ def test_writing_blames_the_right_file(tmp_path):
     writing.__enter__()
     (unfinished,) = tmp_path.iterdir()
     unfinished.unlink()
-    with pytest.raises(StoreError, match=f"cannot write {output}: it was removed meanwhile"):
+    with pytest.raises(StoreError, match=f"cannot write {output}: it was removed"):
         writing.__exit__(None, None, None)
     assert names(tmp_path) == []
 

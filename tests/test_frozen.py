@@ -144,7 +144,7 @@ def test_newer_store_and_run_are_refused(tmp_path):
             call(store)
     shutil.copytree(V1 / "dense.run", run)
     (run / "run.json").write_bytes(encode_record("run", {**Run.read(run), "version": 2}))
-    with pytest.raises(StoreError, match=r"d\.run/run\.json has version 2"):
+    with pytest.raises(StoreError, match=r"d\.run/run\.json has run version 2"):
         sbm.info(run)
 
 

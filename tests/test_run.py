@@ -211,10 +211,10 @@ def test_alphas_of_another_block_are_refused(folder):
         run.store(block, alpha_of(block, 50))
     paths = [folder / run._files[block] for block in (0, 1)]
     paths[1].write_bytes(paths[0].read_bytes())
-    with pytest.raises(StoreError, match=f"{paths[1]} holds something else"):
+    with pytest.raises(StoreError, match=f"{paths[1]}: checksum mismatch"):
         run.load(1)
     run._rows, run._files[1] = [50, 49], run._files[0]
-    with pytest.raises(StoreError, match=f"{paths[0]} does not belong"):
+    with pytest.raises(StoreError, match=f"{paths[0]} does not match"):
         run.load(1)
 
 
@@ -255,7 +255,7 @@ def test_unfit_lists_are_refused(folder, changes):
     arrays = {name: array for name, array in {**LISTS, **changes}.items() if array is not None}
     container.write(path, "alpha", arrays, {"resting": [0.0, C]})
     run._crcs[path.name] = container.header_crc(path.read_bytes())
-    with pytest.raises(StoreError, match=f"{path} does not belong"):
+    with pytest.raises(StoreError, match=f"{path} does not match"):
         run.load(0)
 
 
@@ -272,16 +272,16 @@ SOUND = {
         (b"null", "damaged"), (b'"sbm-run"', "damaged"),
         (json.dumps(SOUND).encode(), "damaged"),
         (SOUND | {"version": 99}, "version 99"), (SOUND | {"format": "x"}, "version"),
-        (SOUND | {"state": "../state-000001.sba"}, "names files"),
-        (SOUND | {"state": "/tmp/state-000001.sba"}, "names files"),
-        (SOUND | {"state": 7}, "names files"), (SOUND | {"alphas": None}, "names files"),
-        (SOUND | {"alphas": {"0": "lock"}}, "names files"),
-        (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "names files"),
-        (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "names files"),
-        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "names files"), (SOUND | {"crc32": 1}, "na"),
-        (SOUND | {"crc32": {}}, "names files"), (SOUND | {"log_bytes": None}, "names files"),
-        (SOUND | {"before": {}}, "names files"), (SOUND | {"before": 1}, "names files"),
-        (SOUND | {"before": SOUND | {"before": SOUND}}, "names files"),
+        (SOUND | {"state": "../state-000001.sba"}, "invalid"),
+        (SOUND | {"state": "/tmp/state-000001.sba"}, "invalid"),
+        (SOUND | {"state": 7}, "invalid"), (SOUND | {"alphas": None}, "invalid"),
+        (SOUND | {"alphas": {"0": "lock"}}, "invalid"),
+        (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "invalid"),
+        (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "invalid"),
+        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "invalid"), (SOUND | {"crc32": 1}, "invalid"),
+        (SOUND | {"crc32": {}}, "invalid"), (SOUND | {"log_bytes": None}, "invalid"),
+        (SOUND | {"before": {}}, "invalid"), (SOUND | {"before": 1}, "invalid"),
+        (SOUND | {"before": SOUND | {"before": SOUND}}, "invalid"),
     ],
     ids=str,
 )  # fmt: skip
@@ -298,7 +298,7 @@ def test_alphas_of_more_blocks_are_refused(folder):
     run = Run(folder, [3, 3])
     run.store(1, alpha_of(0, 3))
     run.commit({}, state_of(0))
-    with pytest.raises(StoreError, match=f"{folder}/run.json is of other blocks"):
+    with pytest.raises(StoreError, match=f"{folder}/run.json has other blocks"):
         Run.reopen(folder, [3])
 
 
@@ -315,7 +315,7 @@ def test_one_of_many_keeps_commit_before_last(folder):
     assert {last["state"], last["before"]["state"]} < names_in(folder)
     assert len(names_in(folder)) == 5
     assert Run.roll_back(folder)["passes"] == 1
-    with pytest.raises(StoreError, match=f"{folder} has no commit before"):
+    with pytest.raises(StoreError, match=f"{folder} has no earlier checkpoint"):
         Run.roll_back(folder)
     again, state = Run.reopen(folder, [5])
     assert Run.read(folder)["passes"] == 1

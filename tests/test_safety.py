@@ -95,7 +95,7 @@ def test_store_changed_before_its_lock_is_refused(here):
     ):
         store = BlockStore("a.sbm")
         change()
-        with pytest.raises(StoreError, match=r"a\.sbm was changed meanwhile"), store.in_use():
+        with pytest.raises(StoreError, match=r"a\.sbm was changed"), store.in_use():
             pass
 
 

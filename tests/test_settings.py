@@ -83,7 +83,7 @@ def test_range_of_each_setting(name):
 def test_refusal_names_value_and_range():
     for given_value, facts in (
         ({"C": 0}, "C is 0; .* above 0"), ({"tol": "x"}, "tol is 'x'; a number"),
-        ({"loss": "hing"}, "loss 'hing', .*hinge, .* 'hinge'"),
+        ({"loss": "hing"}, "loss 'hing'; .*hinge, .* 'hinge'"),
         ({"rounds": 2**63}, "rounds is 9223372036854775808; .* below 2"),
         ({"rounds": -1}, "rounds is -1; .* at least 1"),
         ({"max_passes": 2**63}, "max_passes .* below 2"),

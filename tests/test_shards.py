@@ -124,7 +124,7 @@ def test_shard_is_refused_where_all_blocks_are_needed(shards):
     assert contents(shards[1]) == before
     assert here() == {*NAMES, "new.svm"}
     store = BlockStore(shards[0])
-    with pytest.raises(StoreError, match=r"block-000006\.sbb is not here: .*shard 0.* in shard 2"):
+    with pytest.raises(StoreError, match=r"block-000006\.sbb not found: .*shard 0.* in shard 2"):
         store.read_codes(store.chunks[6][0])
 
 
