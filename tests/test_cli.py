@@ -383,7 +383,7 @@ ERRORS = {
     "predict big.model spam.svm -o x.txt": "spam.svm:2: 'spam'",
     "predict big.model test.svm -o none/x.txt": "none -o",
     "predict big.model test.svm --confusion none/c.tsv": "none --confusion",
-    "predict x.npz test.svm": "x.npz one way", "info none": "none does not exist",
+    "predict x.npz test.svm": "x.npz export", "info none": "none does not exist",
     "info sub": "sub manifest.json run.json", "info garbage": "garbage is not an sbm file",
     "expire big.sbm --before 30d": "no source before 30d; big.svm",
 }  # fmt: skip

@@ -484,7 +484,7 @@ def test_other_files_are_not_models(tmp_path):
             sbm.predict(bad, "t.svm")
     for name in ("m.npz", "m.json"):
         (tmp_path / name).write_text("{}")
-        with pytest.raises(StoreError, match=f"{name} .*one way"):
+        with pytest.raises(StoreError, match=f"{name} .*export"):
             sbm.predict(tmp_path / name, "t.svm")
 
 

@@ -278,7 +278,7 @@ SOUND = {
         (SOUND | {"alphas": {"0": "lock"}}, "invalid"),
         (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "invalid"),
         (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "invalid"),
-        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "invalid"), (SOUND | {"crc32": 1}, "invalid"),
+        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "invalid"), (SOUND | {"crc32": 1}, "inv"),
         (SOUND | {"crc32": {}}, "invalid"), (SOUND | {"log_bytes": None}, "invalid"),
         (SOUND | {"before": {}}, "invalid"), (SOUND | {"before": 1}, "invalid"),
         (SOUND | {"before": SOUND | {"before": SOUND}}, "invalid"),

@@ -286,14 +286,11 @@ def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float
         return ([], 1) if regression else (list(_ONE_CLASS_LABELS), 1)
     labels = [float(label) for label in header.get("label", [])]
     if len(labels) != n_classes:
-        raise lines.error(
-            f"{len(labels)} labels", f"{n_classes}, one for each of the classes"
-        )
+        raise lines.error(f"{len(labels)} labels", f"{n_classes} (one per class)")
     if n_classes < 2:
         only = f"only the label {format_number(labels[0])}" if labels else "no label"
         raise StoreError(
-            f"{lines.path} has {only}, so there is nothing to predict; train on two or more "
-            "classes"
+            f"{lines.path} has {only}, so there is nothing to predict; train on two or more classes"
         )
     if len(set(labels)) < n_classes:
         twice = next(a for a, b in itertools.pairwise(sorted(labels)) if a == b)
