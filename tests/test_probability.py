@@ -283,8 +283,8 @@ NONE = "hinge .*--calibrate.*--loss log_loss"
         (make_model(1, {"loss": "hinge"}), NONE), (make_model(1, {}), "unknown .*--calibrate"),
         (make_model(3, {"loss": "hinge", "calibration": None}), NONE),
         (make_model(1, {"loss": "one_class"}), "one_class"),
-        (make_model(1, {"loss": "squared_error"}, []), "number"),
-        (make_model(1, LOG_LOSS, []), "number"),
+        (make_model(1, {"loss": "squared_error"}, []), "regression"),
+        (make_model(1, LOG_LOSS, []), "regression"),
         *((model, f"{model.W.shape[1]} output.*--calibrate") for model in DAMAGED),
     ],
 )  # fmt: skip
