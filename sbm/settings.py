@@ -339,8 +339,8 @@ class Settings:
         _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
               "at least 1, adaptive or safe"),
         "Damping of each process: adaptive, safe or a number from 1.",
-        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` follows the last "
-        "sums.", metavar="S", commands="train", ignored_by="tune plan stream",
+        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` adapts to the last "
+        "exchanges.", metavar="S", commands="train", ignored_by="tune plan stream",
     )
     sync_every: int = _setting(
         1, _COUNT, "Number of blocks between exchanges of weights.", metavar="N",
