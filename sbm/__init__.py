@@ -1,12 +1,12 @@
-"""Exact linear models on data bigger than memory.
+"""Exact linear models for data larger than memory.
 
-Each command of the command line is a function::
+Each command of the command line is also a function::
 
     sbm.split(["big.svm"], blocks=12)
     model, report = sbm.train(settings=sbm.Settings(C=0.1, mem="2GB"))
     sbm.predict(model, "test.svm")
 
-Errors are subclasses of `SbmError`. Their message says what is wrong, where, and what to do.
+Errors are subclasses of `SbmError`. Their message states what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 if sys.platform == "win32":
     raise ImportError("sbm runs on Linux and macOS; on Windows install it in WSL 2")
 
-TYPE_CHECKING = False  # as that of typing, which takes its time; checkers know the name
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import; checkers know the name
 if TYPE_CHECKING:
     from typing import Any
 
@@ -82,7 +82,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that ``sbm --help`` does not wait for numpy and numba."""
+    """Import a name on first use, so that ``sbm --help`` does not wait for numpy and numba."""
     if name in _HOMES:
         import importlib
 

@@ -1,19 +1,19 @@
-"""``python -m sbm``, and what the command ``sbm`` starts with."""
+"""Entry point of ``python -m sbm`` and of the command ``sbm``."""
 
 import os
 import signal
 
 
 def main() -> None:
-    """Run the command line; the answer to signals is in `sbm.cli.terminal`."""
+    """Run the command line; `sbm.cli.terminal` handles signals."""
     try:
         from sbm.cli import main as run
     except KeyboardInterrupt:
-        os.write(2, b"sbm: stopped; nothing was done yet\n")
+        os.write(2, b"sbm: interrupted; nothing was done yet\n")
         os._exit(130)
     try:
         run()
-    finally:  # the exit code is decided
+    finally:  # the exit code is final
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""Dual variables of the rows of a block: one a row, or a short list a row."""
+"""Dual variables of the rows of a block: one per row, or a short list per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Alphas", "Dense", "Lists", "blend", "join", "no_alphas"]
 
 @dataclass
 class Dense:
-    """One variable a row.
+    """One variable per row.
 
     Attributes
     ----------
@@ -35,35 +35,36 @@ class Dense:
         return self.values.nbytes
 
     def part(self, first: int, n_rows: int) -> Dense:
-        """Return those of `n_rows` rows from `first` on, as a view."""
+        """Return the variables of `n_rows` rows starting at `first`, as a view."""
         return Dense(self.values[first : first + n_rows])
 
     def take(self, rows: npt.NDArray[np.integer]) -> Dense:
-        """Return a copy of those of some rows, in the order given."""
+        """Return a copy of the variables of the given rows, in order."""
         return Dense(self.values[rows])
 
     def put(self, rows: npt.NDArray[np.integer], others: Alphas) -> None:
-        """Replace those of some rows."""
+        """Replace the variables of the given rows."""
         assert isinstance(others, Dense)
         self.values[rows] = others.values
 
     def times(self, factor: float) -> Dense:
-        """Return a copy, multiplied."""
+        """Return a copy multiplied by a factor."""
         return Dense(self.values * factor)
 
     def clear(self) -> None:
-        """Make all of them 0."""
+        """Set all variables to 0."""
         self.values[:] = 0.0
 
 
 @dataclass
 class Lists:
-    """A list of (output, variable) a row, of the variables that are not 0, by output.
+    """A list of (output, variable) per row, of the nonzero variables, sorted by output.
 
     Attributes
     ----------
     offsets : ndarray, shape (n_rows + 1,), int64
-        Row i has ``outputs[offsets[i] : offsets[i + 1]]``; the two arrays may hold more rows.
+        Row i has ``outputs[offsets[i] : offsets[i + 1]]``. `outputs` and `values` may have more
+        rows.
     outputs : ndarray, shape (n,), int32
     values : ndarray, shape (n,), float64
     """
@@ -86,20 +87,20 @@ class Lists:
         return np.diff(self.offsets)
 
     def part(self, first: int, n_rows: int) -> Lists:
-        """Return those of `n_rows` rows from `first` on, as views."""
+        """Return the lists of `n_rows` rows starting at `first`, as views."""
         return Lists(self.offsets[first : first + n_rows + 1], self.outputs, self.values)
 
     def take(self, rows: npt.NDArray[np.integer]) -> Lists:
-        """Return a copy of those of some rows, in the order given."""
+        """Return a copy of the lists of the given rows, in order."""
         counts = self.counts[rows]
         offsets = np.concatenate([[0], np.cumsum(counts)])
         where = np.repeat(self.offsets[rows] - offsets[:-1], counts) + np.arange(offsets[-1])
         return Lists(offsets, self.outputs[where], self.values[where])
 
     def put(self, rows: npt.NDArray[np.integer], others: Alphas) -> None:
-        """Replace those of some rows; new arrays, as lists have other lengths then.
+        """Replace the lists of the given rows; allocates new arrays.
 
-        Of a row that is named twice the last list counts.
+        If a row is given twice, the last list counts.
         """
         assert isinstance(others, Lists)
         if len(rows) == 0:
@@ -122,7 +123,7 @@ class Lists:
         self.set(offsets, outputs, values)
 
     def times(self, factor: float) -> Lists:
-        """Return a copy, multiplied; offsets and outputs are shared."""
+        """Return a copy multiplied by a factor; offsets and outputs are shared."""
         return Lists(self.offsets, self.outputs, self.values * factor)
 
     def set(
@@ -143,7 +144,7 @@ Alphas: TypeAlias = Dense | Lists
 
 
 def join(parts: Sequence[Alphas]) -> Alphas:
-    """Return a copy of the variables of several sets of rows, one set behind the other."""
+    """Concatenate the variables of several sets of rows; return a copy."""
     dense = [part.values for part in parts if isinstance(part, Dense)]
     if len(dense) == len(parts):
         return Dense(np.concatenate(dense))
@@ -184,7 +185,7 @@ def blend(old: Alphas, new: Alphas, share: float) -> Alphas:
 
 
 def _own(lists: Lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-    """Outputs and values of the rows of these lists; the arrays may hold more."""
+    """Return outputs and values of these lists; the arrays may have more."""
     own = slice(lists.offsets[0], lists.offsets[-1])
     return lists.outputs[own], lists.values[own]
 
@@ -192,13 +193,13 @@ def _own(lists: Lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
 def _between(
     old: npt.NDArray[np.float64], new: npt.NDArray[np.float64], share: float
 ) -> npt.NDArray[np.float64]:
-    """Go a share of the way; rounding leads beyond neither end, so bounds stay exact."""
+    """Interpolate, clipped to the two ends, so that rounding never crosses a bound."""
     mixed: npt.NDArray[np.float64] = old + share * (new - old)
     return np.clip(mixed, np.minimum(old, new), np.maximum(old, new))
 
 
 def no_alphas(n_rows: int, listed: bool) -> Alphas:
-    """Return variables that are all 0: lists, or one variable a row."""
+    """Return variables that are all 0: lists, or one variable per row."""
     if not listed:
         return Dense(np.zeros(n_rows))
     return Lists(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0))

@@ -1,19 +1,19 @@
-"""Compiled kernels without the compiler: machine code from the disk, linked in a millisecond.
+"""Compiled kernels without numba at run time: machine code is read from disk and linked.
 
-A kernel is a function under a ``kernels/`` folder that numba compiles: arrays and numbers in,
-arrays changed in place, nothing or whole numbers out. Importing numba and loading a kernel from
-its cache takes half a second and 90 MB in every process, more than a small training. So machine
-code is kept as one object file for each kernel and combination of argument types; llvmlite links
-it and ctypes calls it, without the interpreter's lock. numba is imported only to compile::
+A kernel is a numba function under a ``kernels/`` folder. It takes arrays and numbers, changes
+arrays in place and returns nothing or whole numbers. Importing numba and loading a kernel from its
+cache takes 0.5 s and 90 MB per process, more than a small training. So machine code is stored as
+one object file per kernel and combination of argument types. llvmlite links it and ctypes calls
+it, without the interpreter's lock. numba is imported only to compile::
 
     rows = load("sbm.store.kernels.rows")
     used = rows.encode_numbers(lengths, symbols, bits)  # as if rows were the module
 
-Kernels allocate nothing and raise nothing: scratch is an argument, trouble is a number returned.
-Machine code is named after the text of its kernel's file and of the kernel files that this one
-imports, so it is compiled again when any of them changes. It is made for the processor at hand. A
-wheel may bring code for a more general processor (``sbm/native``, see ``hatch_build.py``); if this
-one can run it, nothing is compiled at all. Files that another user could have written are ignored.
+Kernels do not allocate or raise: scratch arrays are arguments, errors are returned as numbers. The
+name of an object file includes a hash of the kernel's source and of the kernel files it imports, so
+kernels are recompiled if any of them changes. Code is compiled for the current processor. A wheel
+may contain code for a more general processor (``sbm/native``, see ``hatch_build.py``); if the
+current one can run it, nothing is compiled. Files that another user could have written are ignored.
 """
 
 import atexit
@@ -49,17 +49,17 @@ __all__ = [
     "folder", "keep", "load", "places", "run_compiler", "unusable",
 ]  # fmt: skip
 
-# Set in the environment of a process that may compile; others start a child for it, because
-# compiling takes tens of megabytes that are never given back.
+# Set in the environment of a process that may compile. Others start a child process to compile,
+# because compiling takes tens of megabytes that are never freed.
 COMPILE_HERE = "SBM_COMPILE_HERE"
-# Names the folder for machine code, instead of those that are looked for.
+# Names the folder for machine code, instead of the default ones.
 FOLDER = "SBM_CACHE_DIR"
-# Names the processor to compile for, one of _FEATURES, instead of the one at hand.
+# Names the processor to compile for, one of _FEATURES, instead of the current one.
 PROCESSOR = "SBM_PROCESSOR"
 
 _lock = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent
-# Machine code that a wheel brings, and what it was made with: two lines, processor and llvmlite.
+# Machine code in a wheel, with a file of two lines: processor and llvmlite version.
 NATIVE = _PACKAGE / "native"
 _FEATURES = {
     "x86-64-v3": "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3",
@@ -69,16 +69,16 @@ _SCALARS = {
     "bool": ctypes.c_int64, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64,
     "float64": ctypes.c_double,
 }  # fmt: skip
-# What numba's way of raising exceptions refers to. No kernel raises, so no call gets there.
+# Symbols that numba uses to raise exceptions. No kernel raises, so they are never called.
 _UNREACHED = (
     "numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise",
     "numba_runtime_build_excinfo_struct", "NRT_Free", "NRT_MemInfo_call_dtor",
 )  # fmt: skip
 
-# Settings of numba that change nothing in the code it makes of a kernel.
+# Settings of numba that do not affect the generated code.
 _SAME_CODE = ("NUMBA_CACHE_DIR=", "NUMBA_NUM_THREADS=", "NUMBA_THREADING_LAYER=")
 
-# What a file imports, to the end of the line or of the parenthesis. Parsing it takes 5 ms.
+# An import statement, up to the end of the line or parenthesis. (Parsing with ast takes 5 ms.)
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import) [^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 
@@ -86,16 +86,16 @@ Kinds = tuple[str, ...]
 
 
 class KernelError(SbmError):
-    """A kernel that cannot be compiled or linked; a mistake of ours or of the set-up."""
+    """A kernel that cannot be compiled or linked: a bug or a broken installation."""
 
 
 @functools.cache
 def _array_kind(dtype: np.dtype[Any], ndim: int) -> str:
-    return f"{dtype.name}[{ndim}]"  # numpy puts the name together anew each time
+    return f"{dtype.name}[{ndim}]"  # cached, as numpy builds the name each time
 
 
 def _kind(value: Any) -> str:
-    """Name the type of an argument: ``int32[1]`` for an array, ``float64``, ``none``, ..."""
+    """Return the name of an argument's type: ``int32[1]`` for an array, ``float64``, ``none``."""
     if isinstance(value, np.ndarray):
         return _array_kind(value.dtype, value.ndim)
     if value is None:
@@ -108,24 +108,24 @@ def _kind(value: Any) -> str:
         return "int64"
     if isinstance(value, float | np.floating):
         return "float64"
-    raise TypeError(f"a kernel takes arrays, numbers and None, not {type(value).__name__}")
+    raise TypeError(f"kernel arguments are arrays, numbers or None, not {type(value).__name__}")
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
-    """Where an array lies; numpy's own ways take three to seven times as long."""
+    """Return the address of an array; numpy's own ways take three to seven times as long."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError):  # it is not to be written, or empty
+    except (TypeError, ValueError):  # read-only or empty
         return array.ctypes.data
 
 
 def _flatten(values: Sequence[Any]) -> list[Any]:
-    """Arguments as C sees them: an array is its address and its shape, None is nothing."""
+    """Return C arguments: an array becomes its address and shape, None is omitted."""
     flat: list[Any] = []
     for value in values:
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
-                raise TypeError("a kernel takes contiguous arrays only")
+                raise TypeError("kernel arguments must be contiguous arrays")
             flat.append(_address(value))
             flat += value.shape
         elif value is not None:
@@ -134,7 +134,7 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
 
 
 def _signature(kinds: Kinds) -> list[Any]:
-    """The C types of `_flatten`, and of the address of the results behind them."""
+    """Return the C types of `_flatten`'s result, followed by the address of the results."""
     flat: list[Any] = []
     for kind in kinds:
         if kind.endswith("]"):
@@ -148,14 +148,14 @@ def _signature(kinds: Kinds) -> list[Any]:
 
 
 class Kernel:
-    """A compiled function, found or made for each combination of argument types.
+    """A compiled function, loaded or compiled for each combination of argument types.
 
     Parameters
     ----------
     module : str
-        Under ``sbm``, in a folder ``kernels``.
+        Module in a ``kernels`` folder, such as ``sbm.store.kernels.rows``.
     name : str
-        A function there that numba compiles.
+        Name of a numba function in that module.
     """
 
     def __init__(self, module: str, name: str) -> None:
@@ -163,14 +163,14 @@ class Kernel:
         self._linked: dict[Kinds, tuple[Callable[..., None], int]] = {}
 
     def __call__(self, *values: Any) -> Any:
-        """Call it: None, an int or a tuple of ints comes back.
+        """Call the kernel; return None, an int or a tuple of ints.
 
         Raises
         ------
         KernelError
-            It cannot be compiled or linked.
+            If the kernel cannot be compiled or linked.
         TypeError
-            An argument is no contiguous array, number or None.
+            If an argument is not a contiguous array, a number or None.
         """
         kinds = tuple(map(_kind, values))
         linked = self._linked.get(kinds)
@@ -184,7 +184,7 @@ class Kernel:
         return results[0] if n_results == 1 else tuple(results)
 
     def _link(self, kinds: Kinds) -> tuple[Callable[..., None], int]:
-        with _lock:  # threads meet here on their first calls
+        with _lock:  # several threads may make the first call
             if kinds not in self._linked:
                 code = _read(_file_name(self.module, self.name, kinds))
                 if code is None:
@@ -207,7 +207,7 @@ class _Kernels:
 
 @functools.cache
 def load(module: str) -> Any:
-    """Return something that has the kernels of a module as its attributes."""
+    """Return an object with the kernels of a module as attributes."""
     return _Kernels(module)
 
 
@@ -218,11 +218,11 @@ def _linker() -> Any:
     return llvm.create_lljit_compiler()
 
 
-_keep: list[Any] = []  # what is linked is unlinked when this goes
+_keep: list[Any] = []  # references that keep linked code alive
 
 
 def _link(code: bytes, kinds: Kinds) -> tuple[Callable[..., None], int]:
-    """Turn the content of an object file into something to call, and the number of its results."""
+    """Link the content of an object file; return the function and its number of results."""
     head, _, machine_code = code.partition(b"\n")
     facts = json.loads(head)
     abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
@@ -235,11 +235,11 @@ def _link(code: bytes, kinds: Kinds) -> tuple[Callable[..., None], int]:
     return prototype(linked[facts["symbol"]]), int(facts["results"])
 
 
-# -------------------------------------------------------------------------------- keeping
+# -------------------------------------------------------------------------------- storing
 
 
 def _candidates() -> list[Path]:
-    """Where machine code may be kept: beside the source, or in the user's cache folder."""
+    """Return possible folders for machine code: next to the source, or the user's cache."""
     if os.environ.get(FOLDER):
         return [Path(os.environ[FOLDER]).absolute()]
     caches = [os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")]
@@ -249,7 +249,7 @@ def _candidates() -> list[Path]:
 
 @functools.cache
 def folder() -> Path:
-    """Where machine code is kept; where there is no place for it, a folder that goes with us."""
+    """Return the folder for machine code; a temporary one if no other is usable."""
     for place in _candidates():
         with contextlib.suppress(OSError):
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,24 +259,24 @@ def folder() -> Path:
     try:
         passing = Path(tempfile.mkdtemp(prefix="sbm-"))
     except OSError:
-        return _candidates()[-1]  # what cannot be written is compiled again
+        return _candidates()[-1]  # not writable: each process compiles again
     atexit.register(shutil.rmtree, passing, ignore_errors=True)
     return passing
 
 
 def unusable() -> list[Path]:
-    """Return the places that were passed over, where the next process finds nothing of ours."""
+    """Return the folders that cannot be used, if machine code is kept only temporarily."""
     return [] if folder() in _candidates() else _candidates()
 
 
 def places() -> list[Path]:
-    """Return where machine code is looked for, the folder that is written to first."""
+    """Return the folders searched for machine code, the one written to first."""
     wanted = dict.fromkeys([folder(), *_candidates(), NATIVE])
     return [place for place in wanted if _is_safe(place)]
 
 
 def _is_safe(file: Path | int) -> bool:
-    """Whether a file or folder is there, and what is in it is ours."""
+    """Whether a file or folder exists and no untrusted user can write to it."""
     try:
         return _is_ours(os.stat(file), _PACKAGE.stat())
     except OSError:
@@ -284,7 +284,7 @@ def _is_safe(file: Path | int) -> bool:
 
 
 def _is_ours(status: os.stat_result, package: os.stat_result) -> bool:
-    """Whether nobody can write there but us, root, and who could write our source as well."""
+    """Whether only we, root, and users who can write our source can write to it."""
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~package.st_mode
     if status.st_gid != package.st_gid:
         others |= status.st_mode & stat.S_IWGRP
@@ -293,7 +293,7 @@ def _is_ours(status: os.stat_result, package: os.stat_result) -> bool:
 
 @functools.cache
 def _target() -> tuple[str, str, str]:
-    """Return what machine code is made for and with: processor, its features, llvmlite."""
+    """Return the processor, its features and the llvmlite version that code is compiled for."""
     host = llvm.get_host_cpu_features()
     name, version = os.environ.get(PROCESSOR), llvmlite.__version__
     if name is None:
@@ -308,7 +308,7 @@ def _target() -> tuple[str, str, str]:
 
 @functools.cache
 def _machine() -> str:
-    """Return the platform and the processor that machine code is made for."""
+    """Return the platform and the processor that code is compiled for."""
     name, features, _ = _target()
     return f"{llvm.get_process_triple()} {name} {features}"
 
@@ -318,7 +318,7 @@ def _source(module: str) -> Path:
 
 
 def fingerprint(*sources: Path) -> str:
-    """Name a state of sources, compiler, its settings and the processor, in 16 letters."""
+    """Return a hash (16 hex digits) of sources, compiler, compiler settings and processor."""
     numba = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
     numba = [setting for setting in numba if not setting.startswith(_SAME_CODE)]
     state = f"{_target()[2]} {_machine()} {numba!a}"
@@ -329,10 +329,10 @@ def fingerprint(*sources: Path) -> str:
 
 
 def _sources(module: str) -> list[Path]:
-    """The file of a module and all kernels it imports, by way of others too."""
+    """Return the file of a module and of all kernels it imports, directly or indirectly."""
     found = [_source(module)]
     kernels = {path.stem: path for path in _PACKAGE.glob("*/kernels/[a-z]*.py")}
-    for source in found:  # it grows
+    for source in found:  # the list grows during the loop
         beside = {path.stem: path for path in source.parent.glob("[a-z]*.py")}
         for name in _imports(source.read_bytes()):
             helper = beside.get(name) or kernels.get(name)
@@ -343,20 +343,20 @@ def _sources(module: str) -> list[Path]:
 
 @functools.cache
 def _imports(source: bytes) -> list[str]:
-    """Words of a file's imports, those of other folders too: a file too many does no harm."""
+    """Return all words in a file's imports; too many are harmless."""
     words = {word for line in _IMPORT.findall(source) for word in _WORD.findall(line)}
     return sorted(word.decode() for word in words)
 
 
 def _file_name(module: str, name: str, kinds: Kinds) -> str:
-    """Of the object file; what stands before the last dot stays when the source changes."""
+    """Return the name of an object file; the part before the fingerprint ignores the source."""
     what = f"{zlib.crc32(' '.join([_machine(), *kinds]).encode()):08x}"
     short = module.removeprefix("sbm.").replace(".kernels.", "-")
     return f"{short}-{name}.{what}.{fingerprint(*_sources(module))}.sbk"
 
 
 def _pack(name: str, code: bytes) -> bytes:
-    """Put a checksum in front, of the name too: a file under another name is none."""
+    """Prepend a checksum of the code and the name, which detects renamed files."""
     return zlib.crc32(code, zlib.crc32(name.encode())).to_bytes(4, "little") + code
 
 
@@ -365,7 +365,7 @@ def _unpack(name: str, data: bytes) -> bytes | None:
 
 
 def _read(name: str) -> bytes | None:
-    """Content of an object file; None where there is none that is whole, and not by others."""
+    """Return the content of an object file, or None if no intact and safe one exists."""
     for place in places():
         with contextlib.suppress(OSError), open(place / name, "rb") as file:
             code = _unpack(name, file.read()) if _is_safe(file.fileno()) else None
@@ -375,7 +375,7 @@ def _read(name: str) -> bytes | None:
 
 
 def keep(name: str, data: bytes) -> None:
-    """Write a file if the folder allows it, and drop those of earlier sources."""
+    """Write an object file if possible, and remove those of earlier sources."""
     place = folder()
     partial = place / f"{name}.{os.getpid()}.{time.monotonic_ns()}"  # several may compile at once
     try:
@@ -386,20 +386,20 @@ def keep(name: str, data: bytes) -> None:
         for old in place.glob(f"{name.rsplit('.', 2)[0]}.*"):
             if old.name != name:
                 old.unlink(missing_ok=True)
-    except OSError:  # it is made again next time
+    except OSError:  # it is compiled again next time
         with contextlib.suppress(OSError):
             partial.unlink()
 
 
 def _open_for_us(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o644)  # for others to read at most, whatever the umask
+    return os.open(path, flags, 0o644)  # never writable by others, for any umask
 
 
 # ------------------------------------------------------------------------------- compiling
 
 
 def _make(module: str, name: str, kinds: Kinds) -> bytes:
-    """Compile a kernel, in a child unless this process may; return what an object file holds."""
+    """Compile a kernel, in a child process if needed; return the object file's content."""
     file = _file_name(module, name, kinds)
     if COMPILE_HERE in os.environ:
         with _one_at_a_time(file):
@@ -413,14 +413,14 @@ def _make(module: str, name: str, kinds: Kinds) -> bytes:
     )
     found = _unpack(file, data) if not problem else None
     if found is None:
-        reason = problem or "what the compiler printed is no machine code"
+        reason = problem or "the compiler's output is not machine code"
         raise KernelError(f"{module}.{name} cannot be compiled: {reason}")
     return found
 
 
 @contextlib.contextmanager
 def _one_at_a_time(name: str) -> Iterator[None]:
-    """Let one process compile a kernel while others that need it wait."""
+    """Let one process compile a kernel while others wait for it."""
     lock = folder() / f"{name}.lock"
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):  # without locks each process compiles for itself
@@ -431,18 +431,18 @@ def _one_at_a_time(name: str) -> Iterator[None]:
 
 
 def print_code(module: str, name: str, kinds: Kinds) -> None:
-    """Compile and write the content of an object file to standard output, for the parent."""
+    """Compile a kernel and write the object file to standard output, for the parent process."""
     file = _file_name(module, name, kinds)
     sys.stdout.buffer.write(_pack(file, _make(module, name, kinds)))
 
 
 def run_compiler(order: str) -> tuple[str, bytes]:
-    """Run Python code in a child that may compile, and that finds the modules that we find.
+    """Run Python code in a child process that may compile, with the same module search path.
 
     Returns
     -------
     problem : str
-        Empty where it went well.
+        Error message; empty on success.
     output : bytes
     """
     paths = list(sys.path)
@@ -453,9 +453,9 @@ def run_compiler(order: str) -> tuple[str, bytes]:
     isolated = ["-I"] if sys.flags.isolated else []
     try:
         child = subprocess.run(
-            # Without -P it would import what lies in the current folder, which may be gone, too.
+            # -P prevents imports from the current folder, which may not even exist.
             [sys.executable, "-P", *isolated, "-c", code], env=environment, check=False, cwd="/",
-            # Ctrl-C is for us to answer: we stop the child, if we stop.
+            # Ctrl-C is not sent to the child: the parent stops it if needed.
             stdin=subprocess.DEVNULL, capture_output=True, process_group=0,
         )  # fmt: skip
     except OSError as error:
@@ -465,15 +465,15 @@ def run_compiler(order: str) -> tuple[str, bytes]:
 
 
 def _compile(module: str, name: str, kinds: Kinds) -> bytes:
-    """Compile a kernel behind a C function and return the content of an object file.
+    """Compile a kernel with a C interface and return the content of an object file.
 
     Raises
     ------
     KernelError
-        It allocates, or returns something else than whole numbers.
+        If the kernel allocates or returns anything but whole numbers.
     """
     numba: Any = importlib.import_module("numba")
-    if _target()[0] in _FEATURES:  # by itself numba takes the processor at hand
+    if _target()[0] in _FEATURES:  # the default is the current processor
         numba.config.CPU_NAME, numba.config.CPU_FEATURES, _ = _target()
     types = numba.types
     function = getattr(importlib.import_module(module), name)
@@ -497,15 +497,15 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
     body += ["out[0] = r"] if n_results == 1 else [f"out[{k}] = r[{k}]" for k in range(n_results)]
     source = f"def call({', '.join([*parameters, 'out'])}):\n    " + "\n    ".join(body)
     names = {"carray": numba.carray, "kernel": function}
-    exec(source, names)  # numba compiles no function with a variable number of arguments
+    exec(source, names)  # numba does not compile functions with *args
     compiled = numba.cfunc(types.void(*c_types, types.CPointer(types.int64)))(names["call"])
     return _emit(compiled.inspect_llvm(), compiled.native_name, n_results)
 
 
 def _spare_wrappers(module: str) -> None:
-    """Have numba make of kernels nothing for others to call them by.
+    """Disable numba's wrappers, two per kernel; compiling takes 1.4 to 1.7 times as long with them.
 
-    It makes two more functions of each otherwise, and compiling takes 1.4 to 1.7 times as long.
+    The wrappers are only needed to call kernels from Python or C through numba.
     """
     is_jitted = importlib.import_module("numba.extending").is_jitted
     folder = module.rpartition(".")[0]
@@ -526,7 +526,7 @@ def _numba_type(kind: str) -> Any:
 
 
 def _count_results(function: Any, kinds: Kinds) -> int:
-    """Compile a kernel and return how many whole numbers it hands back."""
+    """Compile a kernel and return the number of whole numbers it returns."""
     types: Any = importlib.import_module("numba.types")
     arguments = tuple(map(_numba_type, kinds))
     function.compile(arguments)
@@ -535,17 +535,17 @@ def _count_results(function: Any, kinds: Kinds) -> int:
         return 0
     members = tuple(result) if isinstance(result, types.BaseTuple) else (result,)
     if not all(isinstance(m, types.Integer | types.Boolean) for m in members):
-        raise KernelError(f"{function.__name__} returns {result}; whole numbers are expected")
+        raise KernelError(f"{function.__name__} returns {result}; expected whole numbers")
     return len(members)
 
 
 def _emit(ir: str, symbol: str, n_results: int) -> bytes:
-    """Turn LLVM's intermediate code into what an object file holds."""
+    """Compile LLVM code to the content of an object file."""
     _linker()
     module = llvm.parse_assembly(ir)
     for function in module.functions:
         if function.is_declaration and function.name.startswith("NRT_MemInfo_alloc"):
-            raise KernelError(f"{symbol} allocates; give it its scratch as an argument")
+            raise KernelError(f"{symbol} allocates memory; pass scratch arrays as arguments")
     cpu, features, _ = _target()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=cpu, features=features, opt=3, reloc="pic"

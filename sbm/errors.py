@@ -1,7 +1,7 @@
-"""The exceptions that input, files and settings can cause.
+"""Exceptions caused by input, files and settings.
 
-A message says what was found, where it was found and what to do about it. The command line prints
-it without a traceback.
+Messages state what is wrong, where, and what to do. The command line prints them without a
+traceback.
 """
 
 from os import PathLike
@@ -13,7 +13,7 @@ __all__ = [
 
 
 class SbmError(Exception):
-    """Base class of all errors that input, files or settings can cause."""
+    """Base class of all errors caused by input, files or settings."""
 
 
 class DataError(SbmError, ValueError):
@@ -29,12 +29,12 @@ class StoreError(SbmError, OSError):
 
 
 class MemoryPlanError(SbmError, MemoryError):
-    """A memory bound that is too small; holds the smallest bound that would do.
+    """A memory limit that is too small.
 
     Attributes
     ----------
     least_bytes : int
-        The smallest ``--mem`` in bytes that the plan accepts.
+        The smallest sufficient ``--mem``, in bytes.
     """
 
     def __init__(self, message: str, least_bytes: int) -> None:
@@ -43,12 +43,12 @@ class MemoryPlanError(SbmError, MemoryError):
 
 
 def require_path(value: Any, what: str, expected: str = "a path is expected") -> None:
-    """Refuse what is no path, before anything is done with it.
+    """Check that an argument is a path.
 
     Raises
     ------
     SettingsError
-        It is an array, a number or the like.
+        If it is not a string or path.
     """
     if not isinstance(value, str | PathLike):
         raise SettingsError(f"{what} is a {type(value).__name__}; {expected}")

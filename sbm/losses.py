@@ -1,8 +1,8 @@
-"""The losses: what each one is called, what it means and what solves it, in one table.
+"""The losses: name, formula and solver of each, in one table.
 
-A loss names the compiled kernels of its dual problem and the numbers those kernels need. Settings
-and command line take its name from here, and help what it minimises. To add one, add a row and, for
-a new dual, a file in ``solver/kernels/``; CONTRIBUTING.md has the steps.
+A loss names the compiled kernels of its dual problem and the numbers they need. Settings, command
+line and help take their names and formulas from here. To add a loss, add a row and, for a new
+dual, a file in ``solver/kernels/``; CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ class Loss:
     Attributes
     ----------
     name : str
-        As scikit-learn calls it.
+        The name, as in scikit-learn.
     problem : str
-        What is minimised over w, for help.
+        The objective minimised over w, for help.
     tasks : tuple of str
-        What labels can be: ``classification``, ``regression``; the first one is the default. There
-        are none where labels do not matter.
+        Possible tasks, ``classification`` or ``regression``, the default first. Empty if the loss
+        ignores labels.
     kernel : str or None
-        Module under ``sbm.solver.kernels`` for one variable a row, with ``solve``, ``certify`` and,
-        of losses whose variables rest, ``screen``; None where two classes are treated as any other
-        number of them.
+        Module under ``sbm.solver.kernels`` for one variable per row, with ``solve``, ``certify``
+        and, if variables rest, ``screen``. None if two classes are solved like any other number.
     kind : int or None
-        What ``sbm.solver.kernels.multiclass`` calls the problem of many classes; None where they
-        are one problem of two classes each.
+        Number of the multiclass problem in ``sbm.solver.kernels.multiclass``; None if each class
+        is a separate binary problem.
     of_margin : callable or None
-        The loss of margins, an array of any shape, C left out; None where it is not one of margins.
+        Loss of an array of margins, without C; None if it is not a function of margins.
     squared : bool
         Selects the constants U and D of the dual.
     rests : bool
-        Whether variables come to rest at bounds: then rows can be left out and spills are small.
+        Whether variables rest at bounds. Then rows can be skipped and spills are small.
     liblinear : tuple of int
-        LIBLINEAR's ``-s`` of the same problem.
+        LIBLINEAR's ``-s`` for the same problem.
     """
 
     name: str
@@ -63,16 +62,16 @@ class Loss:
 
     @property
     def joint(self) -> bool:
-        """Whether all classes share one problem: a row's loss depends on all its scores."""
+        """Whether all classes share one problem: the loss of a row depends on all its scores."""
         return self.kernel is None
 
     @property
     def signed(self) -> bool:
-        """Whether variables of a row of two classes, or with a target, may be negative."""
+        """Whether variables may be negative, with two classes or targets."""
         return self.kernel == "svr"
 
     def resting_values(self, costs: list[float]) -> list[float]:
-        """Values other than 0 at which an alpha comes to rest exactly, given the costs in use."""
+        """Return the values other than 0 at which alphas rest exactly, given the costs."""
         if self.squared or not self.rests:
             return []
         values = sorted({c for c in costs if c > 0})
@@ -81,15 +80,15 @@ class Loss:
         return values[:MOST_RESTING]
 
     def is_free(self, alpha: Floats, cost: Floats) -> npt.NDArray[np.bool_]:
-        """Whether an alpha, shape (n,), lies strictly inside its bounds."""
+        """Return whether each alpha, shape (n,), is strictly inside its bounds."""
         size = abs(alpha)
         free: npt.NDArray[np.bool_] = size > 0
         return free if self.squared else free & (size < cost)
 
 
-MOST_RESTING = 200  # a byte tells them apart
+MOST_RESTING = 200  # their codes must fit in a byte
 
-# What kernels/multiclass.py calls its problems.
+# Numbers of the problems in kernels/multiclass.py.
 _ONE_VS_REST, _CRAMMER_SINGER, _WESTON_WATKINS = range(3)
 _CLASSES, _TARGETS = ("classification",), ("regression",)
 
@@ -110,7 +109,7 @@ def _log_loss(margin: Floats) -> Floats:
 
 
 def _squared_error(margin: Floats) -> Floats:
-    """Of targets ±1: (s - z)² = (1 - s z)², as s² = 1."""
+    """Return the squared error for targets s = ±1: (s - z)² = (1 - s z)², as s² = 1."""
     return (1.0 - margin) ** 2
 
 

@@ -1,4 +1,4 @@
-"""Rows in memory: labelled, sparse, in slices of shared arrays."""
+"""Labelled sparse rows in memory, in slices of shared arrays."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,15 @@ import numpy.typing as npt
 
 __all__ = ["SPARE", "Arena", "Rows"]
 
-SPARE = 16  # nonzeros that kernels may overwrite behind the end of the cache, and read behind all
+SPARE = 16  # nonzeros that kernels may overwrite after the cache, and read after the arena's end
 
 
 @dataclass
 class Rows:
     """Labelled sparse rows; a block, the cache and the working set are all `Rows`.
 
-    Row i holds ``indices[starts[i] : starts[i] + lengths[i]]``. `indices` and `values` may be
-    shared with other rows and hold more than these, so a row can be dropped or moved by changing
-    its start alone.
+    Row i has ``indices[starts[i] : starts[i] + lengths[i]]``. `indices` and `values` may be shared
+    with other rows, so a row can be dropped or moved by changing only its start.
 
     Attributes
     ----------
@@ -25,11 +24,11 @@ class Rows:
     indices : ndarray, int32
         Feature indices (codes, not ids), strictly increasing within a row.
     values : ndarray, float32 or float64, or None
-        None when every value is 1.
+        None if every value is 1.
     y : ndarray, shape (n_rows,), int32 or float64
         Class codes, or real-valued targets.
     weights : ndarray, shape (n_rows,), float64, or None
-        Factor of each row's cost; None when every factor is 1.
+        Factor of each row's cost; None if every factor is 1.
     """
 
     starts: npt.NDArray[np.int64]
@@ -43,11 +42,11 @@ class Rows:
         return len(self.starts)
 
     def part(self, first: int, n_rows: int) -> "Rows":
-        """Return `n_rows` rows from `first` on, as views."""
+        """Return `n_rows` rows starting at `first`, as views."""
         return self._chosen(slice(first, first + n_rows))
 
     def take(self, rows: npt.NDArray[np.integer]) -> "Rows":
-        """Return some rows, in the order given; nonzeros are shared, the rest is a copy."""
+        """Return the given rows in order; nonzeros are shared, other arrays are copies."""
         return self._chosen(rows)
 
     def _chosen(self, own: slice | npt.NDArray[np.integer]) -> "Rows":
@@ -57,17 +56,17 @@ class Rows:
 
     @property
     def nnz(self) -> int:
-        """Nonzeros of these rows."""
+        """Number of nonzeros of these rows."""
         return int(self.lengths.sum(dtype=np.int64))
 
 
 @dataclass
 class Arena:
-    """One pair of arrays that holds the nonzeros of several sets of rows.
+    """One pair of arrays with the nonzeros of several sets of rows.
 
-    In training the cache lives at the front and the block buffers `SPARE` behind it, with `SPARE`
-    more at the end, so that kernels see one pair of arrays and no nonzero is copied to merge a
-    block with the cache (SBM 2011, section 5.1).
+    In training the cache is at the front, followed by `SPARE` entries, the block buffers and
+    `SPARE` more entries. So kernels use one pair of arrays, and merging a block with the cache
+    copies no nonzeros (SBM 2011, section 5.1).
 
     Attributes
     ----------
@@ -85,7 +84,7 @@ class Arena:
         return cls(np.empty(capacity, np.int32), values)
 
     def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32", weighted: bool = False) -> Rows:
-        """Return room for `n_rows` rows whose nonzeros lie in this arena, nothing filled in."""
+        """Return uninitialized `Rows` for `n_rows` rows with nonzeros in this arena."""
         starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
         y, weights = np.empty(n_rows, y_dtype), np.empty(n_rows) if weighted else None
         return Rows(starts, lengths, self.indices, self.values, y, weights)

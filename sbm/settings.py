@@ -1,4 +1,4 @@
-"""Settings of a training: the table of them, their rules, and the files they are written in."""
+"""Settings of a training: their table, their rules and their TOML files."""
 
 import dataclasses
 import difflib
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the known word nearest to a mistyped one, or nothing."""
+    """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
@@ -43,20 +43,20 @@ def _to_float(number: float) -> float:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Which values a setting may have.
+    """Valid values of a setting.
 
     Attributes
     ----------
     kind : type, optional
-        bool, str, int or float, which takes an int, too. None: `read` checks everything.
+        bool, str, int or float (which also accepts int). None: `read` checks everything.
     words : tuple
-        Values that are allowed besides, such as ``"auto"`` or None.
+        Additional valid values, such as ``"auto"`` or None.
     holds, expected : callable, str
-        Condition, and the same in words.
+        Condition, and its description.
     choices : tuple of str
-        All values, if they can be listed.
+        All valid values, if they can be listed.
     read : callable, optional
-        Turns a value into the form that is stored, before anything is checked.
+        Converts a value to the stored form before it is checked.
     """
 
     kind: type | None = None
@@ -68,16 +68,16 @@ class _Rule:
 
     @property
     def texts(self) -> list[str]:
-        """The words that are text."""
+        """The additional values that are strings."""
         return [word for word in self.words if isinstance(word, str)]
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value, of the right type.
+        """Check a value and return it in its stored form.
 
         Raises
         ------
         SettingsError
-            It is of another type, or out of range.
+            If the value has the wrong type or is out of range.
         """
         if self.read is not None:
             value = self.read(value)
@@ -98,7 +98,7 @@ class _Rule:
             value = _to_float(cast(float, value))
         if self.choices and value not in self.choices:
             raise SettingsError(
-                f"unknown {name} {value!r}, known are {', '.join(self.choices)}"
+                f"unknown {name} {value!r}; choose from {', '.join(self.choices)}"
                 f"{nearest(value, self.choices)}"
             )
         if not self.holds(value):
@@ -120,7 +120,7 @@ def _is_not_negative(x: float) -> bool:
 
 
 def _read_rounds(value: Any) -> int | str:
-    """Check a number of rounds, or a list of them in words; a plain number becomes an int."""
+    """Check a number of rounds or a comma-separated list; a plain number becomes an int."""
     if isinstance(value, str) and value == "auto":
         return "auto"
     parts = [part.strip() for part in str(value).split(",")]
@@ -142,7 +142,7 @@ def _path_to_text(value: Any) -> Any:
 
 
 def _read_class_weight(value: Any) -> dict[float, float] | str:
-    """Read a table of label to weight, a list of ``"label=weight"``, or ``balanced``."""
+    """Read a mapping of label to weight, a list of ``"label=weight"``, or ``balanced``."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
         value = value[0] if value[0] == "balanced" else value
     if value is None or (isinstance(value, str) and value == "balanced"):
@@ -165,7 +165,7 @@ def _read_class_weight(value: Any) -> dict[float, float] | str:
     for label, weight in numbers:
         if label in weights:
             raise SettingsError(
-                f"class_weight names label {format_number(label)} twice; name it once"
+                f"class_weight has label {format_number(label)} twice; give it once"
             )
         if not _is_not_negative(weight):
             raise SettingsError(
@@ -185,24 +185,24 @@ _DURATION = _Rule(read=parse_duration)
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting beside its name and type: one row of the table `SETTINGS`.
+    """Description of a setting: one row of the table `SETTINGS`.
 
     Attributes
     ----------
     default : object
     rule : _Rule
     meaning : str
-        For ``--help``, the docs and the docstring of `Settings`.
+        Text for ``--help``, the docs and the docstring of `Settings`.
     details : str
-        More, for the docs and the docstring.
+        Further text for the docs and the docstring.
     metavar : str, optional
-        Value of the option in ``--help``.
+        Placeholder of the value in ``--help``.
     unset : str
-        What the default None stands for.
+        Meaning of the default None.
     commands : str
-        Commands that take the setting.
+        Commands that use the setting.
     ignored_by : str
-        Commands that ignore it, in files of settings for example. The other ones refuse it.
+        Commands that ignore the setting, for example in TOML files. Other commands reject it.
     """
 
     default: bool | float | str | None
@@ -216,7 +216,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as an option takes it, or what None stands for."""
+        """The default as written on the command line, or the meaning of None."""
         if self.default is None:
             return self.unset
         if isinstance(self.default, bool):
@@ -225,16 +225,16 @@ class Setting:
 
 
 def _setting(default: Any, rule: _Rule, meaning: str, details: str = "", **more: str) -> Any:
-    """Return the field of a setting."""
+    """Return the dataclass field of a setting."""
     row = Setting(default, rule, meaning, details, **more)
     return field(default=default, metadata={"setting": row})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides which model a store gives, and the budgets of the training.
+    """Settings of a training: everything that determines the model, and limits of memory and time.
 
-    The names are the long options of ``sbm train`` with underscores, and the keys of its TOML file.
+    Names are the long options of ``sbm train`` with underscores, and the keys of its TOML file.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class Settings:
     Raises
     ------
     SettingsError
-        A value outside its range.
+        If a value is invalid.
     """
 
     # fmt: off
@@ -257,7 +257,7 @@ class Settings:
     )
     task: str = _setting(
         "auto", _Rule(str, choices=("auto", "classification", "regression")),
-        "Meaning of the labels, for squared_error.", "`auto` is regression.",
+        "Meaning of the labels, for squared_error.", "`auto` means regression.",
     )
     epsilon: float = _setting(
         0.1, _NOT_NEGATIVE, "Error that costs nothing, for the epsilon_insensitive losses."
@@ -269,8 +269,8 @@ class Settings:
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
         "Share of the working set for the cache, or auto.",
-        "0 is block minimization without a cache; `auto` follows the number of free alphas, pass "
-        "by pass.", metavar="F",
+        "0 is block minimization without a cache; `auto` adapts to the number of free alphas in "
+        "each pass.", metavar="F",
     )
     mem: int | str = _setting(
         "2GB", _Rule(read=parse_size), "Maximum resident memory of the process.", metavar="SIZE"
@@ -278,8 +278,8 @@ class Settings:
     rounds: int | str = _setting(
         "auto", _Rule(read=_read_rounds),
         "Maximum rounds over a working set; 2,2,5 sets each pass.",
-        "The last number holds for all later passes. `auto` follows the number of blocks, and the "
-        "time to load them if the disk is slow.", metavar="N",
+        "The last number applies to all later passes. `auto` depends on the number of blocks, and "
+        "on their load time if the disk is slow.", metavar="N",
     )
     tol: float = _setting(
         1e-3, _POSITIVE, "Relative duality gap to reach.", commands="train tune plan"
@@ -339,8 +339,8 @@ class Settings:
         _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
               "at least 1, adaptive or safe"),
         "Damping of each process: adaptive, safe or a number from 1.",
-        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` follows the last "
-        "sums.", metavar="S", commands="train", ignored_by="tune plan stream",
+        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` adapts to the last "
+        "exchanges.", metavar="S", commands="train", ignored_by="tune plan stream",
     )
     sync_every: int = _setting(
         1, _COUNT, "Number of blocks between exchanges of weights.", metavar="N",
@@ -373,17 +373,17 @@ class Settings:
 
     @property
     def mem_bytes(self) -> int:
-        """The memory bound in bytes."""
+        """The memory limit in bytes."""
         return int(self.mem)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "settings") -> "Settings":
-        """Build settings from names and values, refusing names that do not exist.
+        """Create settings from a mapping of names to values.
 
         Raises
         ------
         SettingsError
-            An unknown name (the nearest known one is suggested) or a bad value.
+            If a name is unknown (the nearest known one is suggested) or a value is invalid.
         """
         plain = {key.replace("-", "_"): value for key, value in values.items()}
         for key in plain:
@@ -393,12 +393,12 @@ class Settings:
 
     @classmethod
     def of(cls, settings: "Settings | Mapping[str, Any] | None") -> "Settings":
-        """Return settings as they are, a dict of names and values as settings, None as defaults.
+        """Convert a mapping to settings; return `Settings` unchanged, and defaults for None.
 
         Raises
         ------
         SettingsError
-            Anything else, or as of `from_dict`.
+            If the argument has another type, or as for `from_dict`.
         """
         if settings is None or isinstance(settings, Mapping):
             return cls.from_dict(settings or {})
@@ -410,12 +410,12 @@ class Settings:
 
     @staticmethod
     def read_toml(path: str | Path) -> dict[str, Any]:
-        """Read the keys of a TOML file, checked by `from_dict` later.
+        """Read the keys of a TOML file; `from_dict` checks them.
 
         Raises
         ------
         SettingsError
-            The file cannot be read or is not TOML.
+            If the file cannot be read or is not TOML.
         """
         try:
             return tomllib.loads(Path(path).read_text("utf-8"))
@@ -427,19 +427,19 @@ class Settings:
             raise SettingsError(f"{path} is not a TOML file: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Names and plain values, as JSON or TOML can hold them."""
+        """Return names and values as JSON types."""
         values = dataclasses.asdict(self)
         if not isinstance(self.class_weight, str):
             values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
         return values
 
     def refuse_foreign(self, command: str) -> None:
-        """Refuse settings that a command does not take, unless they have their default value.
+        """Reject settings that do not apply to a command, unless they have the default value.
 
         Raises
         ------
         SettingsError
-            There is one.
+            If there is such a setting.
         """
         usual = Settings()
         for name, setting in SETTINGS.items():
@@ -452,7 +452,7 @@ SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclass
 
 
 def _describe_parameters() -> str:
-    """Write the parameters of `Settings` as numpydoc has them."""
+    """Return the parameters of `Settings` in numpydoc format."""
     lines = []
     for f in dataclasses.fields(Settings):
         row = SETTINGS[f.name]
@@ -465,5 +465,5 @@ def _describe_parameters() -> str:
     return "\n".join(lines)
 
 
-if Settings.__doc__:  # python -OO has none
+if Settings.__doc__:  # None with python -OO
     Settings.__doc__ = inspect.cleandoc(Settings.__doc__).format(parameters=_describe_parameters())

@@ -1,6 +1,6 @@
-"""How sizes, durations, dates and numbers are read and written.
+"""Parsing and formatting of sizes, durations, dates and numbers.
 
-Imports no numpy, so that ``sbm --help`` does not wait for it.
+Does not import numpy, so that ``sbm --help`` starts fast.
 """
 
 import datetime
@@ -15,7 +15,7 @@ __all__ = [
     "parse_duration", "parse_grid", "parse_moment", "parse_size",
 ]  # fmt: skip
 
-# Units with their size, the smallest first.
+# Units and their size, smallest first.
 BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 TIME = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -23,18 +23,18 @@ _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-_LEAST_SIZE = 10_000  # bytes; less without a unit is a slip
+_LEAST_SIZE = 10_000  # bytes; a smaller size without a unit is likely a mistake
 
 
 def parse_size(text: str | int) -> int:
-    """Turn ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes into bytes.
+    """Parse ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes; return bytes.
 
-    K, M, G, T are powers of 1000, Ki, Mi, Gi, Ti powers of 1024.
+    K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024.
 
     Raises
     ------
     SettingsError
-        Anything else.
+        If the text has another form, or a small number has no unit.
     """
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
     try:
@@ -51,7 +51,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(size: float) -> str:
-    """Write bytes as ``1.5 GB``; powers of 1000, three digits."""
+    """Format bytes as ``1.5 GB``, in powers of 1000 and with three digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 999.5:
             return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.3g} {unit}"
@@ -60,12 +60,12 @@ def format_size(size: float) -> str:
 
 
 def in_megabytes(size: int) -> str:
-    """Write bytes as whole megabytes, rounded up, to be typed behind ``--mem``."""
+    """Format bytes as whole megabytes, rounded up, for use with ``--mem``."""
     return f"{-(-size // 1_000_000)}MB"
 
 
 def format_number(number: float) -> str:
-    """Write a number so that it reads back the same: ``1`` for 1.0, else the shortest decimal."""
+    """Format a number as the shortest decimal that reads back the same; 1.0 becomes ``1``."""
     if isinstance(number, int):
         text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
     elif number.is_integer() and abs(number) < 1e15:
@@ -76,12 +76,12 @@ def format_number(number: float) -> str:
 
 
 def parse_duration(text: str | float) -> float:
-    """Turn ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d`` into seconds.
+    """Parse ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d``; return seconds.
 
     Raises
     ------
     SettingsError
-        Anything else.
+        If the text has another form.
     """
     if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
         return float(text)
@@ -95,13 +95,13 @@ def parse_duration(text: str | float) -> float:
 
 
 def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.datetime:
-    """Turn ``2026-01-31``, ``2026-01-31T06:00`` (UTC) or ``30d`` (so long ago) into a moment.
+    """Parse ``2026-01-31``, ``2026-01-31T06:00`` (UTC) or ``30d`` (30 days ago).
 
     Parameters
     ----------
     text : str
     now : datetime, optional
-        What a duration is counted back from; default: now.
+        Time that a duration is subtracted from; default: the current time.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.da
     Raises
     ------
     SettingsError
-        Anything else.
+        If the text has another form.
     """
     try:
         moment = datetime.datetime.fromisoformat(str(text).strip())
@@ -125,19 +125,19 @@ def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.da
     except (SettingsError, OverflowError):
         raise SettingsError(
             f"{text!r} is not a date; write it as 2026-01-31, 2026-01-31T06:00 (UTC), or 30d for "
-            "so long ago"
+            "30 days ago"
         ) from None
 
 
 def parse_grid(text: str) -> list[float]:
-    """Turn ``0.01:100:x10`` or ``0.1,1,10`` into numbers.
+    """Parse ``0.01:100:x10`` or ``0.1,1,10`` into a list of numbers.
 
-    Of ``first:last:xF`` each number is F times the one before, up to the last one.
+    In ``first:last:xF`` each number is F times the one before, up to ``last``.
 
     Raises
     ------
     SettingsError
-        Anything else, or more than 1000 numbers.
+        If the text has another form, or gives more than 1000 numbers.
     """
     try:
         if ":" not in text:
@@ -152,16 +152,16 @@ def parse_grid(text: str) -> list[float]:
         return [float(f"{a * factor**k:.12g}") for k in range(n)]
     except (ValueError, OverflowError):
         raise SettingsError(
-            f"{text!r} is no list of numbers; write it as 0.01:100:x10 (from, to, factor) or 0.1,1"
+            f"{text!r} is not a list of numbers; write 0.01:100:x10 (from, to, factor) or 0.1,1"
         ) from None
 
 
 def count(n: int, noun: str) -> str:
-    """Write how many there are: ``1 row``, ``2,000 rows``, ``3 passes``."""
+    """Format a count with its noun: ``1 row``, ``2,000 rows``, ``3 passes``."""
     plural = "es" if noun.endswith("s") else "s"
     return f"{n:,} {noun}" + ("" if n == 1 else plural)
 
 
 def choose_unit(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """Return the largest unit that the number is at least twice as large as, else the smallest."""
+    """Return the largest unit at most half as large as the number, else the smallest unit."""
     return next((unit for unit in reversed(units) if largest >= 2 * unit[0]), units[0])

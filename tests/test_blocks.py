@@ -1,4 +1,4 @@
-"""Block files: cut in bounded chunks, read back in any number and order; the names of files."""
+"""Block files: bounded chunks, reading in any order, and file operations."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "a.sbm"
 
 
-def test_chunks_are_read_in_any_order_behind_an_offset(store):
+def test_chunks_are_read_in_any_order_after_an_offset(store):
     opened = BlockStore(store)
     chunks = [opened.chunks[0][k] for k in (4, 0, 5)]
     room = Rows(
@@ -129,7 +129,7 @@ def test_complete_folder_replaces_an_older_one(tmp_path, monkeypatch, swaps):
 
 @pytest.mark.parametrize("swaps", [True, False])
 @pytest.mark.parametrize("replaces", [True, False])
-def test_names_go_back_if_they_are_not_durable(tmp_path, monkeypatch, swaps, replaces):
+def test_failed_sync_restores_folder_names(tmp_path, monkeypatch, swaps, replaces):
     def fail(folder: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -145,7 +145,7 @@ def test_names_go_back_if_they_are_not_durable(tmp_path, monkeypatch, swaps, rep
     assert names(tmp_path) == before
 
 
-def test_failed_slow_swap_brings_the_old_folder_back(tmp_path, monkeypatch):
+def test_failed_slow_swap_restores_old_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_swap", no_swap)
     new, old = two_folders(tmp_path)
     files.remove([new])
@@ -164,7 +164,7 @@ def test_writing_blames_the_right_file(tmp_path):
     writing.__enter__()
     (unfinished,) = tmp_path.iterdir()
     unfinished.unlink()
-    with pytest.raises(StoreError, match=f"cannot write {output}: it was removed meanwhile"):
+    with pytest.raises(StoreError, match=f"cannot write {output}: it was removed"):
         writing.__exit__(None, None, None)
     assert names(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""Rows as symbols and bits, ids as codes: against plain Python, and against damage."""
+"""The codec of rows and the id table, compared with plain Python, and damaged input."""
 
 import contextlib
 import random
@@ -17,7 +17,7 @@ from sbm.store.container import Buffers
 
 GUARD = 64
 INDEX_LIMIT = 2**31 - 1
-BUFFERS = Buffers(1 << 12)  # some arrays are larger, and none is given back
+BUFFERS = Buffers(1 << 12)  # some arrays are larger; none is returned to the pool
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -25,7 +25,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def arrays_of(rows: list[list[int]]) -> tuple[Any, Any, Any]:
-    """Lay rows out with unused places between them, as in an arena."""
+    """Place rows in an array with unused entries between them, as in an arena."""
     starts, indices = [], [-5]
     for row in rows:
         starts.append(len(indices))
@@ -37,7 +37,7 @@ def arrays_of(rows: list[list[int]]) -> tuple[Any, Any, Any]:
 def decode(
     arrays: Arrays, n_rows: int, nnz: int, n_features: int, dtype: str | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[Any] | None]:
-    """Decode between guard zones; a write into them is an error, whatever else happens."""
+    """Decode between guard zones; fail if they are overwritten."""
     lengths = np.full(n_rows + 2 * GUARD, -99, np.int32)
     indices = np.full(nnz + 2 * GUARD, -99, np.int32)
     values = None if dtype is None else np.full(nnz + 2 * GUARD, -99, dtype)
@@ -75,7 +75,7 @@ def rows_of_gaps(draw: st.DrawFn) -> list[list[int]]:
 @example([[INDEX_LIMIT - 1]], None)
 @example([list(range(0, 70000 * 300, 300)), [0]], None)
 @example([list(range(k)) for k in [*range(70), 128, 1000, 5000, 65]], random.Random(1))
-def test_chosen_rows_come_back_sorted_in_order(rows, random):
+def test_encoded_rows_decode_sorted(rows, random):
     order = list(range(len(rows)))[::-1]
     if random is not None and rows:
         order = random.choices(order, k=random.randint(0, 10))
@@ -95,10 +95,10 @@ def test_chosen_rows_come_back_sorted_in_order(rows, random):
         assert dtype is None or (got_values == (got_indices * 0.25 - 3).astype(dtype)).all()
 
 
-def test_values_that_are_all_one_take_no_array():
+def test_values_of_one_are_not_stored():
     starts, lengths, indices = arrays_of([[1, 5], [2]])
     values = np.full(len(indices), 1, np.float32)
-    values[0] = 8  # belongs to no row
+    values[0] = 8  # not part of any row
     arrays = encode_rows(starts, lengths, indices, values, np.arange(2), BUFFERS)
     assert "values" not in arrays
     assert decode(arrays, 2, 3, 6, "float32")[2].tolist() == [1, 1, 1]
@@ -139,7 +139,7 @@ STREAMS = st.fixed_dictionaries(
 )
 
 
-def test_contradicting_arrays_are_refused():
+def test_inconsistent_arrays_are_refused():
     assert decode(encoded(), 4, 45, 70001, "float32")[0].tolist() == [3, 0, 2, 40]
     for name, changes in DAMAGE.items():
         for change in changes:
@@ -167,7 +167,7 @@ STREAMS = st.one_of(
 
 
 @given(STREAMS, st.sampled_from([100, 70001, 2**31 - 1]), st.randoms(use_true_random=False))
-def test_random_bytes_never_leave_the_arrays(streams, n_features, random):
+def test_random_bytes_never_write_out_of_bounds(streams, n_features, random):
     name = random.choice(sorted(streams))
     if streams[name]:
         streams[name][random.randrange(len(streams[name]))] = random.randrange(256)
@@ -190,7 +190,7 @@ KEYS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(DIRECT_LIMIT - 3, DIRECT_LIMIT + 3),
     st.sampled_from([-(2**63), -1, 2**63 - 1, 2**32, 1023, 1024, 1025]),
-    st.integers(0, 50).map(lambda k: k << 57),  # alike in their low bits
+    st.integers(0, 50).map(lambda k: k << 57),  # equal low bits
 )
 
 
@@ -210,7 +210,7 @@ def test_id_table_agrees_with_a_dictionary(batches, others, data):
         assert same.find(ids(questions)).tolist() == answers
         assert (len(same), same.keys.tolist()) == (len(known), list(known))
     got = np.empty(len(questions), np.int32)
-    unknown = table.look_up(ids(questions), got)  # of small keys alone
+    unknown = table.look_up(ids(questions), got)  # small keys only
     small = [a if 0 <= k < DIRECT_LIMIT else -1 for k, a in zip(questions, answers, strict=True)]
     assert got.tolist() == small
     assert unknown.tolist() == np.flatnonzero(got == -1).tolist()
@@ -238,8 +238,8 @@ def test_id_table_grows_over_many_keys(shift):
     assert table.nbytes >= 8 * len(table)
 
 
-def test_keys_made_to_collide_do_not():
-    # With a factor that everybody knows, these would all begin at the same place of the table.
+def test_adversarial_keys_do_not_collide():
+    # With a publicly known factor, these would all hash to the same slot.
     known = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
     words = [k * pow(known, -1, 2**64) % 2**64 for k in range(20000)]
     made = [word ^ (word >> 32) for word in words]

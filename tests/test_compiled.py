@@ -1,5 +1,5 @@
-"""Kernels: machine code from the disk gives what numba gives, is kept safely, and never trusted
-where others could have written it."""
+"""Kernels: machine code on disk gives the results of numba, is stored safely, and is ignored if
+others could have written it."""
 
 import importlib
 import os
@@ -60,7 +60,7 @@ def fraction(x):
 
 @pytest.fixture
 def probe(tmp_path, monkeypatch):
-    """A module of kernels that is loaded like ours; the folder where its machine code is kept."""
+    """Make a module of kernels; return the folder of its machine code."""
     (tmp_path / "sbm_probe").mkdir()
     (tmp_path / "sbm_probe" / "kernels.py").write_text(PROBE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -100,7 +100,7 @@ def fill() -> list[float]:
 
 
 @pytest.mark.long
-def test_every_kind_of_argument_and_result_arrives(probe):
+def test_all_types_of_arguments_and_results(probe):
     add = kernel("add")
     for negate, sums in ((False, [-0.5, 3.5, 7.5]), (np.True_, [-2.5, -6.5, -10.5])):
         numbers, flags = np.zeros(3), np.zeros(3, bool)
@@ -153,7 +153,7 @@ def test_machine_code_is_kept_and_replaced_when_the_source_changes(probe, made, 
     assert after != path
 
 
-def test_damaged_machine_code_is_made_again(probe, made):
+def test_damaged_machine_code_is_recompiled(probe, made):
     fill()
     (path,) = probe.iterdir()
     whole, random_bits = path.read_bytes(), random.Random(0)
@@ -196,7 +196,7 @@ def test_edited_helper_leaves_no_stale_code(probe, tmp_path):
 
     assert twice_of_three() == 6
     (before,) = probe.iterdir()
-    (tmp_path / "sbm_probe" / "stranger.py").write_text("x = 1")  # nobody imports it
+    (tmp_path / "sbm_probe" / "stranger.py").write_text("x = 1")  # imported by no file
     assert twice_of_three() == 6
     assert [*probe.iterdir()] == [before]
     edited = texts["deeper"].replace("x // 4", "10 * x // 4")
@@ -205,7 +205,7 @@ def test_edited_helper_leaves_no_stale_code(probe, tmp_path):
     assert before not in probe.iterdir()
 
 
-def test_full_disk_leaves_no_half_of_a_file(probe, monkeypatch):
+def test_full_disk_leaves_no_partial_file(probe, monkeypatch):
     def full(self, target):
         raise OSError(28, "No space left on device")
 
@@ -235,7 +235,7 @@ ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns t
     [
         (ME, 0o755, 0o755, True), (ROOT_USER, 0o755, 0o755, True), (COLLEAGUE, 0o755, 0o755, True),
         (STRANGER, 0o700, 0o755, False), (ME, 0o775, 0o755, False), (ME, 0o757, 0o755, False),
-        (ME, 0o775, 0o775, True),  # who can write there can write our source
+        (ME, 0o775, 0o775, True),  # the same users can write our source
         (ME, 0o777, 0o775, False),
     ],
 )  # fmt: skip
@@ -259,7 +259,7 @@ def test_only_we_can_write_kept_code(probe, made):
             os.umask(before)
         (path,) = probe.iterdir()
         assert path.stat().st_mode & 0o777 == 0o644 & ~mask
-        path.chmod(0o646)  # the next call makes it again
+        path.chmod(0o646)  # the next call compiles it again
     assert fill() == fill() == [7, 7]
     assert made == ["fill"] * 3
     assert path.stat().st_mode & 0o022 == 0
@@ -304,7 +304,7 @@ def test_cache_folder_of_machine_code(nowhere, monkeypatch, environment, place):
     assert found.stat().st_mode & 0o022 == 0
     assert compiled.places()[0] == found
     assert nowhere / "open" not in compiled.places()
-    if place is None:  # it goes with the process
+    if place is None:  # a temporary folder
         assert found.parent == Path(tempfile.gettempdir())
         assert found.stat().st_mode & 0o777 == 0o700
         assert compiled.unusable()
@@ -344,7 +344,7 @@ def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, caps
 
 @pytest.mark.process
 def test_process_compiles_in_a_child(tmp_path):
-    """It never loads numba, and a folder that goes with it is removed."""
+    """The process never loads numba, and a temporary folder is removed."""
     code = (
         "import os, sys, numpy as np\nfrom sbm import compiled\n"
         "keep = np.zeros(3, bool)\n"
@@ -383,7 +383,7 @@ def test_child_that_fails_is_an_error(probe, monkeypatch, answer):
 
 
 @pytest.mark.process
-def test_child_ends_with_us_at_ctrl_c(tmp_path):
+def test_ctrl_c_stops_the_compiler(tmp_path):
     pid = tmp_path / "pid"
     order = (
         f"import os, time; from pathlib import Path; Path({str(pid)!r}).write_text("
@@ -406,7 +406,7 @@ def test_child_ends_with_us_at_ctrl_c(tmp_path):
 # --------------------------------------------------------------------- constants on both sides
 
 
-def test_constants_on_both_sides_are_the_same():
+def test_duplicated_constants_are_equal():
     """Kernels cannot import what is outside their folder, so some constants are there twice."""
     for ours, theirs, apart in (
         ("rows.SPARE", "solver.kernels.working_set._RUN", 0),
@@ -425,7 +425,7 @@ def test_constants_on_both_sides_are_the_same():
         assert values[0] == values[1] + apart, ours
 
 
-def test_kernels_are_compiled_where_nothing_can_be_locked(monkeypatch, tmp_path):
+def test_kernels_compile_without_file_locks(monkeypatch, tmp_path):
     def refuse(*_):
         raise OSError("no locks available")
 

@@ -78,7 +78,7 @@ def test_gap_is_hardly_larger_for_rounding(tmp_path, case):
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-14, 1e-20])
 def test_crammer_singer_moves_rows_of_any_norm(tmp_path, scale):
-    """What is left of C must not vanish beside 1 / |x|²."""
+    """The rest of C must not be lost in rounding next to 1 / |x|²."""
     case = next(c for c in CASES if str(c) == "crammer_singer-3")
     X, y = case.rows(n=60)
     store = make_store(tmp_path, X * scale, y, blocks=2)

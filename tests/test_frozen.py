@@ -144,7 +144,7 @@ def test_newer_store_and_run_are_refused(tmp_path):
             call(store)
     shutil.copytree(V1 / "dense.run", run)
     (run / "run.json").write_bytes(encode_record("run", {**Run.read(run), "version": 2}))
-    with pytest.raises(StoreError, match=r"d\.run/run\.json has version 2"):
+    with pytest.raises(StoreError, match=r"d\.run/run\.json has run version 2"):
         sbm.info(run)
 
 
@@ -152,13 +152,13 @@ def test_newer_store_and_run_are_refused(tmp_path):
 
 
 def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header of a container, and what is behind it."""
+    """Return the header of a container, and the rest."""
     end = container.HEAD + int.from_bytes(data[12:16], "little")
     return json.loads(data[container.HEAD : end]), data[end:]
 
 
 def add_fields(path: Path) -> None:
-    """Add fields to the header of a container, and mend its checksum."""
+    """Add fields to the header of a container and update its checksum."""
     header, rest = header_of(path.read_bytes())
     header["written_by"] = "sbm 9"
     header["arrays"][0]["unit"] = ["m", 1]

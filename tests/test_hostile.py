@@ -1,4 +1,4 @@
-"""Hostile files: a `SbmError` and no crash, little memory, and no other file is opened."""
+"""Hostile files raise `SbmError` without a crash, much memory, or opening other files."""
 
 import contextlib
 import copy
@@ -26,12 +26,12 @@ from sbm.store import container
 from sbm.store.blocks import BlockStore, read_manifest
 from sbm.store.manifest import encode_record
 
-SMALL = 40_000_000  # bytes that a small file may cost: 16 MB an array, twice for a moment
+SMALL = 40_000_000  # memory in bytes that a small file may take: 16 MB per array, briefly twice
 TEXT = "".join(f"{(-1, 1, 5)[k % 3]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))
 QUICK = {"mem": "300MB", "max_passes": 1, "threads": 1, "loss": "squared_hinge"}
 U8 = np.uint8
 
-# Values in the place of others.
+# Replacement values.
 ODD: list[Any] = [
     None, True, -1, 0, 7, 2**31, 2**61, 2**63, 10**400, 0.5, -1e308, math.nan, math.inf, "", "x",
     "../x", "/etc/passwd", "a\0b", "x" * 9000, "lock", [], [[]], [None], ["x"], {}, {"x": 1},
@@ -139,7 +139,7 @@ def lay(
     crcs: Callable[[Any], Any] = lambda crcs: crcs,
     **manifest: Any,
 ) -> Path:
-    """Make a store of one chunk with valid checksums, whatever it says."""
+    """Make a store of one chunk with any content and valid checksums."""
     folder.mkdir(exist_ok=True)
     arrays = {k: v for k, v in {**CHUNK, **(chunk or {})}.items() if v is not None}
     data = b"".join(container.encode("chunk", arrays))
@@ -264,7 +264,7 @@ def test_claims_of_a_generation_are_checked(tmp_path):
             bad[place][0].update(change)
             forge(folder, bad)
             refuse(folder, lambda: sbm.check(folder))
-    for key, most in (("rows", 1 << 10), ("nnz", 1 << 15)):  # a byte cannot stand for more
+    for key, most in (("rows", 1 << 10), ("nnz", 1 << 15)):  # upper bounds per byte
         good[key] = good["blocks"][0][key] = good["blocks"][0]["bytes"] * most
         forge(folder, good)
         assert read_manifest(folder)[key] == good[key]
@@ -302,7 +302,7 @@ def test_names_of_other_files_are_refused(store, place):
 )
 def test_links_and_devices_are_not_opened(store, name):
     path, outside = store / name, store.parent / "outside"
-    path.rename(outside)  # even if it is what should be here
+    path.rename(outside)  # even with the right content
     for make in (
         lambda: path.symlink_to(outside), lambda: path.symlink_to("/dev/zero"),
         lambda: path.symlink_to(name), lambda: os.mkfifo(path),
@@ -375,7 +375,7 @@ WIDE = {"ids": SPARSE["ids"], "bias_weights": np.zeros(3), "W": np.ones((3, 3))}
 
 
 def use(path: Path) -> None:
-    """All that is done with a model."""
+    """Perform every operation on a model."""
     model = sbm.Model.load(path)
     model.predict(X)
     sbm.info(path)

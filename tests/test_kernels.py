@@ -1,4 +1,4 @@
-"""Kernels apart from a solver: functions made of arithmetic, float64 values, linking."""
+"""Kernels without a solver: elementary functions, float64 values, linking."""
 
 import math
 import os

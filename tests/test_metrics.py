@@ -1,4 +1,4 @@
-"""Quality figures against scikit-learn, exact, in batches and by histogram."""
+"""Metrics compared with scikit-learn: exact, in batches and by histogram."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def make_scores(n, decimals=None, seed=0):
 
 @pytest.mark.parametrize(("n", "decimals"), [(7, None), (7, 0), (1000, None), (1000, 1)])
 @pytest.mark.parametrize("batches", [1, 17])
-def test_binary_figures_match_sklearn(n, decimals, batches):
+def test_binary_metrics_match_sklearn(n, decimals, batches):
     y, scores = make_scores(n, decimals)
     found = score(y, scores, batches=batches)
     true, guess = check_classes(found, y, np.where(scores > 0, TWO[1], TWO[0]), TWO)
@@ -114,7 +114,7 @@ def test_histogram_orders_extreme_scores(monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [100, 0])
-def test_binary_figures_without_rows_of_a_class(monkeypatch, limit):
+def test_binary_metrics_without_rows_of_a_class(monkeypatch, limit):
     monkeypatch.setattr(module, "_EXACT_ROWS", limit)
     for label in TWO:
         assert score(np.full(4, label), [-1.0, 2.0, -3.0, 4.0])["auc"] is None
@@ -176,7 +176,7 @@ def check_multi(found, y, predicted, labels):
 @PAIR_COUNTERS
 @pytest.mark.parametrize(("n", "n_classes"), [(1, 5), (1000, 5), (1000, 60)])
 @pytest.mark.parametrize("batches", [1, 17])
-def test_multi_figures_match_sklearn(monkeypatch, dense, n, n_classes, batches):
+def test_multi_metrics_match_sklearn(monkeypatch, dense, n, n_classes, batches):
     monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
     monkeypatch.setattr(module, "_PENDING", 100)
     labels = FIVE if n_classes == 5 else tuple(map(float, range(n_classes)))
@@ -189,14 +189,14 @@ def test_multi_figures_match_sklearn(monkeypatch, dense, n, n_classes, batches):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=60))
-def test_multi_averages_match_sklearn_whatever_occurs(pairs):
+def test_multi_averages_match_sklearn_for_any_labels(pairs):
     y = np.array([*FIVE, UNKNOWN])[[t for t, _ in pairs]]
     codes = np.array([[p] for _, p in pairs], np.int32)
     check_multi(score_multi(y, codes), y, np.array(FIVE)[codes[:, 0]], FIVE)
 
 
 @PAIR_COUNTERS
-def test_multi_figures_without_known_rows(monkeypatch, dense):
+def test_multi_metrics_without_known_labels(monkeypatch, dense):
     monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
     found = score_multi(np.full(3, 9.5), np.zeros((3, 1), np.int32))
     assert (found["accuracy"], found["macro_f1"], found["micro_f1"]) == (0.0, 0.0, 0.0)
@@ -233,7 +233,7 @@ def judge(y, scores, batches=1):
 
 
 def exact_figures(y, scores):
-    """The figures in rational numbers, the correlation by LIBLINEAR's formula."""
+    """Return the metrics in rational numbers; the correlation by LIBLINEAR's formula."""
     y, z = [Fraction(v) for v in y.tolist()], [Fraction(v) for v in scores.tolist()]
     n = len(y)
     squared = sum((a - b) ** 2 for a, b in zip(y, z, strict=True))
@@ -254,7 +254,7 @@ def exact_figures(y, scores):
     ("shift", "scale"), [(0.0, 1.0), (1e9, 1e-3), (-1e12, 1.0), (1e-9, 1e-15), (1e6, 1e6)]
 )
 @pytest.mark.parametrize("far", [None, 0, 199])
-def test_nothing_cancels_in_regression_figures(batches, shift, scale, far):
+def test_regression_metrics_avoid_cancellation(batches, shift, scale, far):
     random = np.random.default_rng(1)
     y = shift + scale * random.standard_normal(200)
     z = y + 0.5 * scale * random.standard_normal(200)
@@ -270,14 +270,14 @@ NEAR = st.integers(-1000, 1000).map(lambda k: 1e6 + k / 8)
     hnp.arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=NEAR),
     st.integers(1, 9),
 )
-def test_regression_figures_are_exact_or_undefined(pairs, batches):
+def test_regression_metrics_are_exact_or_undefined(pairs, batches):
     y, scores = pairs.T
     found = judge(y, scores, batches)
     for name, value in exact_figures(y, scores).items():
         assert found[name] == (value and pytest.approx(value, rel=1e-9, abs=1e-12)), name
 
 
-def test_regression_figures_of_extreme_values():
+def test_regression_metrics_of_extreme_values():
     none = dict.fromkeys(("mse", "mae", "r2", "squared_correlation"))
     assert judge([], []) == {"rows": 0, **none}
     y = np.random.default_rng(0).standard_normal(200)
@@ -298,7 +298,7 @@ def worth(y, p, labels, batches=1):
 
 @pytest.mark.parametrize("batches", [1, 7])
 @pytest.mark.parametrize("labels", [TWO, FIVE])
-def test_probability_figures_match_sklearn(labels, batches):
+def test_probability_metrics_match_sklearn(labels, batches):
     random = np.random.default_rng(0)
     truth = random.integers(0, len(labels), 300)
     p = random.dirichlet(np.ones(len(labels)), 300)
@@ -309,7 +309,7 @@ def test_probability_figures_match_sklearn(labels, batches):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_probability_figures_skip_unknown_labels():
+def test_probability_metrics_skip_unknown_labels():
     p = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
     assert worth([7.0, 0.0, 9.0], p, TWO) == {"log_loss": -math.log(0.75), "brier": 0.25**2}
     assert worth([0.0], p[:1], TWO) == {"log_loss": None, "brier": None}

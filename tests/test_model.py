@@ -1,4 +1,4 @@
-"""Model files: what they hold and leave out, and models that are not of two classes."""
+"""Model files: their content, sparse weights, and prediction of each kind of model."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ WEIGHTS = hnp.arrays(
 
 
 @given(WEIGHTS, st.sampled_from([1, 7, 1 << 17]))
-def test_weights_come_back_from_any_parts(tmp_path_factory, W, part):
+def test_weights_round_trip_in_any_parts(tmp_path_factory, W, part):
     path = tmp_path_factory.mktemp("m") / "m.model"
     outputs = W.shape[1]
     ids = np.arange(len(W)) * 3
@@ -69,7 +69,7 @@ def test_saving_takes_little_memory(tmp_path):
     model.save(tmp_path / "m.model")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 200_000 + 2 * 8 * model_module._PART  # a mark a feature, and a part of each array
+    assert peak < 200_000 + 2 * 8 * model_module._PART  # a flag per feature, parts of arrays
 
 
 def test_features_of_weight_0_are_known(tmp_path):
@@ -79,7 +79,7 @@ def test_features_of_weight_0_are_known(tmp_path):
     in_memory = sbm.predict(model, tmp_path / "t.svm")
     assert in_memory["unknown_nonzeros"] == 1
     assert sbm.predict(tmp_path / "m", tmp_path / "t.svm") == in_memory
-    assert len(model.ids) == 3  # it was not touched
+    assert len(model.ids) == 3  # unchanged
     Model(np.arange(3), np.zeros((3, 1)), [0.0, 1.0], 1.0, np.array([2.0])).save(tmp_path / "m")
     nothing = Model.load(tmp_path / "m")  # its bias alone predicts
     assert nothing.decision_function(scipy.sparse.csr_matrix(np.eye(3))).tolist() == [2.0] * 3
@@ -104,12 +104,12 @@ def test_predictions_follow_the_kind_of_model(tmp_path):
     assert not two.is_regression
     assert two.predict(X).tolist() == [7.0, -1.0, -1.0]  # 0 is negative
     ties = Model(np.array([0, 1]), np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]), [5.0, -1.0, 3.0])
-    assert ties.predict(X).tolist() == [5.0, -1.0, 5.0]  # of equal ones the first
+    assert ties.predict(X).tolist() == [5.0, -1.0, 5.0]  # the first of equal ones
     wide = Model(np.array([0, 1]), np.array([[1.0, np.inf, 0.0], [0.0, -np.inf, 1.0]]), [3.0, 5, 6])
     assert wide.predict(scipy.sparse.csr_matrix(np.ones((1, 2)))).tolist() == [3.0]  # not a NaN
 
 
-def test_unknown_fields_and_the_short_form_of_a_model(tmp_path):
+def test_unknown_fields_and_repr_of_a_model(tmp_path):
     model = Model(np.arange(3), np.ones((3, 1)), [-1.0, 1.0], info={"loss": "hinge"})
     model.more = {"future": 1}
     model.save(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""One pass of selective block minimization, with every alpha that it forgets in plain sight."""
+"""One pass of selective block minimization, checked with all discarded alphas."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -84,7 +84,7 @@ class Watched:
         return [int(np.flatnonzero(self.X[:, 0] == value)[0]) for value in first]
 
     def rows(self, numbers: Any) -> Rows:
-        """Rows in the arena, behind the caches."""
+        """Return rows in the arena, after the caches."""
         X = self.X[numbers]
         lengths = np.count_nonzero(X, axis=1).astype(np.int32)
         own = slice(self.block, self.block + int(lengths.sum()))
@@ -102,7 +102,7 @@ class Watched:
         return self.one.learn(self.rows(numbers))
 
     def check(self) -> tuple[float, float]:
-        """See to it that W belongs to the alphas, which are feasible; return F and the gap."""
+        """Check that W = W(α) and the alphas are feasible; return F and the gap."""
         dual = primal = 0.0
         for alphas, problem, W in zip(self.alpha, self.problems, self.one.weights, strict=True):
             W_alpha = np.empty_like(W)

@@ -322,7 +322,7 @@ TWO, MULTI, TARGETS = make_model(), make_model(FIVE, 5), make_model((), 1)
         (TWO, {"top": 2, "probability": True}, "top is 2.*--top or --probability"),
         (TWO, {"decision": True, "probability": True}, "--probability or --decision"),
         (TARGETS, {"confusion": ["c.tsv"]}, "regression.*--confusion"),
-        (TARGETS, {"probability": True}, "number.*--probability"),
+        (TARGETS, {"probability": True}, "regression.*--probability"),
         (MULTI, {"threads": 0}, "threads is 0.* 1$"), (TWO, {"threads": -1}, "threads is -1"),
         (TWO, {"output": "no/out"}, "^no .*-o$"), (TWO, {"output": "folder"}, "folder.*directory"),
         (TWO, {"output": "t.svm"}, "output t.svm .*input"),
@@ -484,7 +484,7 @@ def test_other_files_are_not_models(tmp_path):
             sbm.predict(bad, "t.svm")
     for name in ("m.npz", "m.json"):
         (tmp_path / name).write_text("{}")
-        with pytest.raises(StoreError, match=f"{name} .*one way"):
+        with pytest.raises(StoreError, match=f"{name} .*export"):
             sbm.predict(tmp_path / name, "t.svm")
 
 

@@ -55,7 +55,7 @@ def targets_of(positive):
 
 
 def platt_oracle(scores, positive):
-    """Minimise the cross-entropy to Platt's targets by another method, from another place."""
+    """Minimise the cross-entropy to Platt's targets by another method, from another start."""
     t = targets_of(positive)
 
     def look(x):
@@ -141,7 +141,7 @@ def test_any_scores_give_a_finite_fit(data, n):
 
 
 def draw_rows(seed, n, n_labels, T):
-    """Decision values whose softmax at temperature T is right."""
+    """Return decision values whose softmax at temperature T gives the label probabilities."""
     random = np.random.default_rng(seed)
     z = 3 * T * random.standard_normal((n, n_labels))
     p = scipy.special.softmax(z / T, axis=1)
@@ -198,7 +198,7 @@ def test_calibration_fits_each_output():
     fits = [fit_platt(z[100:, k], codes[100:] == k) for k in range(3)]
     several = {"kind": "platt", "A": [a for a, _ in fits], "B": [b for _, b in fits], "rows": 300}
     joint = {"kind": "softmax", "T": fit_softmax(z[100:], codes[100:]), "rows": 300}
-    for unknown in (-1, 3):  # rows of labels that the model does not know are left out
+    for unknown in (-1, 3):  # rows of labels that the model does not know are ignored
         codes[:100] = unknown
         assert calibrate(z, codes, joint=False) == several
         assert calibrate(z, codes, joint=True) == joint
@@ -210,7 +210,7 @@ def test_calibration_fits_each_output():
 # -------------------------------------------------------------------- probabilities from the values
 
 
-def test_sigmoids_are_those_of_the_formula():
+def test_probabilities_match_the_sigmoid_formula():
     p = probabilities(make_model(1, platt([-2.0], [0.5])), np.array([0.75]))
     np.testing.assert_allclose(p, [[1 - 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-1))]])
     p = probabilities(make_model(2, platt([-1.0, -2.0], [0.0, 1.0])), np.array([[0.0, 1.0]]))
@@ -220,7 +220,7 @@ def test_sigmoids_are_those_of_the_formula():
         z = np.random.default_rng(0).standard_normal((50, n)) * 5
         same = make_model(n, platt([-1.0] * n, [0.0] * n))
         assert probabilities(same, z).tolist() == probabilities(make_model(n), z).tolist()
-    both = {**platt([-3.0], [0.25]), **LOG_LOSS}  # the calibration counts
+    both = {**platt([-3.0], [0.25]), **LOG_LOSS}  # the calibration is used
     z = np.linspace(-2, 2, 9)
     expected = scipy.special.expit(3 * z - 0.25)
     np.testing.assert_allclose(probabilities(make_model(1, both), z)[:, 1], expected)
@@ -283,8 +283,8 @@ NONE = "hinge .*--calibrate.*--loss log_loss"
         (make_model(1, {"loss": "hinge"}), NONE), (make_model(1, {}), "unknown .*--calibrate"),
         (make_model(3, {"loss": "hinge", "calibration": None}), NONE),
         (make_model(1, {"loss": "one_class"}), "one_class"),
-        (make_model(1, {"loss": "squared_error"}, []), "number"),
-        (make_model(1, LOG_LOSS, []), "number"),
+        (make_model(1, {"loss": "squared_error"}, []), "regression"),
+        (make_model(1, LOG_LOSS, []), "regression"),
         *((model, f"{model.W.shape[1]} output.*--calibrate") for model in DAMAGED),
     ],
 )  # fmt: skip
@@ -342,7 +342,7 @@ def test_predicted_probabilities_match_liblinear(here, n_classes):
     np.testing.assert_allclose(np.loadtxt("s.txt", skiprows=1), found, rtol=1e-9)
 
 
-def test_label_is_that_of_the_decision_value(here):
+def test_label_follows_the_decision_value(here):
     model = Model(np.array([1]), np.array([[1.0]]), [3.0, 7.0], info=platt([-1.0], [2.0]))
     Path("t.svm").write_text("7 1:1\n3 1:-1\n5 1:9\n")
     report = sbm.predict(model, "t.svm", "out.txt", probability=True)

@@ -1,4 +1,4 @@
-"""The run directory: alphas on disk, evicted, commits and locks."""
+"""The run directory: alphas on disk, eviction, checkpoints and locks."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ from sbm.store.manifest import encode_record
 from sbm.store.run import Run
 
 C = 0.1
-AT_ONCE = {"unwritten_bytes": 0}  # encoded alphas are not held back
-K = 70_000  # more outputs than 16 bits tell apart
+AT_ONCE = {"unwritten_bytes": 0}  # encoded alphas are written at once
+K = 70_000  # more outputs than 16 bits can number
 SHARES_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -71,7 +71,7 @@ def lists_strategy(n_rows: int, n_outputs: int):
 
 @SHARES_FOLDER
 @given(st.data(), st.sampled_from([None, 1, 3, 65_535, 65_536, K]), st.integers(0, 30))
-def test_alphas_come_back_exactly(tmp_path, data, n_outputs, n_rows):
+def test_alphas_round_trip_exactly(tmp_path, data, n_outputs, n_rows):
     run = Run(tmp_path, [7, n_rows], n_outputs, data.draw(st.sampled_from([(), (C,), (C, 3 * C)])))
     resting = {0.0, *run._resting}
     if n_outputs is None:
@@ -92,9 +92,9 @@ def test_alphas_come_back_exactly(tmp_path, data, n_outputs, n_rows):
 
 @SHARES_FOLDER
 @given(st.data(), st.sampled_from([None, K]))
-def test_any_order_of_verbs_matches_plain_lists(tmp_path, data, n_outputs):
+def test_any_sequence_of_operations_matches_lists(tmp_path, data, n_outputs):
     rows = [3, 1, 4]
-    for path in tmp_path.iterdir():  # of an earlier example
+    for path in tmp_path.iterdir():  # from an earlier example
         path.unlink()
     limits = st.sampled_from([0, 30, 500, 10**6])
     run = Run(tmp_path, rows, n_outputs, [C], data.draw(limits), data.draw(limits))
@@ -133,7 +133,7 @@ def test_any_order_of_verbs_matches_plain_lists(tmp_path, data, n_outputs):
             named = {"run.json", record["state"], *record["alphas"].values()}
             assert names_in(tmp_path) == named
         assert kept(run) == expected
-        if committed is not None:  # as a program that starts now would see it
+        if committed is not None:  # as a new process would see it
             assert kept(Run.reopen(tmp_path, rows, n_outputs)[0]) == committed
 
 
@@ -148,7 +148,7 @@ def test_resting_alphas_take_little_space(folder):
     assert n * 6 < path.stat().st_size < n * 9
 
 
-def test_alphas_are_held_back_up_to_the_limit(folder):
+def test_alphas_stay_in_memory_up_to_limit(folder):
     run = Run(folder, [1000] * 8, unwritten_bytes=30_000)
     for block in range(8):  # 7 to 8 kB each, all of them free
         run.store(block, Dense(np.random.default_rng(block).random(1000)))
@@ -158,7 +158,7 @@ def test_alphas_are_held_back_up_to_the_limit(folder):
         run.store(0, alpha_of(k, 1000))
     run.flush()
     run._write()
-    assert len(names_in(folder)) == 8  # of each block the newest
+    assert len(names_in(folder)) == 8  # the newest file of each block
     for block in range(8):
         expected = alpha_of(3, 1000) if block == 0 else None
         expected = expected or Dense(np.random.default_rng(block).random(1000))
@@ -211,10 +211,10 @@ def test_alphas_of_another_block_are_refused(folder):
         run.store(block, alpha_of(block, 50))
     paths = [folder / run._files[block] for block in (0, 1)]
     paths[1].write_bytes(paths[0].read_bytes())
-    with pytest.raises(StoreError, match=f"{paths[1]} holds something else"):
+    with pytest.raises(StoreError, match=f"{paths[1]}: checksum mismatch"):
         run.load(1)
     run._rows, run._files[1] = [50, 49], run._files[0]
-    with pytest.raises(StoreError, match=f"{paths[0]} does not belong"):
+    with pytest.raises(StoreError, match=f"{paths[0]} does not match"):
         run.load(1)
 
 
@@ -227,7 +227,7 @@ LISTS = {
 @pytest.mark.parametrize(
     "changes",
     [
-        {"outputs": np.array([0, 3], np.uint16)},  # one output too far
+        {"outputs": np.array([0, 3], np.uint16)},  # output out of range
         {"outputs": np.array([0, -1], np.int32)},
         {"outputs": np.array([0], np.uint16)},
         {"outputs": np.array([0, 2, 2], np.uint16)},
@@ -245,7 +245,7 @@ LISTS = {
     ],
     ids=str,
 )
-def test_unfit_lists_are_refused(folder, changes):
+def test_invalid_lists_are_refused(folder, changes):
     run = Run(folder, [2], 3, [C])
     run._files[0] = "alpha-00000.000001.sba"
     path = folder / run._files[0]
@@ -255,7 +255,7 @@ def test_unfit_lists_are_refused(folder, changes):
     arrays = {name: array for name, array in {**LISTS, **changes}.items() if array is not None}
     container.write(path, "alpha", arrays, {"resting": [0.0, C]})
     run._crcs[path.name] = container.header_crc(path.read_bytes())
-    with pytest.raises(StoreError, match=f"{path} does not belong"):
+    with pytest.raises(StoreError, match=f"{path} does not match"):
         run.load(0)
 
 
@@ -272,16 +272,16 @@ SOUND = {
         (b"null", "damaged"), (b'"sbm-run"', "damaged"),
         (json.dumps(SOUND).encode(), "damaged"),
         (SOUND | {"version": 99}, "version 99"), (SOUND | {"format": "x"}, "version"),
-        (SOUND | {"state": "../state-000001.sba"}, "names files"),
-        (SOUND | {"state": "/tmp/state-000001.sba"}, "names files"),
-        (SOUND | {"state": 7}, "names files"), (SOUND | {"alphas": None}, "names files"),
-        (SOUND | {"alphas": {"0": "lock"}}, "names files"),
-        (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "names files"),
-        (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "names files"),
-        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "names files"), (SOUND | {"crc32": 1}, "na"),
-        (SOUND | {"crc32": {}}, "names files"), (SOUND | {"log_bytes": None}, "names files"),
-        (SOUND | {"before": {}}, "names files"), (SOUND | {"before": 1}, "names files"),
-        (SOUND | {"before": SOUND | {"before": SOUND}}, "names files"),
+        (SOUND | {"state": "../state-000001.sba"}, "invalid"),
+        (SOUND | {"state": "/tmp/state-000001.sba"}, "invalid"),
+        (SOUND | {"state": 7}, "invalid"), (SOUND | {"alphas": None}, "invalid"),
+        (SOUND | {"alphas": {"0": "lock"}}, "invalid"),
+        (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "invalid"),
+        (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "invalid"),
+        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "invalid"), (SOUND | {"crc32": 1}, "inv"),
+        (SOUND | {"crc32": {}}, "invalid"), (SOUND | {"log_bytes": None}, "invalid"),
+        (SOUND | {"before": {}}, "invalid"), (SOUND | {"before": 1}, "invalid"),
+        (SOUND | {"before": SOUND | {"before": SOUND}}, "invalid"),
     ],
     ids=str,
 )  # fmt: skip
@@ -298,14 +298,14 @@ def test_alphas_of_more_blocks_are_refused(folder):
     run = Run(folder, [3, 3])
     run.store(1, alpha_of(0, 3))
     run.commit({}, state_of(0))
-    with pytest.raises(StoreError, match=f"{folder}/run.json is of other blocks"):
+    with pytest.raises(StoreError, match=f"{folder}/run.json has other blocks"):
         Run.reopen(folder, [3])
 
 
 # ------------------------------------------------------------------------------------- commits
 
 
-def test_one_of_many_keeps_commit_before_last(folder):
+def test_rank_keeps_previous_checkpoint(folder):
     run = Run(folder, [5], is_one_of_many=True)
     for k in range(3):
         run.store(0, alpha_of(k, 5))
@@ -315,7 +315,7 @@ def test_one_of_many_keeps_commit_before_last(folder):
     assert {last["state"], last["before"]["state"]} < names_in(folder)
     assert len(names_in(folder)) == 5
     assert Run.roll_back(folder)["passes"] == 1
-    with pytest.raises(StoreError, match=f"{folder} has no commit before"):
+    with pytest.raises(StoreError, match=f"{folder} has no earlier checkpoint"):
         Run.roll_back(folder)
     again, state = Run.reopen(folder, [5])
     assert Run.read(folder)["passes"] == 1
@@ -326,7 +326,7 @@ def test_one_of_many_keeps_commit_before_last(folder):
 
 @pytest.mark.parametrize("unwritten", [0, 10**6])
 @pytest.mark.parametrize("breaks", ["nothing", "state", "sync", "run.json"])
-def test_failed_commit_leaves_the_last_one(folder, monkeypatch, breaks, unwritten):
+def test_failed_checkpoint_keeps_the_last_one(folder, monkeypatch, breaks, unwritten):
     rows = [20, 20]
     run = Run(folder, rows, None, [C], 100, unwritten)
     run.store(0, alpha_of(0, 20))
@@ -357,7 +357,7 @@ def test_failed_commit_leaves_the_last_one(folder, monkeypatch, breaks, unwritte
 # --------------------------------------------------------------------- the folder and its lock
 
 
-def test_earlier_commit_stays_until_the_first_commit(folder):
+def test_earlier_checkpoint_stays_until_the_first_one(folder):
     with Run.create(folder, [3, 3]) as run:
         run.store(0, alpha_of(0, 3))
         run.store(1, alpha_of(1, 3))
@@ -386,7 +386,7 @@ def test_earlier_commit_stays_until_the_first_commit(folder):
     assert not (folder / "log.jsonl").exists()
 
 
-def test_uncommitted_files_go_when_a_run_is_opened(folder):
+def test_opening_a_run_removes_uncommitted_files(folder):
     with Run.create(folder, [3]) as run:
         run.store(0, alpha_of(0, 3))
         run.log({"event": "kept"})
@@ -435,7 +435,7 @@ NOISE = np.random.default_rng(0).random(10_000)
 
 @contextlib.contextmanager
 def full_disk():
-    """Files cannot grow above 4 kB; no fixture, or it would hold for the report of the test too."""
+    """Limit files to 4 kB. Not a fixture, as it would also affect the test report."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:

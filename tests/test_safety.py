@@ -1,4 +1,4 @@
-"""Commands side by side, and files that are not theirs: refused, waited for, or left alone."""
+"""Concurrent commands and foreign files: refused, waited for, or left unchanged."""
 
 import os
 import subprocess
@@ -70,13 +70,13 @@ def train_and(what: Callable[[], Any]) -> Any:
         (lambda: sbm.split("a.svm", "a.sbm", force=True), "the store a.sbm is in use"),
     ],
 )
-def test_changing_what_a_training_uses_is_refused(here, what, refused):
+def test_changing_a_store_in_use_is_refused(here, what, refused):
     assert train_and(what).startswith(refused)
     assert not Path("a.sbm.partial").exists()
     assert sbm.check("a.sbm")["rows"] == 64
 
 
-def test_training_and_appending_run_beside_a_training(here):
+def test_training_and_appending_run_during_a_training(here):
     train_and(lambda: sbm.train("a.sbm", "other.model", SLOW))
     assert (sbm.Model.load("other.model").W == sbm.Model.load("alone.model").W).all()
     append = lambda: sbm.split("a.svm", "a.sbm", append=True, force=True)  # noqa: E731
@@ -95,7 +95,7 @@ def test_store_changed_before_its_lock_is_refused(here):
     ):
         store = BlockStore("a.sbm")
         change()
-        with pytest.raises(StoreError, match=r"a\.sbm was changed meanwhile"), store.in_use():
+        with pytest.raises(StoreError, match=r"a\.sbm was changed"), store.in_use():
             pass
 
 
@@ -151,7 +151,7 @@ def test_readers_in_a_loop_see_whole_states(here):
         Path("stop").touch()
         n, *errors = reader.communicate()[0].splitlines()
     assert int(n) > 0
-    # A run that begins anew has no commit yet.
+    # A new run has no checkpoint yet.
     assert all("is not a run" in e or "neither a store" in e for e in errors), errors
     assert sbm.check("a.sbm")["rows"] == 64 + 3 * 48
 

@@ -1,4 +1,4 @@
-"""Settings: their table, their rules and the files they are written in."""
+"""Settings: their table, their rules and TOML files."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def test_defaults():
 
 
 WRONG_TYPE = [np.ones(3), np.array(["auto", "balanced"]), object(), b"1", (1, 2)]
-# Of each setting: what is taken, as it is kept; and what is refused.
+# For each setting: valid values with their stored form, and invalid values.
 RANGES = {
     "loss": ({"log_loss": "log_loss"}, ["hing", 5]),
     "C": ({2: 2.0, 1e-300: 1e-300}, [0, -2.5, math.inf, math.nan, "1", True, None, 10**400]),
@@ -83,7 +83,7 @@ def test_range_of_each_setting(name):
 def test_refusal_names_value_and_range():
     for given_value, facts in (
         ({"C": 0}, "C is 0; .* above 0"), ({"tol": "x"}, "tol is 'x'; a number"),
-        ({"loss": "hing"}, "loss 'hing', .*hinge, .* 'hinge'"),
+        ({"loss": "hing"}, "loss 'hing'; .*hinge, .* 'hinge'"),
         ({"rounds": 2**63}, "rounds is 9223372036854775808; .* below 2"),
         ({"rounds": -1}, "rounds is -1; .* at least 1"),
         ({"max_passes": 2**63}, "max_passes .* below 2"),
@@ -118,7 +118,7 @@ def test_class_weights_are_read(written, kept):
     [["1"], ["one=1"], ["1=much"], {"a": 1}, {"1": [2]}, "1:2", 3, "", "Balanced",
      ["balanced", "1=2"], np.ones(3), {(): 1}, ["1=2", "1.0=3"], {"1": 2, 1.0: 3}],
 )  # fmt: skip
-def test_other_class_weights_are_refused(written):
+def test_invalid_class_weights_are_refused(written):
     with pytest.raises(SettingsError, match=r"^class_weight "):
         Settings(class_weight=written)
 
@@ -140,11 +140,11 @@ def test_other_class_weights_are_refused(written):
         warm_start=st.none() | st.just(True) | st.just("m.model"),
     )
 )
-def test_settings_survive_json(made):
+def test_settings_round_trip_through_json(made):
     assert Settings.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
-def test_settings_may_come_as_a_dictionary():
+def test_settings_accept_a_dictionary():
     made = Settings(C=3)
     assert Settings.of(made) is made
     assert Settings.of({"C": 3}) == made
@@ -187,7 +187,7 @@ def test_every_config_file_is_valid():
         Settings.from_dict(Settings.read_toml(path), str(path))
 
 
-def test_settings_in_place_of_the_model_are_noticed(tmp_path):
+def test_settings_passed_as_model_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     store = sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm")["store"]
     for function in (sbm.train, sbm.tune, sbm.stream):

@@ -90,7 +90,7 @@ def test_block_files_of_all_shards_are_the_whole_store(text, shards):
     ("name", "expected"),
     [("a/big.sbm", "a/big.2.sbm"), ("x.y.sbm", "x.y.2.sbm"), ("v1.5", "v1.5.2")],
 )
-def test_number_stands_before_the_ending(name, expected):
+def test_shard_number_precedes_the_suffix(name, expected):
     assert shard_path(Path(name), 2) == Path(expected)
 
 
@@ -124,7 +124,7 @@ def test_shard_is_rejected_if_all_blocks_are_needed(shards):
     assert contents(shards[1]) == before
     assert here() == {*NAMES, "new.svm"}
     store = BlockStore(shards[0])
-    with pytest.raises(StoreError, match=r"block-000006\.sbb is not here: .*shard 0.* in shard 2"):
+    with pytest.raises(StoreError, match=r"block-000006\.sbb not found: .*shard 0.* in shard 2"):
         store.read_codes(store.chunks[6][0])
 
 
@@ -179,7 +179,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "force"), [(0, False), (2, False), (1, True), (3, True)])
-def test_all_shards_are_new_or_none(shards, monkeypatch, n, force):
+def test_shards_are_replaced_together(shards, monkeypatch, n, force):
     if not force:
         for shard in shards:
             shutil.rmtree(shard)

@@ -40,7 +40,7 @@ class Defined(Simulation):
         return np.where(self.costs > 0, np.inf, 0.0) if self.loss.squared else self.costs
 
     def quadratic(self, alpha):
-        """½ D α², which rows of cost 0 have not."""
+        """Return ½ D α²; 0 for rows of cost 0."""
         C = self.costs
         half = np.divide(alpha**2, 4 * C, where=C > 0, out=np.zeros_like(C))
         return half * self.loss.squared
@@ -53,7 +53,7 @@ class Defined(Simulation):
 
 
 class Single(Defined):
-    """One variable a row: d(α) = t α - ε |α| - α² / 4C, or the entropy; the margin is u w·x."""
+    """One variable per row: d(α) = t α - ε |α| - α² / 4C, or the entropy; the margin is u w·x."""
 
     @property
     def costs(self):
@@ -118,7 +118,7 @@ class Single(Defined):
         return np.maximum(np.maximum(up, np.where(alpha > self.lower, -left, 0)), 0)
 
     def ranks(self, alpha, new, m):
-        """Score of a visit: the gradient in front of it, at the place behind it."""
+        """Return the score of a visit: the gradient before it, at the variable after it."""
         if self.loss.name == "log_loss":
             share = np.divide(new, self.costs, where=self.costs > 0, out=np.zeros(len(new)))
             return share * (1 - share)
@@ -143,7 +143,7 @@ class Single(Defined):
 
 
 class Listed(Defined):
-    """Many classes; all arrays have a row a row and a column a class."""
+    """Many classes; arrays have one line per row and one column per class."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -280,7 +280,7 @@ def make(
         "bias": st.sampled_from([0.0, 1.5]), "zero": st.booleans(), "weighted": st.booleans(),
     }),
 )  # fmt: skip
-def test_steps_keep_link_homes_bounds_and_raise_dual(
+def test_steps_keep_invariants_and_raise_dual(
     case, seed, classes, row_variables, screened, values, options
 ):
     values = values or case not in SINGLE
@@ -294,7 +294,7 @@ def test_steps_keep_link_homes_bounds_and_raise_dual(
     class_blocks=st.integers(4, 9), row_variables=st.sampled_from([None, 1, 2]),
     bias=st.sampled_from([0.0, 1.5]), weighted=st.booleans(), rounds=st.integers(1, 4),
 )  # fmt: skip
-def test_steps_by_blocks_of_classes_do_too(seed, **options):
+def test_class_block_steps_keep_invariants(seed, **options):
     case = next(c for c in KINDS if c.loss == "weston_watkins")
     sim = make(case, seed, cost=3.0, zero=seed % 2 == 0, **options)
     starved = check_steps(sim, seed, screened=False)
@@ -416,7 +416,7 @@ def test_rounds_end_count_gap_once_and_move_random_state(case):
     assert (once[4], often[4]) == (1, 20)
     assert rounds(5, tol=np.inf)[0][4] == 1
     assert rounds(5, block=99)[0][1] == 0
-    # Later rounds leave out rows at rest; of the squared hinge no row is, here.
+    # Later rounds skip rows at rest; with the squared hinge there are none here.
     if case.loss != "squared_hinge":
         assert (often[2] < 20 * once[2]) == LOSSES[case.loss].rests
 
@@ -527,9 +527,9 @@ def test_visit_finds_best_list_of_a_row(loss, data):
     assert totals.gain == pytest.approx(gain, abs=1e-11 * C * len(beta[0]))
     gap = sim.losses(W).sum() - sim.terms(beta).sum() + ((1 - before) * beta).sum()
     assert totals.gap == pytest.approx(gap, rel=1e-9, abs=1e-9 * C * largest)
-    # Nothing is to be gained any more: a maximum, whatever found it.
+    # No direction increases the dual: a maximum.
     assert sim.violations(new, sim.solver.W)[0] <= 1e-9 * (1.0 + largest + a * C)
-    # Marked by the screen exactly if the visit changes it, but for changes of rounding.
+    # Marked by the screen exactly if the visit changes it, up to rounding.
     violation = sim.violations(beta, W)[0]
     if not moving:
         np.testing.assert_array_equal(new, beta)
@@ -572,7 +572,7 @@ def test_logistic_visit_is_exact_for_extreme_numbers(C, x):
 
 
 @EVERY
-def test_foreign_alphas_are_moved_inside_their_bounds(case):
+def test_infeasible_alphas_are_clipped_to_bounds(case):
     sim = make(case, 4, 1, 30, 0, 1, zero=True, weighted=True)
     random, alpha, rows = np.random.default_rng(0), sim.spill[0], sim.load(0)
     places = sim.blocks[0]
@@ -619,7 +619,7 @@ def test_certificate_is_due_when_the_estimate_allows():
     assert GapWatch(tol=1e-3).is_due(0.0, 0.0)
 
 
-def test_foreign_alphas_of_one_class_are_moved_inside():
+def test_infeasible_one_class_alphas_are_clipped():
     sim, upper = one_class(4, 1, 30, 0.5)
     rows, alpha = sim.load(0), sim.spill[0]
     alpha.values[:] = before = 2 * np.random.default_rng(0).normal(size=30)
@@ -680,7 +680,7 @@ def one_class(seed, n_blocks, rows_each, nu, cache_rows=8, policy="gradient", ro
     cache_rows=st.integers(0, 25),
     nu=st.sampled_from([0.05, 0.5, 1.0]),
 )
-def test_one_class_steps_keep_link_sum_and_box(seed, policy, n_blocks, cache_rows, nu):
+def test_one_class_steps_keep_invariants(seed, policy, n_blocks, cache_rows, nu):
     sim, upper = one_class(seed, n_blocks, 9, nu, cache_rows, policy)
     for block in [*range(n_blocks)] * 3:
         sim.step(block)

@@ -1,3 +1,3 @@
-"""Models and what they are worth: files, other tools' files, metrics, probabilities."""
+"""Models: files, model files of other tools, metrics and probabilities."""
 
-from sbm.models import liblinear as liblinear  # so that Model.load knows its files
+from sbm.models import liblinear as liblinear  # registers its reader for Model.load

@@ -1,4 +1,4 @@
-"""A model as an estimator of scikit-learn itself: the same numbers in its attributes."""
+"""Conversion of a model to a fitted scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["coefficients", "to_sklearn", "whole_labels"]
 
 
 def to_sklearn(model: Any, n_features: int | None = None) -> Any:
-    """Turn a model into a fitted estimator; see `sbm.Model.to_sklearn`."""
+    """Convert a model to a fitted estimator; see `sbm.Model.to_sklearn`."""
     try:
         from sklearn.linear_model import LogisticRegression, Ridge, SGDOneClassSVM
         from sklearn.svm import LinearSVC, LinearSVR
@@ -44,7 +44,7 @@ def to_sklearn(model: Any, n_features: int | None = None) -> Any:
 def coefficients(
     model: Any, n_features: int | None = None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return weights as scikit-learn has them: a row an output, a column each id.
+    """Return weights in scikit-learn's layout: one row per output, one column per feature id.
 
     Parameters
     ----------
@@ -55,16 +55,16 @@ def coefficients(
     Returns
     -------
     coef : ndarray, shape (n_outputs, n_features), float64
-        In ascending order of the labels; one row tells two labels apart, above 0 is the larger one.
+        In ascending order of the labels. Two labels have one row; above 0 means the larger label.
     intercept : ndarray, shape (n_outputs,), float64
 
     Raises
     ------
     DataError
-        An id has no column, or there is no memory for all.
+        If an id is not below `n_features`, or the weights do not fit in memory.
     """
     W, intercept = _dense(model, n_features), np.asarray(model.bias * model.bias_weights)
-    order = np.argsort(model.labels)  # models of LIBLINEAR may have another one
+    order = np.argsort(model.labels)  # LIBLINEAR models may have another order
     if W.shape[1] > 1:
         W, intercept = W[:, order], intercept[order]
     elif len(order) == 2 and order[0] == 1:
@@ -75,26 +75,26 @@ def coefficients(
 
 
 def _dense(model: Any, n_features: int | None) -> npt.NDArray[np.float64]:
-    """Weights of every id below `n_features`, shape (n_features, n_outputs)."""
+    """Return the weights of every id below `n_features`, shape (n_features, n_outputs)."""
     largest = int(model.ids.max(initial=-1))
     n = largest + 1 if n_features is None else n_features
     if largest >= n:
         raise DataError(
-            f"the model has weights of feature id {largest}, which {n} columns do not hold; "
-            f"give n_features={largest + 1} or more"
+            f"the model has weights of feature id {largest}, but n_features is {n}; "
+            f"use n_features={largest + 1} or more"
         )
     try:
         W = np.zeros((n, model.W.shape[1]))
     except (MemoryError, ValueError) as error:
         raise DataError(
-            f"feature ids of this model reach {largest}, and weights of so many columns do not fit "
-            "in memory; take decision_function of the model itself"
+            f"the largest feature id is {largest}, and weights of that many columns do not fit "
+            "in memory; use the model's own decision_function"
         ) from error
     W[model.ids] = model.W
     return W
 
 
 def whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Return labels as whole numbers where all are."""
+    """Return labels as int64 if all are whole numbers."""
     are_whole = (labels == np.floor(labels)) & (abs(labels) < 1 << 53)
     return labels.astype(np.int64) if are_whole.all() else labels

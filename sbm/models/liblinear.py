@@ -1,6 +1,6 @@
-"""The model files of LIBLINEAR, read and written so that both tools predict the same labels.
+"""Model files of LIBLINEAR, read and written so that both tools predict the same labels.
 
-A file is text. A header, a line each, in any order::
+A file is text. It begins with header lines, in any order::
 
     solver_type L2R_L2LOSS_SVC_DUAL
     nr_class 3
@@ -9,17 +9,17 @@ A file is text. A header, a line each, in any order::
     bias 1
     w
 
-and below ``w`` a line for each feature 1, 2, ..., ``nr_feature``, with a weight for each column,
-then one for the bias if ``bias`` is not negative. Rules of prediction, which `Model` follows:
+After ``w`` follows a line for each feature 1, 2, ..., ``nr_feature`` with a weight per column, and
+a line for the bias if ``bias`` is not negative. `Model` follows the same prediction rules:
 
-- two classes: one column; above 0 is the first label, all else the second.
-- more: a column for each label; the largest wins, of equal ones the first.
-- ``MCSVM_CS`` has a column for each label even of two classes, but LIBLINEAR decides those by the
-  first column alone. So only that one is read, and the second is written as its negative.
-- regression: ``nr_class`` is 2, there are no labels; the one column is the prediction.
-- ``ONECLASS_SVM``: likewise, with a line ``rho``; above rho is 1, all else -1.
+- two classes: one column; above 0 is the first label, otherwise the second.
+- more classes: one column per label; the largest wins, and the first of equal ones.
+- ``MCSVM_CS`` has one column per label even with two classes, but LIBLINEAR then uses only the
+  first. So only the first is read, and the second is written as its negative.
+- regression: ``nr_class`` is 2, there are no labels; the single column is the prediction.
+- ``ONECLASS_SVM``: as regression, with a line ``rho``; above rho is 1, otherwise -1.
 
-Numbers are written with 17 digits, which read back as the same float64.
+Numbers are written with 17 digits, so they read back as the same float64.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["load_model", "read_model", "write_model"]
 
 
 def load_model(model: str | Path | Model) -> Model:
-    """Read a model of `sbm train` or the text of LIBLINEAR, known by its first line.
+    """Read a model of `sbm train` or LIBLINEAR; the first line tells which it is.
 
     Parameters
     ----------
@@ -52,12 +52,12 @@ def load_model(model: str | Path | Model) -> Model:
     Returns
     -------
     Model
-        Features whose weights are all 0 are among its `zero_ids`.
+        Features with only zero weights are in its `zero_ids`.
 
     Raises
     ------
     StoreError
-        Neither, or damaged.
+        If the file is neither, or is damaged.
     """
     if isinstance(model, Model):
         return model.compact()
@@ -66,23 +66,23 @@ def load_model(model: str | Path | Model) -> Model:
 
 Weights = npt.NDArray[np.float64]
 
-# Solvers that a loss is written as, for classes and for regression. The solver tells LIBLINEAR how
-# to predict, not only how the model was trained: that of log_loss gives probabilities.
+# Solver written for each loss, for classification and for regression. LIBLINEAR also uses it to
+# choose how to predict: L2R_LR gives probabilities.
 _CLASSES = {
     "hinge": "L2R_L1LOSS_SVC_DUAL",
     "squared_hinge": "L2R_L2LOSS_SVC_DUAL",
     "log_loss": "L2R_LR",
     "crammer_singer": "MCSVM_CS",
-    "weston_watkins": "MCSVM_CS",  # LIBLINEAR does not know it; its rule of prediction is this one
-    "squared_error": "L2R_L2LOSS_SVC",  # likewise
+    "weston_watkins": "MCSVM_CS",  # not in LIBLINEAR; same prediction rule
+    "squared_error": "L2R_L2LOSS_SVC",  # not in LIBLINEAR; same prediction rule
     "one_class": "ONECLASS_SVM",
 }
 _REGRESSION = {
     "epsilon_insensitive": "L2R_L1LOSS_SVR_DUAL",
     "squared_epsilon_insensitive": "L2R_L2LOSS_SVR_DUAL",
-    "squared_error": "L2R_L2LOSS_SVR",  # likewise
+    "squared_error": "L2R_L2LOSS_SVR",  # not in LIBLINEAR; same prediction rule
 }
-# Losses of all solvers there are.
+# Loss of each solver.
 _LOSSES = {
     "L2R_LR": "log_loss",
     "L2R_L2LOSS_SVC_DUAL": "squared_hinge",
@@ -101,11 +101,11 @@ _ONE_CLASS_LABELS = [-1.0, 1.0]
 
 _LARGEST_INT = 2**31 - 1  # LIBLINEAR counts features, labels and weights in 32 bits
 _MANY_LINES = 100_000_000
-_SPARSE = 10  # lines a feature with weights, from which on the text is no sensible form
+_SPARSE = 10  # lines per feature with weights above which the text format is rejected
 
-_TEXT_BYTES = 8  # how much more a weight takes while it is text
-_HEADER_LINE = 1 << 26  # bytes of the longest line above the weights: millions of labels
-_NUMBER_BYTES = 400  # of the longest decimal number anybody writes
+_TEXT_BYTES = 8  # a weight takes this many times its memory while it is text
+_HEADER_LINE = 1 << 26  # bytes of the longest header line: millions of labels
+_NUMBER_BYTES = 400  # of the longest decimal number
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,10}")
 _AGAIN = "save the model with LIBLINEAR again"
@@ -115,7 +115,7 @@ _AGAIN = "save the model with LIBLINEAR again"
 
 
 class _ModelLines:
-    """Lines of a file, counted so that a refusal can name its place."""
+    """Lines of a file, counted so that errors can name the line."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path, self.number = path, 0
@@ -127,12 +127,12 @@ class _ModelLines:
         self.number += bool(line)
         if line and not line.endswith(b"\n"):
             found = f"a line of more than {longest:,} bytes" if len(line) == longest else None
-            raise self.error(found or "a line that breaks off")
+            raise self.error(found or "a truncated line")
         return line
 
     def error(self, found: str, expected: str = "", line: int | None = None) -> StoreError:
-        """Say what was found where something else is expected."""
-        wanted = f" where {expected} is expected" if expected else ""
+        """Return an error with the line, what was found and what is expected."""
+        wanted = f", expected {expected}" if expected else ""
         return StoreError(f"{self.path}:{line or self.number}: found {found}{wanted}; {_AGAIN}")
 
 
@@ -146,13 +146,13 @@ def read_model(path: str | Path) -> Model:
     Returns
     -------
     Model
-        Without features whose weights are all 0. Labels are in the order that makes `Model` decide
-        between equal values as LIBLINEAR does. ``info`` has ``loss`` and ``solver_type``.
+        Without features that have only zero weights. Labels are in the order in which LIBLINEAR
+        breaks ties. ``info`` has ``loss`` and ``solver_type``.
 
     Raises
     ------
     StoreError
-        The file cannot be read, or is no such model; the first fault, with its line.
+        If the file cannot be read or is not a LIBLINEAR model. Names the first invalid line.
     """
     path = Path(path)
     try:
@@ -198,24 +198,24 @@ def _read(lines: _ModelLines) -> Model:
 
 
 def _read_header(lines: _ModelLines) -> dict[str, Any]:
-    """Read all lines down to ``w``, each once."""
+    """Read all header lines, up to ``w``."""
     header: dict[str, Any] = {}
     while True:
         line = lines.next(_HEADER_LINE)
         if not line:
             raise StoreError(
-                f"{lines.path} ends after line {lines.number}, before its weights; {_AGAIN}"
+                f"{lines.path} ends after line {lines.number}, before the weights; {_AGAIN}"
             )
         name, *rest = [word.decode("utf-8", "replace") for word in line.split()] or [""]
         if name == "w" and not rest:
             break
         if name in header:
-            raise lines.error(f"{name} a second time")
+            raise lines.error(f"duplicate {name}")
         if name not in _FIELDS:
             raise lines.error(repr(_short(name)), f"one of {', '.join(_FIELDS)} or w")
         expected, read = _FIELDS[name]
         if name != "label" and len(rest) != 1:
-            raise lines.error(f"{len(rest)} words behind {name}", expected)
+            raise lines.error(f"{len(rest)} words after {name}", expected)
         try:
             header[name] = read(rest)
         except _RefusedError as error:
@@ -224,13 +224,13 @@ def _read_header(lines: _ModelLines) -> dict[str, Any]:
     if header.get("solver_type") == "ONECLASS_SVM" and "rho" not in header:
         missing.append("rho")
     if missing:
-        raise lines.error(f"the weights, but no line {missing[0]} above them")
+        raise lines.error("the weights", f"a line {missing[0]} before them")
     header.setdefault("bias", -1.0)
     return header
 
 
 class _RefusedError(Exception):
-    """A word of the header that is not what it should be."""
+    """An invalid word in the header."""
 
 
 def _short(word: str) -> str:
@@ -265,7 +265,7 @@ def _read_real(words: list[str]) -> float:
     return float(words[0])
 
 
-# Lines of the header: what is expected behind the name, and how it is read.
+# Header lines: description and reader of the value.
 _FIELDS: dict[str, Any] = {
     "solver_type": (f"a solver of LIBLINEAR ({', '.join(_LOSSES)})", _read_solver),
     "nr_class": ("a number of classes", _read_count),
@@ -277,27 +277,24 @@ _FIELDS: dict[str, Any] = {
 
 
 def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float], int]:
-    """Labels as `Model` has them, and the number of columns in the file."""
+    """Return the labels in the order of `Model`, and the number of columns in the file."""
     solver, n_classes = header["solver_type"], header["nr_class"]
     regression = solver in ("L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL")
     if regression or solver == "ONECLASS_SVM":
         if n_classes != 2:
-            raise lines.error(f"nr_class {n_classes} above the weights", f"nr_class 2 of {solver}")
+            raise lines.error(f"nr_class {n_classes}", f"nr_class 2 for {solver}")
         return ([], 1) if regression else (list(_ONE_CLASS_LABELS), 1)
     labels = [float(label) for label in header.get("label", [])]
     if len(labels) != n_classes:
-        raise lines.error(
-            f"{len(labels)} labels above the weights", f"one for each of {n_classes} classes"
-        )
+        raise lines.error(f"{len(labels)} labels", f"{n_classes} (one per class)")
     if n_classes < 2:
         only = f"only the label {format_number(labels[0])}" if labels else "no label"
         raise StoreError(
-            f"{lines.path} knows {only}, so there is nothing to predict; train it on two or more "
-            "classes"
+            f"{lines.path} has {only}, so there is nothing to predict; train on two or more classes"
         )
     if len(set(labels)) < n_classes:
         twice = next(a for a, b in itertools.pairwise(sorted(labels)) if a == b)
-        raise lines.error(f"label {format_number(twice)} twice above the weights")
+        raise lines.error(f"label {format_number(twice)} twice")
     if n_classes == 2:
         return labels[::-1], 2 if solver == "MCSVM_CS" else 1
     return labels, n_classes
@@ -306,9 +303,9 @@ def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float
 def _read_weights(
     lines: _ModelLines, n_lines: int, n_columns: int
 ) -> Iterator[tuple[int, Weights]]:
-    """Yield blocks of lines as numbers, each with the number of lines before it.
+    """Yield blocks of weights, each with the number of lines before it.
 
-    What is in memory is bounded by what was read, whatever the header says.
+    Memory is bounded by the bytes read, not by the numbers in the header.
     """
     longest = _NUMBER_BYTES * (n_columns + 1)
     for part in parts(n_lines, _TEXT_BYTES * n_columns):
@@ -317,18 +314,18 @@ def _read_weights(
             line = lines.next(longest)
             if not line:
                 raise StoreError(
-                    f"{lines.path} ends after line {lines.number}, where {n_lines:,} lines of "
-                    f"weights are expected and {part.start + len(texts):,} are there; {_AGAIN}"
+                    f"{lines.path} ends after line {lines.number} with {part.start + len(texts):,} "
+                    f"lines of weights, expected {n_lines:,}; {_AGAIN}"
                 )
             texts.append(line)
         yield part.start, _to_numbers(lines, texts, n_columns)
     while line := lines.next(longest):
         if line.split():
-            raise lines.error(f"a line behind the {n_lines:,} of the weights")
+            raise lines.error(f"an extra line after {n_lines:,} lines of weights")
 
 
 def _to_numbers(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Weights:
-    words: Iterable[bytes] = texts  # of one column: float() strips blanks
+    words: Iterable[bytes] = texts  # one column: float() strips blanks
     if n_columns > 1:
         rows = [text.split() for text in texts]
         if any(len(row) != n_columns for row in rows):
@@ -338,14 +335,14 @@ def _to_numbers(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Weigh
         numbers = np.fromiter(map(float, words), np.float64, len(texts) * n_columns)
     except ValueError:
         raise _first_fault(lines, texts, n_columns) from None
-    # float() reads underscores, too, which are no part of a number here
+    # float() accepts underscores, which are invalid here
     if not np.isfinite(numbers).all() or b"_" in b"".join(texts):
         raise _first_fault(lines, texts, n_columns)
     return numbers.reshape(-1, n_columns)
 
 
 def _first_fault(lines: _ModelLines, texts: list[bytes], n_columns: int) -> StoreError:
-    """Name the first line that is not `n_columns` numbers; one is known to be there."""
+    """Return the error for the first line that is not `n_columns` numbers; one must exist."""
     for line, text in enumerate(texts, lines.number - len(texts) + 1):
         row = text.split()
         if len(row) != n_columns:
@@ -354,21 +351,21 @@ def _first_fault(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Stor
             if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
                 shown = repr(_short(word.decode("utf-8", "replace")))
                 return lines.error(shown, "a finite number", line)
-    raise AssertionError("all lines are as they should be")
+    raise AssertionError("all lines are valid")
 
 
 # ------------------------------------------------------------------------------------- writing
 
 
 def write_model(model: Model, path: str | Path, name: str = "the model") -> int:
-    """Write a model as LIBLINEAR does, atomically.
+    """Write a model in LIBLINEAR's format, atomically.
 
     Parameters
     ----------
     model : Model
     path : str or Path
     name : str
-        What a refusal calls the model.
+        Name of the model in error messages.
 
     Returns
     -------
@@ -378,7 +375,7 @@ def write_model(model: Model, path: str | Path, name: str = "the model") -> int:
     Raises
     ------
     StoreError
-        LIBLINEAR has no such models, or the file cannot be written.
+        If LIBLINEAR cannot represent the model, or the file cannot be written.
     """
     model = model.compact()
     solver = _solver(model, name)
@@ -390,7 +387,7 @@ def write_model(model: Model, path: str | Path, name: str = "the model") -> int:
     if labels:
         head.append("label " + " ".join(map(format_number, labels)))
     head.append(f"nr_feature {n_features}")
-    if one_class:  # rho is what the bias is to others
+    if one_class:  # rho takes the place of the bias
         rho = 0.0 - model.bias * model.bias_weights[0]
         head += ["bias -1", f"rho {rho:.17g}"]
     else:
@@ -400,61 +397,61 @@ def write_model(model: Model, path: str | Path, name: str = "the model") -> int:
 
 
 def _solver(model: Model, name: str) -> str:
-    """Choose the solver; refuse what LIBLINEAR has no word for."""
+    """Return LIBLINEAR's solver; reject models that it does not have."""
     loss = model.info.get("loss")
     solver = (_REGRESSION if model.is_regression else _CLASSES).get(str(loss))
     if solver is None:
         kind = "regression" if model.is_regression else "classes"
         known = ", ".join(_REGRESSION if model.is_regression else _CLASSES)
         raise StoreError(
-            f"{name} has the loss {loss!r}, for which LIBLINEAR has no {kind} (it has {known}); "
-            "choose --format npz or json"
+            f"{name} has the loss {loss!r}, which LIBLINEAR lacks for {kind} (known: {known}); "
+            "use --format npz or json"
         )
     if solver == "ONECLASS_SVM" and model.labels != _ONE_CLASS_LABELS:
         shown = ", ".join(map(format_number, model.labels))
         raise StoreError(
-            f"{name} has the loss 'one_class' and the labels {shown}, where LIBLINEAR knows -1 and "
-            "1 only; choose --format npz or json"
+            f"{name} has the loss 'one_class' and the labels {shown}, but LIBLINEAR supports only "
+            "-1 and 1; use --format npz or json"
         )
     for label in model.labels:
         if not float(label).is_integer() or abs(label) > _LARGEST_INT:
             raise StoreError(
-                f"{name} has the label {format_number(label)}, where LIBLINEAR knows whole numbers "
-                f"up to {_LARGEST_INT} only; choose --format npz or json"
+                f"{name} has the label {format_number(label)}, but LIBLINEAR supports only whole "
+                f"numbers up to {_LARGEST_INT}; use --format npz or json"
             )
     return solver
 
 
 def _largest_id(model: Model, n_columns: int, name: str) -> int:
-    """Return the number of lines of weights; refuse ids and sizes that LIBLINEAR cannot have."""
+    """Return the number of lines of weights; reject ids and sizes LIBLINEAR does not support."""
     if not len(model.ids):
         return 1
     smallest, largest = int(model.ids.min()), int(model.ids.max())
     if smallest < 1:
         raise StoreError(
-            f"{name} has a weight for feature id {smallest}, where LIBLINEAR's ids begin with 1; "
-            "choose --format npz or json, or train on ids from 1 on"
+            f"{name} has a weight for feature id {smallest}, but LIBLINEAR's ids start at 1; "
+            "use --format npz or json, or train on ids from 1"
         )
     if largest > _LARGEST_INT or (largest + 1) * n_columns > _LARGEST_INT:
         columns = "" if n_columns == 1 else f" in {n_columns} columns"
         raise StoreError(
-            f"{name} has a weight for feature id {largest}{columns}, where LIBLINEAR reaches "
-            f"{_LARGEST_INT // n_columns - 1} only; choose --format npz or json"
+            f"{name} has a weight for feature id {largest}{columns}, but LIBLINEAR's largest id is "
+            f"{_LARGEST_INT // n_columns - 1}; use --format npz or json"
         )
     if largest > max(_MANY_LINES, _SPARSE * len(model.ids)):
         raise StoreError(
-            f"{name} has a weight for feature id {largest}, so LIBLINEAR's text would have "
-            f"{largest:,} lines for {len(model.ids):,} features with weights; choose --format npz "
+            f"{name} has a weight for feature id {largest}, so the LIBLINEAR file would have "
+            f"{largest:,} lines for {len(model.ids):,} features with weights; use --format npz "
             "or json"
         )
     return largest
 
 
 def _columns(model: Model, solver: str, W: Weights) -> Weights:
-    """Weights as LIBLINEAR has them in columns.
+    """Return weights in LIBLINEAR's columns.
 
-    Of two classes half the difference of two columns decides. It is the second column where that is
-    the negative of the first one, as in every Crammer-Singer model.
+    With two classes, half the difference of two columns decides. It equals the second column if
+    that is the negative of the first one, as in every Crammer-Singer model.
     """
     if len(model.labels) != 2:
         return W

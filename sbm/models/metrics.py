@@ -1,7 +1,7 @@
-"""Quality of predictions, collected batch by batch.
+"""Metrics of predictions, accumulated batch by batch.
 
-All are used alike: ``add`` rows, then read ``result``; `BinaryMetrics` and `MultiMetrics` have a
-``confusion``, too. Memory does not grow with the rows.
+All classes have the same use: ``add`` rows, then read ``result``. `BinaryMetrics` and
+`MultiMetrics` also have ``confusion``. Memory does not grow with the number of rows.
 """
 
 import math
@@ -14,23 +14,23 @@ import numpy.typing as npt
 __all__ = ["BinaryMetrics", "Confusion", "MultiMetrics", "ProbabilityMetrics", "RegressionMetrics"]
 
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 58 to sort them
-_LEAST = 1e-15  # a probability below counts as this much, so that the log-loss is finite
+_LEAST = 1e-15  # smaller probabilities count as this, so that the log-loss is finite
 _BUCKETS = 1 << 20
-_DENSE_CLASSES = 2000  # up to so many classes their pairs are counted in an array, of 32 MB at most
-_PENDING = 1 << 20  # pairs of classes kept before they are sorted into the counts
+_DENSE_CLASSES = 2000  # most classes whose pairs are counted in an array, of up to 32 MB
+_PENDING = 1 << 20  # pairs of classes kept before they are merged into the counts
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """How many rows of which label were predicted as which; only pairs that occur.
+    """Sparse confusion matrix: row counts by true and predicted label.
 
     Attributes
     ----------
     labels : list of float
-        Of the model, ascending.
+        Labels of the model, ascending.
     true, predicted : ndarray, shape (n_pairs,), int64
-        Positions in `labels`; ``len(labels)`` in `true` stands for all labels that the model does
-        not know. In ascending order of true, then predicted.
+        Positions in `labels`, in ascending order of true, then predicted. In `true`,
+        ``len(labels)`` stands for all labels that the model does not know.
     counts : ndarray, shape (n_pairs,), int64
         Rows of each pair, above 0.
     """
@@ -42,16 +42,16 @@ class Confusion:
 
     @property
     def rows(self) -> int:
-        """Rows in all."""
+        """Total number of rows."""
         return int(self.counts.sum())
 
     @property
     def correct(self) -> int:
-        """Rows whose label was predicted."""
+        """Number of rows predicted correctly."""
         return int(self.counts[self.true == self.predicted].sum())
 
     def triples(self) -> list[list[Any]]:
-        """``[true label, predicted label, rows]`` of each pair; unknown true labels are None."""
+        """Return ``[true label, predicted label, rows]`` per pair; unknown true labels are None."""
         names = [*self.labels, None]
         pairs = zip(self.true.tolist(), self.predicted.tolist(), self.counts.tolist(), strict=True)
         return [[names[t], names[p], n] for t, p, n in pairs]
@@ -60,15 +60,15 @@ class Confusion:
 class BinaryMetrics:
     """Accuracy, confusion counts, precision, recall, F1 and AUC of two classes.
 
-    The AUC is exact up to 1 million rows; beyond, decision values are counted in 2^20 buckets of
-    relative width 2^-11, and ties within a bucket count half.
+    The AUC is exact up to 1 million rows. Beyond that, decision values are counted in 2^20 buckets
+    of relative width 2^-11, and ties within a bucket count half.
 
     Parameters
     ----------
     labels : list of float
         Negative label, positive label.
     auc : bool
-        Whether to keep what the AUC takes.
+        Whether to compute the AUC.
     """
 
     def __init__(self, labels: list[float], auc: bool = True) -> None:
@@ -82,7 +82,7 @@ class BinaryMetrics:
 
     @staticmethod
     def bytes_for(rows: int, n: int) -> int:
-        """Memory of the AUC of so many rows in each of `n` of these; one at a time is read out."""
+        """Return the memory for the AUC of `rows` rows in each of `n` objects, read one by one."""
         kept = min(rows, _EXACT_ROWS)
         counts = 16 * _BUCKETS if rows > _EXACT_ROWS else 0
         return n * max(9 * kept, counts) + 58 * kept
@@ -93,7 +93,7 @@ class BinaryMetrics:
         Parameters
         ----------
         y : ndarray, shape (n,), float64
-            True labels; ones that the model does not know count as wrong.
+            True labels; unknown labels count as wrong.
         scores : ndarray, shape (n,), float64
             Decision values; above 0 is positive.
         """
@@ -109,10 +109,10 @@ class BinaryMetrics:
             self._fold()
 
     def _fold(self) -> None:
-        """Turn kept decision values into counts."""
+        """Merge the kept decision values into the histogram."""
         if self._histogram is None:
             self._histogram = np.zeros((2, _BUCKETS), np.int64)
-        with np.errstate(over="ignore"):  # beyond float32 they share the last bucket
+        with np.errstate(over="ignore"):  # values beyond float32 share the last bucket
             scores = np.concatenate(self._scores).astype(np.float32)
         truth = np.concatenate(self._truth)
         bits = (scores + np.float32(0)).view(np.int32)
@@ -124,7 +124,7 @@ class BinaryMetrics:
         self._scores, self._truth, self._kept = [], [], 0
 
     def _auc(self) -> float | None:
-        """Probability that a positive row scores above a negative one, ties half."""
+        """Return the probability that a positive row scores above a negative one; ties are half."""
         if self._histogram is None:
             scores = np.concatenate([*self._scores, np.empty(0)])
             truth = np.concatenate([*self._truth, np.empty(0, np.bool_)])
@@ -140,12 +140,12 @@ class BinaryMetrics:
         return float((positive * (below + 0.5 * negative)).sum() / pairs)
 
     def confusion(self) -> Confusion:
-        """Rows by true and predicted label."""
+        """Return the row counts by true and predicted label."""
         true, predicted = np.nonzero(self._counts)
         return Confusion(self.labels, true, predicted, self._counts[true, predicted])
 
     def result(self) -> dict[str, Any]:
-        """All figures; those without a meaning (no rows, one class) are None."""
+        """Return all metrics; undefined ones (no rows, one class) are None."""
         counts = self._counts
         rows = int(counts.sum())
         right = int(counts[0, 0] + counts[1, 1])
@@ -195,7 +195,7 @@ class _DensePairs:
 
 
 class _SparsePairs:
-    """Counts of the pairs that occur, sorted: 16 bytes each, whatever the number of classes."""
+    """Sorted counts of the pairs that occur, 16 bytes each."""
 
     def __init__(self, n_predicted: int) -> None:
         self._n_predicted = n_predicted
@@ -210,7 +210,7 @@ class _SparsePairs:
             self._fold()
 
     def _fold(self) -> None:
-        """Sort what is pending into the counts."""
+        """Merge the pending pairs into the counts."""
         new, n_new = np.unique(
             np.concatenate([*self._pending, np.empty(0, np.int64)]), return_counts=True
         )
@@ -229,21 +229,20 @@ class _SparsePairs:
 class MultiMetrics:
     """Accuracy, F1, top-N accuracy and confusion counts of any number of classes.
 
-    Averages are those of scikit-learn with ``labels=`` set to the model's labels that occur or were
-    predicted, and ``zero_division=0``. Macro F1 is the mean of the F1 of these classes. Micro F1 is
-    computed from the sums of their counts, and equals the accuracy where the model knows every
-    label. A row whose label the model does not know is wrong, counts against the precision of the
-    class that was predicted, and adds no class of its own to the averages.
+    Averages equal those of scikit-learn with ``zero_division=0`` and ``labels=`` set to the model's
+    labels that occur or were predicted. Macro F1 is the mean F1 of these classes. Micro F1 is
+    computed from the sums of their counts; it equals the accuracy if the model knows every label.
+    A row with an unknown label is wrong and lowers the precision of the predicted class, but adds
+    no class to the averages.
 
-    Counts of pairs of classes lie in an array up to 2,000 classes; beyond, only pairs that occur
-    are kept.
+    Counts of pairs are an array up to 2,000 classes; beyond that only pairs that occur are kept.
 
     Parameters
     ----------
     labels : list of float
         Ascending.
     top_n : int
-        A row counts for the top-N accuracy if its label is among the first so many predictions.
+        Number of best predictions considered for the top-N accuracy.
     """
 
     def __init__(self, labels: list[float], top_n: int = 1) -> None:
@@ -260,23 +259,23 @@ class MultiMetrics:
         Parameters
         ----------
         y : ndarray, shape (n,), float64
-            True labels; ones that the model does not know count as wrong.
+            True labels; unknown labels count as wrong.
         codes : ndarray, shape (n, top_n), int32
-            Positions in `labels`, the best first; the first is the prediction.
+            Positions in `labels`, best first; the first is the prediction.
         """
         truth = _codes(self._sorted, y)
         self._pairs.add(truth, codes[:, 0])
         self._top_hits += int(np.count_nonzero(codes == truth[:, np.newaxis]))
 
     def confusion(self) -> Confusion:
-        """Rows by true and predicted label."""
+        """Return the row counts by true and predicted label."""
         return Confusion(self.labels, *self._pairs.items())
 
     def result(self) -> dict[str, Any]:
-        """All figures; those without a meaning (no rows, no such class) are None.
+        """Return all metrics; undefined ones (no rows, no such class) are None.
 
-        ``confusion`` is a list of ``[true, predicted, rows]``, of pairs that occur and in ascending
-        order; the true label is None for all labels that the model does not know.
+        ``confusion`` is a list of ``[true, predicted, rows]`` in ascending order, of pairs that
+        occur. The true label is None for all labels that the model does not know.
         """
         found = self.confusion()
         rows, right, n = found.rows, found.correct, len(self.labels)
@@ -302,22 +301,22 @@ class MultiMetrics:
 
 
 def _sums(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], n: int) -> list[int]:
-    """Sum of the counts of each code, exactly."""
+    """Return the sum of the counts of each code, exactly."""
     sums = np.zeros(n, np.int64)
     np.add.at(sums, codes, counts)
     return sums.tolist()
 
 
 def _codes(labels: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Positions in ascending labels; ``len(labels)`` for labels that are not among them."""
+    """Return positions in ascending labels; ``len(labels)`` for unknown labels."""
     place = np.searchsorted(labels, y)
     return np.where(labels[np.minimum(place, len(labels) - 1)] == y, place, len(labels))
 
 
 class ProbabilityMetrics:
-    """Log-loss, and of two classes the Brier score, of predicted probabilities.
+    """Log-loss of predicted probabilities; with two classes also the Brier score.
 
-    Rows with a label that the model does not know are left out.
+    Rows with an unknown label are ignored.
 
     Parameters
     ----------
@@ -345,14 +344,14 @@ class ProbabilityMetrics:
         truth = truth[known]
         self._rows += len(known)
         self._log_loss -= float(np.log(np.maximum(p[known, truth], _LEAST)).sum())
-        if len(self._labels) == 2:  # the share of the other label: 1 - p of the true one
+        if len(self._labels) == 2:  # probability of the other label: 1 - p of the true one
             self._brier += float((p[known, 1 - truth] ** 2).sum())
 
     def result(self) -> dict[str, Any]:
-        """``log_loss``, the mean of -log of the true label's probability (of 1e-15 at least).
+        """Return ``log_loss``: the mean of -log of the true label's probability, at least 1e-15.
 
-        Of two classes also ``brier``, the mean squared error of the probability. Without rows of
-        known labels both are None.
+        With two classes also ``brier``, the mean squared error of the probability. Both are None
+        without rows with known labels.
         """
         rows = self._rows
         found = {"log_loss": self._log_loss / rows if rows else None}
@@ -362,18 +361,17 @@ class ProbabilityMetrics:
 
 
 class RegressionMetrics:
-    """Errors of predicted numbers, and how much of the variance they explain.
+    """Errors of regression predictions, R² and squared correlation.
 
-    Sums of squares are of differences: targets and predictions are taken relative to those of the
-    first row, and batches are merged by their means (Chan, Golub and LeVeque), so nothing cancels
-    where values are large and vary little.
+    To avoid cancellation with large values that vary little, targets and predictions are taken
+    relative to the first row, and batches are merged by their means (Chan, Golub and LeVeque).
     """
 
     def __init__(self) -> None:
         self._rows = 0
         self._squared = self._absolute = 0.0  # sums over the errors
-        # Of targets and predictions: what is taken off, the mean of what is left, and the sums of
-        # squares and products about that mean.
+        # For targets and predictions: the origin subtracted, the mean of the differences, and the
+        # sums of squares and products about that mean.
         self._origin = np.zeros((2, 1))
         self._mean = np.zeros(2)
         self._moments = np.zeros((2, 2))
@@ -391,7 +389,7 @@ class RegressionMetrics:
         n = len(y)
         if n == 0:
             return
-        with np.errstate(over="ignore", invalid="ignore"):  # `result` says None of what overflows
+        with np.errstate(over="ignore", invalid="ignore"):  # `result` gives None on overflow
             error = np.abs(y - scores)
             self._absolute += float(error.sum())
             self._squared += float((error * error).sum())
@@ -409,10 +407,9 @@ class RegressionMetrics:
             self._rows = rows
 
     def result(self) -> dict[str, Any]:
-        """All figures, as scikit-learn and (``squared_correlation``) LIBLINEAR define them.
+        """Return all metrics, defined as in scikit-learn and LIBLINEAR (``squared_correlation``).
 
-        Those without a meaning (no rows, targets or predictions all equal) or beyond the range of
-        a float are None.
+        Undefined metrics (no rows, targets or predictions all equal) and overflows are None.
         """
         rows = self._rows
         (of_y, both), (_, of_scores) = self._moments.tolist()

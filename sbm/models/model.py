@@ -1,4 +1,4 @@
-"""A trained model: weights by feature id, and what is proven of them."""
+"""A trained model: weights by feature id, and its certificate."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ __all__ = ["READERS", "Model", "check_output", "parts"]
 _PART = 1 << 17  # weights handled at a time, 1 MB
 
 
-# How files of other tools begin, and who reads them; `sbm.models.liblinear` adds its own.
+# First word of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
 _LONGEST_WORD = 12
 
 
 def _first_word(path: Path) -> bytes:
-    """Return the word that a file begins with; pipes are not asked, they are read once."""
+    """Return the first word of a file; empty for pipes, which can be read only once."""
     try:
         if not path.is_file():
             return b""
@@ -42,19 +42,19 @@ def parts(n: int, n_outputs: int) -> Iterator[slice]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse a place for a model that cannot be written or holds something else.
+    """Check that a model can be written to a path.
 
     Raises
     ------
     StoreError
-        A folder, a file that is no sbm file, or a folder that does not exist.
+        If the path is a folder or another file than an sbm file, or its folder does not exist.
     """
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give a file name for the model with -o")
     if path.exists() and not container.is_container(path):
-        raise StoreError(f"{path} exists and is no model; choose another name with -o")
+        raise StoreError(f"{path} exists and is not a model; choose another name with -o")
     if not path.parent.is_dir():
-        raise StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
+        raise StoreError(f"{path.parent} is not a folder; create it or choose another with -o")
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Model:
         Feature id of each row of `W`.
     W : ndarray, shape (n_features, n_outputs), float64
         Binary models have one output, whose sign gives the class. Other classification models have
-        one output per label, of which the largest gives the class; of equal ones, the first.
+        one output per label; the largest gives the class, the first if several are equal.
         Regression models have one output, the prediction.
     labels : list of float
         Label of each output; for binary models [negative, positive]. In ascending order, except in
-        models that LIBLINEAR trained. Empty for regression.
+        LIBLINEAR models. Empty for regression.
     bias : float
         Value of the extra feature; 0 for none.
     bias_weights : ndarray, shape (n_outputs,), float64
@@ -80,9 +80,9 @@ class Model:
         Loss, C, settings, certificate, whether training converged, sources; JSON types. Models of
         other tools have only a loss. Pruned models have no certificate.
     zero_ids : ndarray, shape (any,), int64
-        Other features that training saw, whose weights are all 0.
+        Other features of the training data, with only zero weights.
     more : dict
-        Other fields of the file, unknown to this version; `save` keeps them.
+        Fields of the file that this version does not know; `save` keeps them.
     """
 
     ids: npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class Model:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        """Primal, dual, gap, relative gap and drift; empty if nothing is certified."""
+        """Primal, dual, gap, relative gap and drift; empty without a certificate."""
         return dict(self.info.get("certificate") or {})
 
     @property
@@ -121,7 +121,7 @@ class Model:
         return bool(self.info.get("converged", False))
 
     def compact(self) -> "Model":
-        """Move features whose weights are all 0 to `zero_ids`; return itself if there are none.
+        """Move features with only zero weights to `zero_ids`; return itself if there are none.
 
         Returns
         -------
@@ -134,11 +134,11 @@ class Model:
         return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids)
 
     def _used(self) -> npt.NDArray[np.bool_]:
-        """Whether each feature has a weight other than 0."""
+        """Return whether each feature has a nonzero weight, shape (n_features,)."""
         return np.asarray(self.W.any(axis=1))
 
     def weights_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the weights of features; those of unknown features are 0.
+        """Return the weights of features; 0 for unknown features.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Model:
     def _find(
         self, ids: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Rows of `W` of given ids, and which of these ids the model knows."""
+        """Return the rows of `W` for given ids, and which of these ids the model has."""
         if not len(self.ids):
             return np.zeros(len(ids), np.intp), np.zeros(len(ids), np.bool_)
         order = np.argsort(self.ids)
@@ -167,13 +167,13 @@ class Model:
     def save(self, path: str | Path) -> int:
         """Write the model atomically; return its size in bytes.
 
-        Of features whose weights are all 0 only the ids are kept. The weights of several outputs
-        are stored as a list of the nonzero ones if that is smaller.
+        Features with only zero weights are stored as ids. Weights of several outputs are stored
+        sparse if that is smaller.
 
         Raises
         ------
         StoreError
-            The file cannot be written.
+            If the file cannot be written.
         """
         used = self._used()
 
@@ -202,7 +202,7 @@ class Model:
     def _stored_weights(
         self, used: npt.NDArray[np.bool_], n_used: int
     ) -> dict[str, container.Pieces]:
-        """Arrays of a file that hold the weights of the features in use."""
+        """Return the arrays of the file that hold the nonzero weights."""
         outputs = self.W.shape[1]
         n_weights = int(np.count_nonzero(self.W))
         kind = _column_type(outputs)
@@ -228,14 +228,14 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> "Model":
-        """Read a model of this program, or of LIBLINEAR.
+        """Read a model of sbm or LIBLINEAR.
 
         Raises
         ------
         SettingsError
-            `path` is no path.
+            If `path` is not a path.
         StoreError
-            The file is not a model, is damaged, or has another version.
+            If the file is not a model, is damaged, or has an unsupported version.
         """
         require_path(path, "the model")
         path = Path(path)
@@ -245,8 +245,8 @@ class Model:
             return read(path)
         if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
             raise StoreError(
-                f"{path} is no model to read; exports as npz and json are one way, for other "
-                "tools, so give the model that was exported"
+                f"{path} is an npz or json export, which sbm cannot read; give the model that was "
+                "exported"
             )
         file = container.read(path, "model", _ARRAYS.__contains__, is_own=False)
         arrays: dict[str, Any] = file.arrays
@@ -261,27 +261,25 @@ class Model:
             )  # fmt: skip
             model._require_consistency()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise StoreError(
-                f"{path} is not a model that can be used ({error}); train it again"
-            ) from error
+            raise StoreError(f"{path} is not a usable model ({error}); train it again") from error
         except MemoryError as error:
             raise StoreError(
-                f"{path} holds weights of {len(arrays['ids']):,} features and "
+                f"{path} has weights of {len(arrays['ids']):,} features and "
                 f"{len(arrays['bias_weights']):,} outputs, which do not fit in memory; "
-                "predict where there is more"
+                "use a machine with more memory"
             ) from error
         return model
 
     def _require_consistency(self) -> None:
-        """Refuse arrays that would send a kernel out of bounds, whoever wrote them."""
+        """Reject inconsistent content, which could send a kernel out of bounds."""
         n, outputs = self.W.shape
         if self.ids.shape != (n,) or self.bias_weights.shape != (outputs,) or outputs < 1:
-            raise ValueError("its arrays have shapes that do not belong together")
+            raise ValueError("shapes of arrays do not match")
         if {self.ids.dtype, self.zero_ids.dtype} != {np.dtype(np.int64)} or {
             self.W.dtype,
             self.bias_weights.dtype,
         } != {np.dtype(np.float64)}:
-            raise ValueError("its arrays have the wrong types")
+            raise ValueError("arrays have wrong types")
         if (
             self.zero_ids.ndim != 1
             or min(self.ids.min(initial=0), self.zero_ids.min(initial=0)) < 0
@@ -289,15 +287,13 @@ class Model:
             raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
         if len(self.labels) == 1 or not all(map(_is_number, numbers)):
-            raise ValueError("its labels or bias are not numbers")
+            raise ValueError("labels or bias are not numbers")
         if outputs != len(self.labels) and (outputs, len(self.labels)) not in ((1, 0), (1, 2)):
-            raise ValueError(
-                f"{outputs} columns of weights do not belong to {len(self.labels)} labels"
-            )
+            raise ValueError(f"{outputs} columns of weights do not match {len(self.labels)} labels")
         if len(set(self.labels)) < len(self.labels):
-            raise ValueError("a label stands in it twice")
+            raise ValueError("duplicate label")
         if not isinstance(self.info, dict):
-            raise TypeError("its description is missing")
+            raise TypeError("info is not an object")
         sources = self.info.get("sources", [])
         if (
             not isinstance(self.info.get("loss", ""), str)
@@ -305,19 +301,19 @@ class Model:
             or not isinstance(sources, list)
             or not all(map(_is_source, sources))
         ):
-            raise ValueError("its description is none")
+            raise ValueError("invalid info")
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the decision values of rows.
 
-        Products are summed in the order of a row's nonzeros and then the bias, as ``sbm predict``
-        and LIBLINEAR do.
+        Products are summed in the order of a row's nonzeros, then the bias is added, as in
+        ``sbm predict`` and LIBLINEAR.
 
         Parameters
         ----------
         X : matrix, sparse or dense, shape (n_rows, any)
-            Column k is feature id k. Columns that the model does not know count as 0.
-            scikit-learn's ``load_svmlight_file`` needs ``zero_based=True`` for that.
+            Column k is feature id k. Unknown features are ignored. Use ``zero_based=True`` with
+            scikit-learn's ``load_svmlight_file``.
 
         Returns
         -------
@@ -327,7 +323,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a matrix of numbers.
+            If `X` is not a matrix of numbers.
         """
         from scipy.sparse import csr_matrix
 
@@ -348,10 +344,10 @@ class Model:
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """Predict the labels of rows, or numbers for regression.
+        """Predict the labels of rows, or the targets for regression.
 
-        A binary decision value of exactly 0 counts as negative. With more than two classes, the
-        label with the largest decision value is predicted; of equal ones, the first.
+        A binary decision value of exactly 0 means the negative label. With more than two classes,
+        the label with the largest decision value is predicted, the first if several are equal.
 
         Parameters
         ----------
@@ -365,7 +361,7 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a matrix of numbers.
+            If `X` is not a matrix of numbers.
         """
         scores = self.decision_function(X)
         if self.is_regression:
@@ -373,15 +369,15 @@ class Model:
         labels: npt.NDArray[np.float64] = np.asarray(self.labels)
         if scores.ndim == 1:
             return labels[(scores > 0).astype(np.intp)]
-        scores[np.isnan(scores)] = -np.inf  # an overflow is never the best, as in sbm predict
+        scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the probabilities of the labels of rows.
 
-        Models of ``log_loss`` and models trained with ``calibrate`` have them; ``docs/predict.md``
-        describes how they are computed.
+        Requires a model of ``log_loss`` or one trained with ``calibrate``. ``docs/predict.md``
+        describes the computation.
 
         Parameters
         ----------
@@ -396,38 +392,42 @@ class Model:
         Raises
         ------
         DataError
-            `X` is not a matrix of numbers.
+            If `X` is not a matrix of numbers.
         SettingsError
-            The model has no probabilities.
+            If the model has no probabilities.
         """
         return probabilities(self, self.decision_function(X))
 
     def to_sklearn(self, n_features: int | None = None) -> Any:
-        """Return a fitted estimator of scikit-learn that predicts the same.
+        """Return a fitted scikit-learn estimator that makes the same predictions.
 
-        It is a `LinearSVC`; for ``log_loss`` with two labels a `LogisticRegression`, for regression
-        a `LinearSVR` (for ``squared_error`` a `Ridge`), for one class a `SGDOneClassSVM`. It can be
-        pickled, and works without this package.
+        It is a `LinearSVC`, or a `LogisticRegression` for ``log_loss`` with two labels. Regression
+        models give a `LinearSVR` (a `Ridge` for ``squared_error``), one-class models a
+        `SGDOneClassSVM`. The estimator can be pickled and works without this package.
 
         Parameters
         ----------
         n_features : int, optional
-            Columns of the matrices to predict: column k is feature id k. Default: one more than
-            the largest id.
+            Number of columns of the matrices to predict; column k is feature id k. Default: one
+            more than the largest id.
+
+        Returns
+        -------
+        estimator
 
         Raises
         ------
         DataError
-            An id has no column, or the weights of all columns do not fit in memory.
+            If an id is not below `n_features`, or the weights do not fit in memory.
         SettingsError
-            scikit-learn is not installed.
+            If scikit-learn is not installed.
         """
         from sbm.models.fitted import to_sklearn
 
         return to_sklearn(self, n_features)
 
 
-# Arrays of a file, whichever form the weights have; the others are passed over.
+# Arrays of a model file, dense or sparse; others are skipped.
 _ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids"])
 
 
@@ -441,25 +441,25 @@ def _is_source(source: Any) -> bool:
 
 
 def _column_type(n_outputs: int) -> str:
-    """The smallest type that holds a number of columns."""
+    """Return the smallest integer type for column numbers."""
     return "|u1" if n_outputs < 1 << 8 else "<u2" if n_outputs < 1 << 16 else "<i4"
 
 
 def _spread(arrays: dict[str, Any]) -> npt.NDArray[np.float64]:
-    """Make the array of all weights from a list of those that are not 0."""
+    """Return the dense weights of a sparse model file."""
     counts, columns, values = (arrays[name] for name in ("counts", "columns", "values"))
     n, outputs = len(arrays["ids"]), len(arrays["bias_weights"])
     if counts.shape != (n,) or columns.shape != values.shape or values.ndim != 1:
-        raise ValueError("its arrays have shapes that do not belong together")
+        raise ValueError("shapes of arrays do not match")
     if not {counts.dtype.kind, columns.dtype.kind} <= {"u", "i"} or values.dtype != np.float64:
-        raise ValueError("its arrays have the wrong types")
+        raise ValueError("arrays have wrong types")
     ends = np.zeros(n + 1, np.int64)
     np.cumsum(counts, dtype=np.int64, out=ends[1:])
-    # None is longer than all together, so that no sum of them wraps around.
+    # No count exceeds the total, so their sums cannot overflow.
     if ((counts < 0) | (counts > len(values))).any() or ends[n] != len(values):
-        raise ValueError("its weights are not as many as it counts")
+        raise ValueError("weight count does not match")
     if ((columns < 0) | (columns >= outputs)).any():
-        raise ValueError("a weight belongs to no column")
+        raise ValueError("a column number is out of range")
     W = np.zeros((n, outputs))
     for part in parts(n, outputs):
         rows = np.repeat(np.arange(part.start, part.stop), counts[part])

@@ -1,4 +1,4 @@
-"""Probabilities of labels, from the decision values of a model."""
+"""Label probabilities from decision values, and their calibration."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ __all__ = [
 _Floats = npt.NDArray[np.float64]
 _Look = Callable[[float, float], tuple[float, ...]]
 
-_PIECE = 1 << 15  # decision values that are looked at at a time: what fits in a processor's cache
+_PIECE = 1 << 15  # decision values processed at a time; they fit in the processor's cache
 _ITERATIONS = 100
 _LARGEST = float(np.finfo(np.float64).max)
 _SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def calibrate(scores: _Floats, codes: npt.NDArray[np.integer], *, joint: bool) -> dict[str, Any]:
-    """Fit probabilities to decision values of rows that were not trained on.
+    """Fit probabilities to decision values of held-out rows.
 
-    Beside its arguments it takes a few hundred kilobytes (and a copy of the decision values where
-    there are rows to leave out).
+    Needs a few hundred kilobytes of memory, plus a copy of the decision values if rows are
+    excluded.
 
     Parameters
     ----------
     scores : ndarray, shape (n,) or (n, n_outputs), float64
-        Of two labels that share an output: above 0 for the larger one.
+        Decision values. With a single output, values above 0 mean the larger label.
     codes : ndarray, shape (n,), integer
-        Positions of the true labels among those of the model, ascending; rows whose code is none
-        (-1, or the number of labels) are left out.
+        Positions of the true labels in the model's ascending labels. Rows with other codes
+        (-1, or the number of labels) are excluded.
     joint : bool
-        Whether the labels compete in the loss (``crammer_singer``, ``weston_watkins``).
+        Whether all labels share one loss (``crammer_singer``, ``weston_watkins``).
 
     Returns
     -------
     dict
         For ``model.info["calibration"]``: ``{"kind": "platt", "A": [..], "B": [..], "rows": n}``
-        with one entry an output, or ``{"kind": "softmax", "T": t, "rows": n}`` of joint losses.
+        with one entry per output, or ``{"kind": "softmax", "T": t, "rows": n}`` for joint losses.
     """
     if scores.ndim == 1:
         scores = scores[:, np.newaxis]
@@ -69,20 +69,20 @@ def calibrate(scores: _Floats, codes: npt.NDArray[np.integer], *, joint: bool) -
 def fit_platt(scores: _Floats, positive: npt.NDArray[np.bool_]) -> tuple[float, float]:
     """Fit ``p = 1 / (1 + exp(A f + B))`` to decision values f.
 
-    The maximum-likelihood fit to Platt's targets, (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), by Newton's
-    method with halving. Decision values are centred and scaled meanwhile, so that no scale
-    overflows and equal ones, which say nothing, get A = 0.
+    Maximum-likelihood fit to Platt's targets, (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), by Newton's
+    method with step halving. Decision values are centred and scaled internally, so nothing
+    overflows; if all are equal, A is 0.
 
     Parameters
     ----------
     scores : ndarray, shape (n,), float64
-        Decision values of rows that were not trained on.
+        Decision values of held-out rows.
     positive : ndarray, shape (n,), bool
 
     Returns
     -------
     tuple of float
-        A and B, finite whatever the input; A is below 0 where decision values are of any use.
+        A and B, always finite. A is below 0 if the decision values are informative.
     """
     n = len(scores)
     n_positive = int(np.count_nonzero(positive))
@@ -94,7 +94,7 @@ def fit_platt(scores: _Floats, positive: npt.NDArray[np.bool_]) -> tuple[float, 
     unit, centre, width = _spread(scores)
 
     def look(a: float, b: float) -> tuple[float, ...]:
-        """Mean loss, its two first and three second derivatives."""
+        """Return the mean loss, its two first and its three second derivatives."""
         sums = np.zeros(6)
         for piece in _pieces(n, 1):
             u = (finite(scores[piece]) / unit - centre) / width
@@ -131,7 +131,7 @@ def _newton(look: _Look, a: float, b: float) -> tuple[float, float]:
         step = 1.0
         while step >= 1e-10:
             found = look(a + step * d_a, b + step * d_b)
-            # Near the optimum the decrease is less than the value is rounded by.
+            # Near the optimum the decrease is smaller than the rounding error of the value.
             if found[0] <= value + 1e-4 * step * slope + 1e-14 * value:
                 break
             step /= 2
@@ -147,27 +147,27 @@ def _newton(look: _Look, a: float, b: float) -> tuple[float, float]:
 def fit_softmax(scores: _Floats, codes: npt.NDArray[np.integer]) -> float:
     """Fit the temperature T of ``softmax(z / T)`` to decision values z.
 
-    It has the least log-loss at targets like Platt's: (n + 1) / (n + 2) for the true label of each
-    of n rows, and the rest shared by the other labels. So rows that are all predicted rightly do
-    not make every probability 0 or 1. Where decision values say nothing of the labels, or the
-    contrary, T is so large that all labels are about equally likely.
+    Minimises the log-loss at targets like Platt's: (n + 1) / (n + 2) for the true label of each of
+    n rows, the remainder shared by the other labels. So probabilities are not all 0 or 1 if every
+    row is predicted correctly. If decision values are uninformative, T is so large that all labels
+    are about equally likely.
 
     Parameters
     ----------
     scores : ndarray, shape (n, n_labels), float64
-        Decision values of rows that were not trained on.
+        Decision values of held-out rows.
     codes : ndarray, shape (n,), integer
         Columns of the true labels.
 
     Returns
     -------
     float
-        Above 0 and finite whatever the input.
+        Always finite and above 0.
     """
     n, n_labels = scores.shape
 
     def gaps() -> Iterator[tuple[_Floats, npt.NDArray[np.integer]]]:
-        """Pieces of rows relative to their largest decision value."""
+        """Yield each row's largest decision value minus its decision values, in pieces."""
         for piece in _pieces(n, n_labels):
             z = finite(scores[piece]) / 2  # so that no difference overflows
             yield z.max(axis=1, keepdims=True) - z, codes[piece]
@@ -179,7 +179,7 @@ def fit_softmax(scores: _Floats, codes: npt.NDArray[np.integer]) -> float:
     true = (n + 1) / (n + 2) - other  # beyond what every label has
 
     def look(beta: float) -> tuple[float, float]:
-        """Mean derivatives of the log-loss by the inverse temperature."""
+        """Return the mean first and second derivative by the inverse temperature."""
         slope = curvature = 0.0
         for gap, code in gaps():
             u = gap / width
@@ -198,7 +198,7 @@ def fit_softmax(scores: _Floats, codes: npt.NDArray[np.integer]) -> float:
 def _increasing_root(
     look: Callable[[float], tuple[float, float]], low: float, high: float
 ) -> float:
-    """Where an increasing function, given with its derivative, is 0; the nearer end if nowhere."""
+    """Return the root of an increasing function with derivative, or the nearer end of the range."""
     x = 1.0
     for _ in range(_ITERATIONS):
         value, slope = look(x)
@@ -217,9 +217,9 @@ def _pieces(n: int, n_columns: int) -> Iterator[slice]:
 
 
 def _spread(scores: _Floats) -> tuple[float, float, float]:
-    """Unit, centre and width: ``(f / unit - centre) / width`` lies between -1 and 1.
+    """Return unit, centre and width: ``(f / unit - centre) / width`` is between -1 and 1.
 
-    The unit is a power of two, so that nothing is rounded. The width of equal values is 1.
+    The unit is a power of two, so dividing by it is exact. The width of equal values is 1.
     """
     largest = 0.0
     for piece in _pieces(len(scores), 1):
@@ -238,11 +238,11 @@ def _clip(x: float) -> float:
 
 
 class Scored(Protocol):
-    """What must be known of a model to tell probabilities; see `sbm.Model`."""
+    """Attributes of a model needed for probabilities; see `sbm.Model`."""
 
     @property
     def labels(self) -> list[float]:
-        """Ascending; none of a model of numbers."""
+        """Ascending; empty for regression."""
 
     @property
     def W(self) -> _Floats:
@@ -250,39 +250,38 @@ class Scored(Protocol):
 
     @property
     def info(self) -> dict[str, Any]:
-        """``loss``, and ``calibration`` where there is one."""
+        """Has ``loss``, and ``calibration`` if the model is calibrated."""
 
 
 def check_probabilities(model: Scored) -> None:
-    """Refuse a model that `probabilities` can say nothing of.
+    """Check that a model has probabilities.
 
     Raises
     ------
     SettingsError
-        It predicts numbers, has neither a log-loss nor a calibration, or one that is damaged.
+        If it is a regression model, or has neither ``log_loss`` nor a valid calibration.
     """
     if not model.labels:
         raise SettingsError(
-            "this model predicts a number, not a label, so it has no probabilities; "
-            "leave out --probability"
+            "this is a regression model, which has no probabilities; leave out --probability"
         )
     loss = model.info.get("loss", "unknown")
     if model.info.get("calibration") is not None:
         _calibration(model)
     elif loss == "one_class":
         raise SettingsError(
-            "this model has no probabilities: its loss is one_class, which has seen no rows of the "
-            "other label; leave out --probability"
+            "this model has no probabilities: its loss is one_class, which is trained on one "
+            "label only; leave out --probability"
         )
     elif loss != "log_loss":
         raise SettingsError(
             f"this model has no probabilities: its loss is {loss} and it was trained without "
-            "--calibrate; train it with --calibrate, or with --loss log_loss"
+            "--calibrate; train it with --calibrate or --loss log_loss"
         )
 
 
 def _calibration(model: Scored) -> tuple[str, _Floats]:
-    """Kind and parameters: (A, B) a row, shape (2, n_outputs), or T alone."""
+    """Return kind and parameters: rows A and B, shape (2, n_outputs), or T, shape (1,)."""
     given = model.info["calibration"]
     outputs = model.W.shape[1]
     try:
@@ -298,24 +297,24 @@ def _calibration(model: Scored) -> tuple[str, _Floats]:
         sound = False
     if not sound:
         raise SettingsError(
-            f"the calibration of this model is no calibration of {outputs} "
+            f"the calibration of this model is invalid for {outputs} "
             f"output{'' if outputs == 1 else 's'}; train it again with --calibrate"
         )
     return kind, values
 
 
 def probabilities(model: Scored, scores: _Floats) -> _Floats:
-    """Probabilities of the labels, given decision values.
+    """Return the probabilities of the labels, given decision values.
 
-    A calibrated model: Platt's sigmoid, or the softmax. Else, of the log-loss: the sigmoid of the
-    decision value. Of several labels one against the rest each sigmoid is divided by their sum, as
-    LIBLINEAR's ``-b 1`` does; where all of them are 0, labels are equally likely.
+    Calibrated models use Platt's sigmoid or the softmax; others (``log_loss``) the sigmoid of the
+    decision value. With several labels, one against the rest, the sigmoids are divided by their
+    sum, as in LIBLINEAR's ``-b 1``; if all are 0, the labels are equally likely.
 
     Parameters
     ----------
-    model : Model, or what has its labels, weights and description
+    model : Model, or another object with its labels, W and info
     scores : ndarray, shape (n,) or (n, n_outputs), float64
-        As `Model.decision_function` returns them. One that is not a number counts as the least.
+        As returned by `Model.decision_function`. NaN counts as the lowest value.
 
     Returns
     -------
@@ -325,7 +324,7 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
     Raises
     ------
     SettingsError
-        As `check_probabilities`.
+        As for `check_probabilities`.
     """
     check_probabilities(model)
     z = finite(scores).reshape(len(scores), model.W.shape[1])
@@ -333,11 +332,11 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
         kind, values = _calibration(model)
         if kind == "softmax":
             return _softmax(z, float(values[0]))
-        with np.errstate(over="ignore"):  # an infinite one is certain
+        with np.errstate(over="ignore"):  # infinity is a probability of 0 or 1
             z = -(values[0] * z + values[1])
     p = _sigmoid(z)
     if p.shape[1] == 1:
-        return np.hstack([_sigmoid(-z), p])  # not 1 - p, which would round a small one to 0
+        return np.hstack([_sigmoid(-z), p])  # not 1 - p, which rounds small values to 0
     total = p.sum(axis=1, keepdims=True)
     p /= np.where(total > 0, total, 1)
     p[total[:, 0] == 0] = 1 / p.shape[1]
@@ -345,7 +344,7 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
 
 
 def finite(scores: _Floats) -> _Floats:
-    """Return a copy: the largest finite value for infinite ones, the least for no number."""
+    """Return a copy with infinities clipped to finite values and NaN set to the lowest."""
     return np.nan_to_num(scores, nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
 
 
@@ -356,7 +355,7 @@ def _sigmoid(z: _Floats) -> _Floats:
 
 
 def _softmax(z: _Floats, T: float) -> _Floats:
-    with np.errstate(over="ignore"):  # minus infinity is a probability of 0
+    with np.errstate(over="ignore"):  # -inf is a probability of 0
         p: _Floats = np.exp((z - z.max(axis=1, keepdims=True)) / T)
     p /= p.sum(axis=1, keepdims=True)
     return p

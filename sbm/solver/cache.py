@@ -1,6 +1,6 @@
-"""The cache Ω and the working set that is built on it.
+"""The cache Ω and the working set.
 
-The policies rank the rows of the working set after a step; the best ones that fit stay in memory.
+After a step, a policy ranks the rows of the working set; the best ones that fit stay in the cache.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["POLICIES", "Evicted", "WorkingSet"]
 
 @dataclass(frozen=True)
 class Evicted:
-    """Rows of other blocks that left the cache with an alpha that is not 0.
+    """Rows of other blocks that left the cache with a nonzero alpha.
 
     Attributes
     ----------
     home : ndarray, shape (n,), int32
-        The block each row belongs to.
+        Block of each row.
     row : ndarray, shape (n,), int32
-        Its number in that block.
+        Position of each row in its block.
     alpha : Alphas
     """
 
@@ -42,18 +42,18 @@ class Evicted:
 
 
 class WorkingSet:
-    """Cached rows and, behind them, the rows of the block at hand.
+    """Cached rows, followed by the rows of the current block.
 
-    Every row's alpha is either here or in the spill of its own block, never in both.
+    The alpha of a row is either here or in the spill of its block, never in both.
 
     Parameters
     ----------
     arena : Arena
-        `cache_nnz` nonzeros from `base` on, and `SPARE` more, belong to the cache.
+        `cache_nnz` + `SPARE` nonzeros starting at `base` belong to the cache.
     alpha : DenseSet or ListPool
-        Variables of as many rows as the cache and the largest block have.
+        Variables, with room for the rows of the cache and of the largest block.
     cache_rows, cache_nnz : int
-        Capacity of the cache; 0 for block minimization without one.
+        Capacity of the cache; 0 for no cache.
     y_dtype : dtype
         int32 for class codes, float64 for targets.
     base : int
@@ -64,11 +64,11 @@ class WorkingSet:
     Attributes
     ----------
     n_cached, n : int
-        Rows of the cache, and of the whole working set.
+        Number of rows in the cache, and in the whole working set.
     starts, lengths, y, score, home, row : ndarray, shape (capacity,)
-        One entry a row; `home` is its block and `row` its number there.
+        One entry per row; `home` is its block and `row` its position there.
     age : ndarray, shape (capacity,), uint8
-        Passes that ended since the row was merged, 255 for that many or more; for people to see.
+        Passes since the row was merged, at most 255; for reports only.
     weights : ndarray, shape (capacity,), float64, or None
     """
 
@@ -108,7 +108,7 @@ class WorkingSet:
 
     @property
     def rows(self) -> Rows:
-        """The rows at hand, as views."""
+        """The rows of the working set, as views."""
         from sbm.rows import Rows
 
         n, arena = self.n, self.arena
@@ -124,19 +124,19 @@ class WorkingSet:
         alpha: Alphas,
         moving: npt.NDArray[np.bool_],
     ) -> int:
-        """Put rows of a block behind the cache; return how many of the block the cache held.
+        """Append rows of a block to the cache; return how many of the block's rows are cached.
 
-        A row that is cached is taken once, with the cache's copy and alpha.
+        Rows already in the cache are not appended; their cached copy and alpha are used.
 
         Parameters
         ----------
         block : int
         rows : Rows
-            Must lie in the same arena.
+            In the same arena.
         alpha : Alphas
-            The spilled ones of the block.
+            Spilled alphas of the block.
         moving : ndarray, shape (n_rows,), bool, changed in place
-            The rows to take.
+            The rows to append.
         """
         self.n, cached = self._kernels.merge(
             block, rows.starts, rows.lengths, rows.y, rows.weights, moving, self.n_cached,
@@ -151,15 +151,15 @@ class WorkingSet:
         rank: npt.NDArray[np.float32],
         is_free: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]],
     ) -> npt.NDArray[np.bool_]:
-        """Choose the rows that stay: the best ranks until the capacity is used.
+        """Choose the rows to keep: the best ranks that fit in the cache.
 
         Parameters
         ----------
         rank : ndarray, shape (n,), float32
             Larger is better; -inf is never chosen.
         is_free : callable
-            Tells of given positions which alphas are inside their bounds: of rows that rank
-            exactly equal, free ones come first, then those with the smaller row number.
+            Returns which of the given rows have an alpha inside its bounds. Among rows of equal
+            rank these come first, then rows with the smaller number.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class WorkingSet:
     def _limit_variables(
         self, keep: npt.NDArray[np.bool_], rank: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.bool_]:
-        """Drop the worst of the chosen rows if their variables take the room of a block's."""
+        """Drop the worst of the chosen rows if their variables exceed the limit of the cache."""
         import numpy as np
 
         sizes, limit = self.alpha.sizes(self.n), self.alpha.cache_limit
@@ -203,15 +203,15 @@ class WorkingSet:
         return keep
 
     def compact(self, keep: npt.NDArray[np.bool_], block: int, alpha: Alphas) -> Evicted:
-        """Keep the chosen rows as the new cache and hand back the alphas of the others.
+        """Keep the chosen rows as the new cache and return the alphas of the others.
 
         Parameters
         ----------
         keep : ndarray, shape (n,), bool
         block : int
         alpha : Alphas, changed in place
-            Those of the block's rows that go home; 0 for those that are cached now. Rows that
-            were not in the working set keep theirs.
+            Alphas of the block: updated for rows that leave the working set, 0 for rows in the
+            new cache, unchanged for rows that were not in the working set.
 
         Returns
         -------
@@ -229,37 +229,37 @@ class WorkingSet:
         return evicted
 
     def grow_older(self) -> None:
-        """Note that a pass has ended."""
+        """Increase the age of all cached rows by one pass."""
         age = self.age[: self.n_cached]
         age += age < _OLDEST
 
     def count_ages(self) -> list[int]:
-        """Return how many cached rows came in the last pass, the one before it, and so on."""
+        """Return the number of cached rows from the last pass, the one before it, and so on."""
         import numpy as np
 
         return list(map(int, np.bincount(self.age[: self.n_cached])[1:]))
 
     def count_zero(self) -> int:
-        """Return how many cached rows have no variable but 0."""
+        """Return the number of cached rows whose variables are all 0."""
         return self.alpha.count_zero(self.n_cached)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Which rows are cached, and their variables, as arrays to keep; views."""
+        """Return the cached rows' numbers and variables as arrays to store; views."""
         n = self.n_cached
         return {name: getattr(self, name)[:n] for name in _KEPT} | self.alpha.state(n)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` said; the rows themselves are brought by `refill`.
+        """Restore the result of `state`; `refill` then copies the rows themselves.
 
         Raises
         ------
         ValueError
-            There is no room for so many rows.
+            If the rows do not fit.
         """
         n, lengths = len(state["home"]), state["lengths"]
         nnz = int(lengths.sum(dtype="int64"))
         if n > self.alpha.capacity or nnz > self.cache_nnz or lengths.min(initial=0) < 0:
-            raise ValueError(f"{n} cached rows of {nnz} nonzeros")
+            raise ValueError(f"no room for {n} cached rows with {nnz} nonzeros")
         for name in _KEPT:
             getattr(self, name)[:n] = state[name]
         self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
@@ -267,13 +267,13 @@ class WorkingSet:
         self.n_cached = self.n = n
 
     def refill(self, block: int, rows: Rows) -> int:
-        """Copy the cached rows of a block from it; return how many these were.
+        """Copy the cached rows of a block into the cache; return their number.
 
         Parameters
         ----------
         block : int
         rows : Rows
-            In the arena of the working set.
+            All rows of the block, in the arena of the working set.
         """
         return int(
             self._kernels.refill(
@@ -288,7 +288,7 @@ class WorkingSet:
         marks[self.row[: self.n_cached][self.home[: self.n_cached] == block]] = True
 
     def alphas_of(self, block: int, alpha: Alphas) -> None:
-        """Put the alphas of a block's cached rows into those of the block."""
+        """Copy the alphas of a block's cached rows into `alpha`, those of the block."""
         import numpy as np
 
         mine = np.flatnonzero(self.home[: self.n_cached] == block)
@@ -306,14 +306,14 @@ def _gradient(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
 
 
 def _random(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
-    """Rank at random: SBM-rand of the paper."""
+    """Rank at random (SBM-rand in the paper)."""
     return random.random(len(score), dtype="float32")
 
 
 def _mixed(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
-    """Rank by the score, but put rows chosen at random first, for half of the cache.
+    """Rank by the score, but fill half of the cache with random rows.
 
-    Where no variable rests, no row can be left to itself for long.
+    For losses whose variables never rest, every row must be visited now and then.
     """
     chosen = random.random(len(score), dtype="float32") < 0.5 * share
     ranks = score.copy()
@@ -322,13 +322,13 @@ def _mixed(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
 
 
 def _none(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
-    """Rank nothing: block minimization, BMD of the paper."""
+    """Keep no rows: block minimization (BMD in the paper)."""
     ranks = score.copy()
     ranks[:] = float("-inf")
     return ranks
 
 
-# Each is given scores, a source of random numbers and the share of the rows that fits the cache.
+# Arguments: scores, random generator, and the share of the rows that fits in the cache.
 POLICIES: dict[str, Ranking] = {
     "gradient": _gradient, "mixed": _mixed, "random": _random, "none": _none
 }  # fmt: skip

@@ -1,10 +1,10 @@
 """Weston-Watkins by blocks of classes, solved by several threads.
 
-The rows of two blocks of classes, with their variables for the classes of the two, are a
-Weston-Watkins problem of their own while all other variables stay as they are. It reads and changes
-the columns of W of its classes only. So the pairs of blocks are solved in the rounds of a
-round-robin schedule: the pairs of a round share no class and no row, and are solved at the same
-time. The result is that of one after the other, whatever the number of threads.
+With all other variables fixed, the rows of two blocks of classes and their variables for these
+classes form a smaller Weston-Watkins problem. It reads and changes only the columns of W of its
+classes. Pairs of blocks are solved in the rounds of a round-robin schedule. The pairs of a round
+share no class and no row, so they are solved in parallel. The result equals that of solving them
+one after another, for any number of threads.
 
 Source: Alber, Zimmert, Dogan & Kloft 2016, who solve for one variable at a time.
 """
@@ -32,14 +32,14 @@ Integers = npt.NDArray[np.int64]
 
 
 def deal_classes(rows: Sequence[int], n_blocks: int) -> list[Integers]:
-    """Deal classes to blocks of about as many classes, and about as many rows.
+    """Deal classes to blocks with about equal numbers of classes and rows.
 
     Parameters
     ----------
     rows : sequence of int
-        Of each class.
+        Number of rows of each class.
     n_blocks : int
-        There are fewer blocks if there are fewer classes.
+        Number of blocks, reduced to the number of classes if that is smaller.
 
     Returns
     -------
@@ -54,10 +54,10 @@ def deal_classes(rows: Sequence[int], n_blocks: int) -> list[Integers]:
 def round_robin(n: int) -> list[list[tuple[int, int]]]:
     """Return the rounds of a round-robin schedule (the 1-factorisation of a complete graph).
 
-    Every pair of the numbers below `n` is in one round; no number is in two pairs of a round. If
-    `n` is odd, one number of each round has no pair.
+    Every pair of numbers below `n` is in exactly one round, and every number in at most one pair
+    of a round. If `n` is odd, one number per round has no pair.
     """
-    circle = [*range(n), *[-1] * (n % 2)]  # who is paired with -1 has no pair
+    circle = [*range(n), *[-1] * (n % 2)]  # the number paired with -1 has no pair
     half, rounds = len(circle) // 2, []
     for _ in range(len(circle) - 1):
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
@@ -79,14 +79,14 @@ class ClassBlocks(MultiProblem):
     blocks: Sequence[Integers] = ()
 
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
-        """Visit a working set, pair of blocks by pair of blocks; see `MultiProblem.solve`."""
+        """Visit a working set by pairs of blocks; see `MultiProblem.solve`."""
         n = len(self.blocks)
         if n < LEAST_BLOCKS:
             return super().solve(work, W, how)
         random = np.random.default_rng(int(how.state[0]))
         how.state[0] = random.integers(1, 2**63, dtype=np.uint64)
-        # In one sweep a row is visited in n - 1 pairs, with a share of 2 / n of the classes. More
-        # rounds in a pair would polish what the next pair undoes.
+        # A sweep visits a row in n - 1 pairs, each with a share 2 / n of the classes. More rounds
+        # per pair would be wasted, as the next pair undoes part of them.
         sweeps = max(1, round(how.rounds * n / (2 * (n - 1))))
         how = replace(how, rounds=1)
         step, schedule, stats = _Step(self, work, W, how), round_robin(n), np.zeros(6)
@@ -95,7 +95,7 @@ class ClassBlocks(MultiProblem):
             for k in random.permutation(len(schedule)):
                 seeds = random.integers(1, 2**63, (len(schedule[k]), 1), dtype=np.uint64)
                 found = step.solve(schedule[k], seeds)
-                found[:, 1] *= sweep == 0  # the gap is that of the first visit
+                found[:, 1] *= sweep == 0  # the gap is measured at the first visit
                 stats += found.sum(axis=0)
             stats[4] = sweep + 1
             if stats[3] == updates:
@@ -110,8 +110,8 @@ class ClassBlocks(MultiProblem):
 class _Step:
     """The working set of a step, with the variables of each block's rows.
 
-    Lists in a pool cannot grow in several threads at the same time. So each pair has a pool of its
-    own, whose room and limit leave the other pairs of the round their share.
+    Lists in a pool cannot grow in several threads at once, so each pair has its own pool with a
+    share of the room and of the limits.
     """
 
     def __init__(self, problem: ClassBlocks, work: WorkingSet, W: Weights, how: Rounds) -> None:
@@ -125,10 +125,10 @@ class _Step:
         self.rows = [np.flatnonzero(theirs == k) for k in range(len(problem.blocks))]
         self.lists = [self.pool.take(rows) for rows in self.rows]
         self.score = np.full(work.n, -np.inf, np.float32)
-        self.weights = np.empty(W.size)  # columns of W, for each pair of a round
+        self.weights = np.empty(W.size)  # copies of columns of W for the pairs of a round
 
     def solve(self, pairs: Sequence[tuple[int, int]], seeds: npt.NDArray[np.uint64]) -> Weights:
-        """Solve pairs that share no block; return the statistics of each."""
+        """Solve pairs that share no block; return the statistics of each, shape (n_pairs, 6)."""
         pool = self.pool
         self.held = pool.held_limit - (pool.held_limit - pool.held) // len(pairs)
         taken = self.work.n + sum(int(one.counts.sum()) for one in self.lists)
@@ -143,7 +143,7 @@ class _Step:
         return np.array([stats for stats, _ in found])
 
     def finish(self) -> None:
-        """Put variables and scores into the working set."""
+        """Copy variables and scores back to the working set."""
         order = np.argsort(np.concatenate(self.rows))
         self.pool.fill(self._lists_of(range(len(self.lists))).take(order))
         self.work.score[: self.work.n] = self.score
@@ -155,7 +155,7 @@ class _Step:
         weights: Weights,
         seed: npt.NDArray[np.uint64],
     ) -> tuple[Weights, Integers]:
-        """Solve for the classes of a pair; return statistics, and growth of lists by home."""
+        """Solve for the classes of a pair; return statistics and the growth of lists by home."""
         problem, kernels = self.problem, load("sbm.solver.kernels.classes")
         rows = np.concatenate([self.rows[k] for k in pair])
         n, m = len(rows), len(classes)
@@ -196,7 +196,7 @@ class _Step:
         return lists
 
     def _pool(self, lists: Lists, n_classes: int) -> ListPool:
-        """Return a pool of a pair's lists, with its share of the room."""
+        """Return a pool with a pair's lists and its share of the room."""
         pool = ListPool(len(lists), 0, 0, len(self.held), n_classes)
         room = len(lists) + len(lists.values) + self.free
         pool.outputs, pool.betas = np.empty(room, np.int32), np.empty(room)
@@ -205,7 +205,7 @@ class _Step:
         return pool
 
     def _part(self, rows: Integers, place: npt.NDArray[np.int32], pool: ListPool) -> WorkingSet:
-        """Return some rows as a working set of their own, with classes numbered by place."""
+        """Return some rows as a separate working set, with classes renumbered by `place`."""
         work = self.work
         part = WorkingSet(work.arena, pool, 0, 0, weighted=work.weights is not None)
         part.n = len(rows)
@@ -219,7 +219,7 @@ class _Step:
 def _lists(
     n: int, of_row: Integers, outputs: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> Lists:
-    """Make lists of variables, given the row of each in ascending order."""
+    """Return lists of variables, given the row of each in ascending order."""
     offsets = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(of_row, minlength=n), out=offsets[1:])
     return Lists(offsets, outputs, values)

@@ -1,9 +1,9 @@
-"""The certificate: how far a model can be from the optimum, measured at fixed W.
+"""The certificate: a bound on a model's distance from the optimum, computed at fixed W.
 
-For any W and any feasible α the gap P(W) - F(α) is a sum of terms that are never negative, one a
-row, plus ½|W - W(α)|²: no cancellation, and exact even if the running W has drifted from its α.
-The terms are those of the worst decision values within rounding: where costs are large against the
-objective, the last bits of a margin are what counts.
+For any W and any feasible α, the gap P(W) - F(α) is a sum of nonnegative terms, one per row, plus
+½|W - W(α)|². So there is no cancellation, and the gap is exact even if the running W has drifted
+from its α. Each term is an upper bound within the rounding error of the decision value, which
+matters if costs are large compared with the objective.
 """
 
 import math
@@ -20,30 +20,31 @@ from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
 
 __all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray"]
 
-# Above this the weights are not those of their alphas, rounding apart; see `Certificate.drift`.
+# A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proven of a model.
+    """Certified bounds on the objective of a model.
 
     Attributes
     ----------
     primal : float
-        P(W), the objective of the model that is shipped.
+        P(W), the objective of the model.
     dual : float
-        F(α), a lower bound of every model's objective.
+        F(α), a lower bound on the objective of any model.
     gap : float
-        P(W) - F(α), so P(W) - P* <= gap; as large as it can be within the rounding of margins.
+        Upper bound of P(W) - F(α), including rounding errors of margins; P(W) - P* <= gap.
     relative_gap : float
-        gap / max(|primal|, |dual|); 0 where both are 0. Of one class, whose optimum can be 0, the
+        gap / max(|primal|, |dual|); 0 if both are 0. For one class, whose optimum can be 0, the
         divisor is at least the problem's unit.
     drift : float
-        |W - W(α)| by sqrt(2 P(W)) or |W|, whichever is larger: rounding of the running W; above
-        1e-9 something is wrong. (|W| alone would be 0 where the optimum is W = 0.)
+        |W - W(α)| / max(sqrt(2 P(W)), |W|), the rounding error of the running W. Values above
+        1e-9 indicate a bug. (|W| alone would be 0 if the optimum is W = 0.)
     n_support, n_free : int
-        Rows with α > 0, and those of them inside their bounds; of one-vs-rest summed over classes.
+        Number of rows with α > 0, and of those with α inside its bounds; summed over classes for
+        one-vs-rest.
     """
 
     primal: float
@@ -56,7 +57,7 @@ class Certificate:
 
     @classmethod
     def total(cls, parts: Sequence["Certificate"]) -> "Certificate":
-        """Return that of several problems that share nothing: all of it adds up but the drift."""
+        """Return the sum of certificates of independent problems, with the largest drift."""
         if len(parts) == 1:
             return parts[0]
         primal = math.fsum(part.primal for part in parts)
@@ -71,27 +72,27 @@ class Certificate:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, float | int]:
-        """Plain names and numbers."""
+        """Return names and values as JSON types."""
         return asdict(self)
 
 
 class Certifier:
-    """Accumulates the certificate block by block; W and all alphas must stay as they are meanwhile.
+    """Accumulates the certificate block by block; W and all alphas must not change meanwhile.
 
     Parameters
     ----------
     problem : Problem, MultiProblem or OneClass
     W : ndarray, shape (n_weights, n_outputs), float64
     W_alpha : ndarray, like W
-        Overwritten with the weights that belong to the alphas.
+        Overwritten with the weights W(α) of the alphas.
 
     Attributes
     ----------
     sums : list of ndarray
-        What each block contributes.
+        Contribution of each block.
     arrays : list of ndarray
-        What all blocks add to. Where several hold blocks, every one of them gets the sums of all
-        and these arrays added up, before it finishes.
+        Arrays that all blocks add to. With several processes, each must get the `sums` of all of
+        them and the sum of their `arrays` before `finish`.
     """
 
     def __init__(
@@ -105,16 +106,16 @@ class Certifier:
         self.sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: Alphas) -> None:
-        """Add a block, every row of the data exactly once over all calls."""
+        """Add a block; over all calls, every row of the data must be added exactly once."""
         self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
 
     def finish(self) -> Certificate:
-        """Return the certificate; `W_alpha` then holds Σ α s x, to go on training with.
+        """Return the certificate; `W_alpha` then is Σ α s x, for use in further training.
 
         Raises
         ------
         DataError
-            A number is beyond the range of a float.
+            If a number overflows.
         """
         columns = list(zip(*self.sums, strict=True))
         if not all(math.isfinite(part) for column in columns for part in column):
@@ -124,7 +125,7 @@ class Certifier:
         drift2 = squared_norm(self._W, self.W_alpha)
         unit = self._problem.unit
         scale = max(abs(primal), abs(dual), unit)
-        # ½|W|² is a part of the primal value, but for one class it is not below it.
+        # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
         if not all(map(math.isfinite, (primal, dual, gap, drift2, scale, size2))):
             raise DataError(TOO_LARGE)
@@ -141,10 +142,10 @@ class Certifier:
 
 @dataclass
 class GapWatch:
-    """Decides when a certificate is worth its pass.
+    """Decides when to compute a certificate, which costs a pass.
 
-    The gap estimate of a pass sums each row's share at its visit, so it stands for the middle of
-    the pass and lags behind. The ratio of the last certificate to its estimate corrects for that.
+    The gap estimate of a pass sums each row's share at its visit, so it corresponds to the middle
+    of the pass. The ratio of the last certificate to its estimate corrects for that lag.
 
     Attributes
     ----------
@@ -153,7 +154,7 @@ class GapWatch:
     previous : float
         Relative estimate of the last pass.
     ratio : float
-        Of the last certificate to its estimate; 0 before there was one.
+        Ratio of the last certificate to its estimate; 0 before the first certificate.
     since : int
         Passes since the last certificate.
     """
@@ -164,32 +165,32 @@ class GapWatch:
     since: int = 1
 
     def is_due(self, gap: float, dual: float) -> bool:
-        """Whether the gap may be below the tolerance, given a pass's estimate and dual value."""
+        """Return whether the gap may be below `tol`, given the estimate and dual of a pass."""
         relative = min(gap / max(abs(dual), 1e-300), 1e300) if gap > 0 else 0.0
         shrink = relative / self.previous if self.previous > 0 else 1.0
         ratio = self.ratio or min(1.0, max(0.1, shrink**0.5))
         self.previous, self.since = relative, self.since + 1
-        # Right behind a certificate that fell short, only when there is no doubt.
+        # Directly after a certificate above the tolerance, require a clear margin.
         limit = self.tol if self.since > 1 else 0.5 * self.tol
         return relative * ratio <= limit
 
     def learn(self, certified: float) -> None:
-        """Note what the certificate said of the last estimate."""
+        """Compare a certified relative gap with the last estimate."""
         self.ratio = min(certified / self.previous, 1e300) if self.previous > 0 else 0.0
         self.since = 0
 
 
 def ray(dual_sum: float, W: npt.NDArray[np.float64], factor: float) -> float:
-    """Return the best share of the way to alphas that are multiplied by a factor.
+    """Return the best step length θ, at most 1, towards alphas multiplied by a factor.
 
-    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0; this is largest at the share.
+    F(θα) >= θ Σ d_i(α_i) - ½ θ² |W|², as d is concave and 0 at 0. The result maximises this bound.
 
     Parameters
     ----------
     dual_sum : float
-        Σ d_i at the alphas as they are.
+        Σ d_i at the current alphas.
     W : ndarray
-        Weights that belong to them.
+        Weights of the current alphas.
     factor : float
     """
     size = factor * squared_norm(W)

@@ -1,8 +1,8 @@
 """Selective block minimization on a stream: every block comes once (SBM 2011, section 4).
 
-A block of new rows is merged with the cache and solved, as in training. What is left out of the
-next cache is forgotten: its alphas live on in W, where they stay as they are, inside their bounds.
-So F(α) is known at any moment and bounds the optimum of all rows so far from below.
+A block of new rows is merged with the cache and solved, as in training. Rows that do not stay in
+the cache are discarded. Their alphas remain in W, fixed and feasible. So F(α) is known at any time
+and is a lower bound of the optimum over all rows so far.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
 
 State: TypeAlias = dict[str, npt.NDArray[Any]]
 
-_EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the block at work
-_ROWS_AT_A_TIME = 1 << 14  # that are copied at a time, which bounds the memory for that
+_EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the current block
+_ROWS_AT_A_TIME = 1 << 14  # rows copied at a time, to bound memory
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is room for.
+    """Capacities of a `OnePass`.
 
     Attributes
     ----------
     block_rows, block_nnz : int
-        Of the largest block.
+        Size of the largest block.
     cache_rows, cache_nnz : int
-        Of the caches of all problems together.
+        Total size of the caches of all problems.
     features : int
     row_variables : int
-        Variables of a row, on average, that lists have room for.
+        Average number of variables per row that lists have room for.
     """
 
     block_rows: int
@@ -53,21 +53,21 @@ class Size:
 
 
 def caches_nnz(size: Size, n_problems: int) -> int:
-    """Nonzeros of the arena that belong to the caches; block buffers begin behind them."""
+    """Return the nonzeros of the arena used by the caches; block buffers follow them."""
     return size.cache_nnz + n_problems * SPARE
 
 
 class GrowingWeights:
-    """Weights of the features seen so far; new ones begin at 0.
+    """Weights of the features seen so far; new features start at 0.
 
-    The system gives an array of zeros its memory as it is written to, so room takes none.
+    The system allocates memory of a zero array only when it is written, so unused room is free.
 
     Parameters
     ----------
     features, n_outputs : int
-        Room.
+        Capacity.
     with_bias : bool
-        Whether the last row is that of an extra feature.
+        Whether the last row is the weight of the extra feature.
     """
 
     def __init__(self, features: int, n_outputs: int, with_bias: bool) -> None:
@@ -77,11 +77,11 @@ class GrowingWeights:
 
     @property
     def values(self) -> npt.NDArray[np.float64]:
-        """Shape (n_features + with_bias, n_outputs), a view that is good until they grow."""
+        """The weights, shape (n_features + with_bias, n_outputs): a view, valid until `grow`."""
         return self._all[: self._n + self._bias]
 
     def grow(self, n: int) -> npt.NDArray[np.float64]:
-        """Make it `n` features; return `values`."""
+        """Grow to `n` features; return `values`."""
         if self._bias and n != self._n:
             self._all[n] = self._all[self._n]
             self._all[self._n] = 0.0
@@ -90,16 +90,16 @@ class GrowingWeights:
 
 
 class OnePass:
-    """W, cache and random state of each problem, and what is done with a block that comes once.
+    """Training on a stream: W, cache and random state of each problem.
 
-    There is one problem, but for losses of one variable a row and more than two classes: there each
-    class has a problem and a cache of its own.
+    There is one problem, except for losses with one variable per row and more than two classes.
+    Then each class has its own problem and cache.
 
     Parameters
     ----------
     problems : sequence of Problem, MultiProblem or OneClass
     arena : Arena
-        Its first `caches_nnz` nonzeros are for the caches.
+        The first `caches_nnz` nonzeros are used by the caches.
     size : Size
     y_dtype : dtype
         int32 for class codes, float64 for targets.
@@ -107,7 +107,7 @@ class OnePass:
     policy : str
     seed : int
     spread : callable
-        A ``map`` that may work in threads; no result depends on it.
+        Like the builtin `map`; may use threads, without effect on results.
     weighted : bool
         Whether rows have weights.
     """
@@ -131,7 +131,7 @@ class OnePass:
         self.n_rows = 0
         for problem in problems:
             if isinstance(problem, OneClass):
-                problem.total = 0.0  # rows are counted as they come
+                problem.total = 0.0  # rows are counted as they arrive
         self._weights = [GrowingWeights(size.features, p.n_outputs, p.bias > 0) for p in problems]
         self._solvers = [
             Solver(
@@ -158,9 +158,9 @@ class OnePass:
 
     @property
     def dual(self) -> float | None:
-        """F(α): no model of all rows so far has a smaller objective.
+        """F(α), a lower bound of the objective over all rows so far.
 
-        None with one class, where alphas are feasible in the limit only.
+        None for one class, whose alphas are feasible only in the limit.
         """
         if isinstance(self.problems[0], OneClass):
             return None
@@ -168,24 +168,24 @@ class OnePass:
 
     @property
     def n_cached(self) -> int:
-        """Rows in the caches."""
+        """Number of rows in the caches."""
         return sum(solver.working.n_cached for solver in self._solvers)
 
     def grow(self, n_features: int) -> None:
-        """Give weights to features that are new."""
+        """Add weights for new features."""
         for solver, weights in zip(self._solvers, self._weights, strict=True):
             solver.W = weights.grow(n_features)
 
     def learn(self, rows: Rows) -> Totals:
-        """Merge a block with the cache, solve, select the next cache, forget the others.
+        """Merge a block with the cache, solve, select the next cache and discard other rows.
 
-        All rows are visited: one that is at rest now, and left out, could not move any more when
-        the others of its block have moved W, as it is forgotten then.
+        All rows are visited. Rows at rest are not skipped, because they could not move later: they
+        are discarded after the step.
 
         Parameters
         ----------
         rows : Rows
-            In the arena, behind the caches; at most `Size.block_rows`.
+            In the arena, after the caches; at most `Size.block_rows`.
 
         Returns
         -------
@@ -211,9 +211,10 @@ class OnePass:
         return totals
 
     def polish(self, rounds: int) -> Totals:
-        """Solve for the cached rows once more, with the alphas of all others as they are.
+        """Solve for the cached rows again, with all other alphas fixed.
 
-        Not with one class: its offset is that of a whole block, and cached rows are no sample.
+        Does nothing for one class: its offset needs a whole block, and cached rows are not a
+        representative sample.
         """
         if isinstance(self.problems[0], OneClass):
             return Totals()
@@ -228,7 +229,7 @@ class OnePass:
     # --------------------------------------------------------------------------------- state
 
     def state(self) -> State:
-        """All there is to go on from, as arrays; views of this one's memory."""
+        """Return the complete state as arrays; views."""
         return {
             f"{name}-{k}": array
             for k, solver in enumerate(self._solvers)
@@ -236,15 +237,15 @@ class OnePass:
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], before: Mapping[str, Any]) -> None:
-        """Take over a state, perhaps one of fewer classes or of another size.
+        """Restore a state, possibly with fewer classes or another size.
 
-        Of a cache that is larger than there is room for the best rows are kept.
+        If the cache does not fit, its best rows are kept.
 
         Parameters
         ----------
         state : mapping of str to ndarray
         before : mapping
-            What `describe` said then.
+            Result of `describe` for that state.
         """
         self.n_rows = int(before["rows"])
         parts = [
@@ -263,7 +264,7 @@ class OnePass:
                 solver.problem.total = float(self.n_rows)
 
     def describe(self) -> dict[str, Any]:
-        """What `restore` must know beside the arrays; as JSON holds it."""
+        """Return what `restore` needs besides the arrays, as JSON types."""
         first = self.problems[0]
         return {
             "rows": self.n_rows,
@@ -274,11 +275,11 @@ class OnePass:
 
 
 def _settle(working: WorkingSet) -> None:
-    """Let the cached rows belong to no block: what leaves from now on is forgotten."""
+    """Detach the cached rows from their block; they are discarded when they leave the cache."""
     working.home[: working.n_cached] = _EARLIER
     pool = working.alpha
     if isinstance(pool, ListPool):
-        # Limits are by home. That of cached rows is by their own number, not by the block's.
+        # Limits are per home. The limit of cached rows depends on their number, not the block's.
         block_rows = pool.capacity - working.cache_rows
         more = (working.cache_rows - block_rows) * (pool.held_limit // max(1, block_rows))
         pool.held[_EARLIER] = int(pool.count[: working.n_cached].sum(dtype=np.int64)) - more
@@ -286,10 +287,10 @@ def _settle(working: WorkingSet) -> None:
 
 
 def _state_of(solver: Solver) -> State:
-    """State of a solver with the rows of its cache."""
+    """Return the state of a solver, including the rows of its cache."""
     work, n = solver.working, solver.working.n_cached
     state = solver.state()
-    for name in ("home", "held", "age"):  # there is one home, and one pass
+    for name in ("home", "held", "age"):  # constant: there is one home and one pass
         state.pop(name, None)
     nnz = int(work.lengths[:n].sum(dtype=np.int64))
     own = slice(work.base, work.base + nnz)
@@ -302,7 +303,7 @@ def _state_of(solver: Solver) -> State:
 
 
 def _fill(working: WorkingSet, state: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Let the cache hold the rows of a state, the best ones if there are too many."""
+    """Fill the cache with the rows of a state; the best ones if there are too many."""
     lengths, values = state["lengths"], working.arena.values
     alpha: Alphas = Dense(state["alpha"])
     if "alpha_offsets" in state:
@@ -338,7 +339,7 @@ def _that_fit(
     alpha: Alphas,
     score: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.intp]:
-    """Return the numbers of the best rows for which there is room, in order."""
+    """Return the positions of the best rows that fit, in ascending order."""
     best = np.argsort(-score, kind="stable")
     fits = np.cumsum(lengths[best], dtype=np.int64) <= working.cache_nnz
     if isinstance(alpha, Lists):
@@ -353,10 +354,10 @@ def _that_fit(
 def _widen(
     parts: Sequence[State], before: Mapping[str, Any], problems: Sequence[AnyProblem]
 ) -> list[State | None]:
-    """Turn the states of fewer classes into those of these problems; None is one that is new.
+    """Convert states with fewer classes to states of these problems; None for new problems.
 
-    Class codes are given out in order of appearance, so those that were known keep theirs. Weights
-    and variables of a new class are 0, which is feasible, and W belongs to the alphas as before.
+    Class codes are assigned in order of appearance, so known classes keep theirs. Weights and
+    variables of a new class are 0, which is feasible and keeps W = W(α).
     """
     first, positive = problems[0], before["positive"]
     if positive is None or len(parts) > 1:
@@ -379,15 +380,15 @@ def _pad(part: State, n_outputs: int) -> State:
 
 
 def _mirrored(part: State, problem: Problem) -> State:
-    """Swap the two classes: then all signs are others, and so are w and signed variables."""
+    """Swap the two classes, which negates w and signed variables."""
     alpha = -part["alpha"] if problem.loss.signed else part["alpha"]
     return {**part, "W": -part["W"], "alpha": alpha}
 
 
 def _two_codes(positive: int) -> tuple[int, int]:
-    """Return the codes that stand for the class of w, and for that of -w, of two classes.
+    """Return the class codes of w and of -w in a problem of two classes.
 
-    A negative `positive` is of one class alone, code 0: the class of w is still to come.
+    If `positive` is negative, only one class (code 0) is known, and the class of w is yet to come.
     """
     return (positive, 1 - positive) if positive >= 0 else (1, 0)
 
@@ -395,10 +396,10 @@ def _two_codes(positive: int) -> tuple[int, int]:
 def _one_against_rest(
     part: State, positive: int, problems: Sequence[AnyProblem]
 ) -> list[State | None]:
-    """Turn a problem of two classes, codes 0 and 1, into two of each against the rest.
+    """Convert a problem of two classes, codes 0 and 1, to two one-vs-rest problems.
 
-    The second one is the mirror of the first. Where there was one class alone, which was the
-    negative one of its problem, the mirror is its problem against the rest.
+    The second is the mirror of the first. If there was only one class, the negative one, the
+    mirror is its one-vs-rest problem.
     """
     own, other = _two_codes(positive)
     multi = problems[0]

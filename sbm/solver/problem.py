@@ -1,8 +1,7 @@
-"""The optimization problem a solver works on: a loss with its numbers.
+"""The optimization problem of a solver: a loss with its parameters.
 
-There are three kinds, with the same methods: `Problem` has one variable a row, `MultiProblem` a
-list of them, one for each class that matters to the row, and `OneClass` one a row whose sum is
-given.
+There are three kinds with the same methods. `Problem` has one variable per row, `MultiProblem` a
+list of variables per row, and `OneClass` one variable per row with a fixed sum.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ __all__ = [
     "squared_norm",
 ]
 
-# Smaller weights come from the processor's caches; asking for them ahead costs more than it saves.
+# Smaller weights fit in the processor's caches; prefetching them costs more than it saves.
 _PREFETCH_ABOVE = 1 << 24
 _PREFETCH_ROWS = 3
-_MEAN_OF = 10_000  # rows, about, whose mean |x|² stands for that of all
+_MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
 _EPSILON = 2.0**-52  # relative rounding error of a number
 
 TOO_LARGE = (
-    "the numbers of these rows grow beyond what a float64 holds, 1.8e308; make values and targets "
-    "smaller (a common factor will do), or take a smaller C"
+    "computation exceeds the range of a float64 (1.8e308); scale values and targets down, or use "
+    "a smaller C"
 )
 
 Weights: TypeAlias = npt.NDArray[np.float64]
@@ -59,24 +58,26 @@ Spread: TypeAlias = Callable[..., Iterable[Any]]
 
 @dataclass
 class Rounds:
-    """How the rounds over a working set are to go, and the scratch for them.
+    """Parameters and scratch arrays of the rounds over a working set.
 
     Attributes
     ----------
     block : int
-        Rows of this block count towards the gap estimate.
+        Block whose rows count towards the gap estimate.
     rounds, chunk : int
-        Most rounds; rows that are visited together.
+        Maximum rounds; number of rows visited together.
     inner_tol : float
-        End after a first round whose largest violation is not above.
+        Stop after the first round if its largest violation is not above.
     state : ndarray, shape (1,), uint64
-        Random generator of the kernels.
+        State of the kernels' random generator.
     active : ndarray, shape (n,), int32
+        Scratch.
     order : ndarray, shape (at least n / chunk,), int64
+        Scratch.
     sigma : float
-        1 for a solver alone; σ' where what several make of the same weights is added up.
+        1 for a single solver; σ' if the steps of several solvers are summed.
     spread : callable
-        Like the builtin `map`; its calls may run in several threads.
+        Like the builtin `map`; calls may run in several threads.
     """
 
     block: int
@@ -91,26 +92,25 @@ class Rounds:
 
 
 class _Separable:
-    """What problems have in common whose rows share no constraint, and no number but W."""
+    """Base of problems whose rows share no constraint and no state except W."""
 
-    _x_sum: Weights | None = None  # Σ U x, for a certificate that needs it
+    _x_sum: Weights | None = None  # Σ U x, if the certificate needs it
 
     @property
     def unit(self) -> float:
-        """Objective that is as good as 0."""
+        """Objective value that counts as 0."""
         return 0.0
 
     def start_certificate(self, W: Weights) -> list[Weights]:
-        """Get ready for `certify`; return the arrays it adds to, beside what it returns."""
+        """Prepare for `certify`; return the additional arrays it adds to."""
         return []
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights
     ) -> tuple[float, float, float]:
-        """Return primal, dual and their gap, given what `certify` summed up over all rows.
+        """Return primal, dual and gap, given the sums of `certify` over all rows.
 
-        The gap P(W) - F(α) is a sum of terms that are never negative, one a row, plus
-        ½|W - W(α)|².
+        The gap P(W) - F(α) is a sum of nonnegative terms, one per row, plus ½|W - W(α)|².
         """
         gap, loss, dual, _, _ = sums
         primal = 0.5 * squared_norm(W) + loss
@@ -118,38 +118,38 @@ class _Separable:
         return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What changes while it is solved, beside W and the variables."""
+        """Return the state that solving changes, except W and the variables."""
         return {}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Undo `state`."""
+        """Restore the result of `state`."""
 
     def numbers(self) -> list[float]:
-        """What several solvers add up, beside W and Σ d_i: nothing."""
+        """Return the numbers that several solvers sum, besides W and Σ d_i: none."""
         return []
 
     def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
-        """Take over the sum of what several solvers made of their numbers."""
+        """Combine the changes that several solvers made to their `numbers`."""
 
 
 @dataclass(eq=False)
 class Problem(_Separable):
-    """One variable a row: two classes, or a target.
+    """One variable per row, for two classes or targets.
 
     Attributes
     ----------
     loss : Loss
     cost_positive, cost_negative : float
-        C times class weight for the rows of the positive class and for all others; for targets,
-        the first one is the cost of every row.
+        C times class weight, for rows of the positive class and for all others. With targets,
+        `cost_positive` applies to every row.
     positive : int
         Class code of the positive class.
     bias : float
         Value of the extra feature; 0 for none.
     epsilon : float
-        Half the width of the tube inside which a target costs nothing.
+        Half the width of the tube without loss around a target.
     classify : bool
-        Whether `y` holds class codes and not targets.
+        Whether `y` has class codes instead of targets.
     """
 
     loss: Loss
@@ -166,14 +166,14 @@ class Problem(_Separable):
     def costs(
         self, y: npt.NDArray[np.generic], weights: Weights | None = None
     ) -> npt.NDArray[np.float64]:
-        """Cost C_i of rows with class codes or targets `y`, shape (n,), float64."""
+        """Return the cost C_i of rows with class codes or targets `y`, shape (n,), float64."""
         positive = y == self.positive if self.classify else True
         costs = np.where(positive, self.cost_positive, self.cost_negative)
         return np.broadcast_to(costs, len(y)) * (1.0 if weights is None else weights)
 
     @property
     def resting_values(self) -> list[float]:
-        """Values other than 0 at which variables come to rest exactly."""
+        """Values other than 0 at which variables rest exactly."""
         return self.loss.resting_values([self.cost_positive, self.cost_negative])
 
     @property
@@ -181,11 +181,11 @@ class Problem(_Separable):
         return load(f"sbm.solver.kernels.{self.loss.kernel}")
 
     def _extra(self, W: Weights) -> tuple[Weights, float, float]:
-        """Weight of the extra feature, of shape (1,), its value, and its scale."""
+        """Return the extra feature's weight, shape (1,), its value, and its scale."""
         return W[-1:, 0] if self.bias > 0 else np.zeros(1), self.bias, 1.0
 
     def arguments(self, rows: Rows, alpha: npt.NDArray[np.float64], W: Weights) -> tuple[Any, ...]:
-        """What all kernels of the loss are given, in front of what is their own."""
+        """Return the common leading arguments of all kernels of the loss."""
         y = rows.y if self.loss.tasks else None
         return (
             rows.starts, rows.lengths, y, rows.weights, rows.indices, rows.values, alpha, W[:, 0],
@@ -203,12 +203,13 @@ class Problem(_Separable):
         Returns
         -------
         ndarray, shape (5,), float64
-            Rise of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
+            Increase of Σ d_i; gap of the block's rows at their first visit; visits; updates;
+            rounds.
 
         Raises
         ------
         DataError
-            A number is beyond the range of a float.
+            If a number overflows.
         """
         assert isinstance(work.alpha, DenseSet)
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
@@ -220,14 +221,14 @@ class Problem(_Separable):
         return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
-        """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
+        """Mark in `moving` the rows that a visit at fixed W would change; keep existing marks."""
         assert isinstance(alpha, Dense)
         self._kernels.screen(*self.arguments(rows, alpha.values, W), moving)
 
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
     ) -> npt.NDArray[np.float64]:
-        """Sum up what rows contribute to the certificate; add their share of W to `W_alpha`.
+        """Return the sums that rows add to the certificate; add their share of W to `W_alpha`.
 
         Returns
         -------
@@ -241,7 +242,7 @@ class Problem(_Separable):
         return sums
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
-        """Move variables that lie outside their bounds to the nearest one, in place."""
+        """Clip variables to their bounds, in place."""
         assert isinstance(alpha, Dense)
         upper = self.costs(rows.y, rows.weights)
         if self.loss.squared:
@@ -250,18 +251,18 @@ class Problem(_Separable):
         np.clip(alpha.values, lower, upper, out=alpha.values)
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether variables of rows of a working set, shape (n,), lie inside their bounds."""
+        """Return whether variables of rows of a working set, shape (n,), are inside bounds."""
         assert isinstance(work.alpha, DenseSet)
         weights = None if work.weights is None else work.weights[rows]
         return self.loss.is_free(work.alpha.values[rows], self.costs(work.y[rows], weights))
 
 
 class OneClass(Problem):
-    """The one-class problem of Chou, Lin & Lin 2020: where most rows are, seen from the origin.
+    """The one-class problem of Chou, Lin & Lin 2020.
 
-    Its dual has the constraint Σ α = N, which ties all rows together. The method of multipliers
-    unties them: the offset ρ is one more weight, of a feature of value -1, and is moved against
-    what Σ α is off by, after every block.
+    Its dual has the constraint Σ α = N, which couples all rows. The method of multipliers decouples
+    them: the offset ρ is the weight of a feature of value -1, and after every block it is moved to
+    reduce the error of Σ α.
 
     Parameters
     ----------
@@ -269,38 +270,38 @@ class OneClass(Problem):
     nu : float
         N is nu times the number of rows, or the sum of their weights.
     total : float
-        Number of rows of the whole data, or the sum of their weights.
+        Number of rows of the data, or the sum of their weights.
     """
 
     def __init__(self, loss: Loss, nu: float, total: float) -> None:
         super().__init__(loss, 1.0, 1.0, positive=-1, classify=False)
         self.nu, self.total = nu, total
         self._level = np.zeros(2)  # ρ, Σ α
-        self._scale = 0.0  # mean |x|²; in this unit ρ moves
-        self._visited = 0.0  # rows, by weight, since ρ was last moved
+        self._scale = 0.0  # mean |x|², the unit of steps of ρ
+        self._visited = 0.0  # weight of the rows visited since the last step of ρ
 
     @property
     def rho(self) -> float:
-        """The offset: rows with w·x below it are outliers."""
+        """The offset ρ: rows with w·x below it are outliers."""
         return float(self._level[0])
 
     def numbers(self) -> list[float]:
-        """What several solvers add up, beside W and Σ d_i: ρ, Σ α and rows that were visited."""
+        """Return the numbers that several solvers sum: ρ, Σ α and the weight of visited rows."""
         return [*map(float, self._level), self._visited]
 
     def add_up(self, before: Sequence[float], theirs: Weights, sigma: float) -> None:
-        """Take over the sum of what several solvers made of their numbers.
+        """Combine the changes that several solvers made to their `numbers`.
 
-        ρ is a weight like those in W.
+        ρ is treated like a weight in W.
 
         Parameters
         ----------
         before : sequence of float
-            `numbers` of each of them when they began.
+            `numbers` of every solver before the steps.
         theirs : ndarray, shape (n_solvers, 3), float64
-            When they ended.
+            `numbers` of each solver after its steps.
         sigma : float
-            How many times as far as α each of them went with its weights.
+            Factor between the step of each solver's weights and that of its α.
         """
         rho, total, _ = before
         self._level[0] = rho + math.fsum(theirs[:, 0] - rho) / sigma
@@ -309,26 +310,26 @@ class OneClass(Problem):
         self._move_offset()
 
     def agree_on_scale(self, means: Sequence[float], rows: Sequence[float]) -> None:
-        """Take the mean |x|² that solvers found, each in so many rows, as the unit of ρ."""
+        """Set the unit of ρ to the mean |x|² over all solvers' rows."""
         self._scale = math.fsum(np.multiply(means, rows)) / max(1.0, math.fsum(rows)) or 1.0
 
     @property
     def unit(self) -> float:
-        """Objective that is as good as 0: a thousandth of that of rows that share no feature.
+        """Objective value that counts as 0: a thousandth of that of rows that share no feature.
 
-        The optimum is w = 0 and exactly 0 where the origin is among the rows; no gap is small
-        beside that.
+        If the origin is among the rows, the optimum is w = 0 and exactly 0, so no gap is small
+        relative to it.
         """
         return 0.5e-3 * self.nu**2 * self.total * self._scale
 
     def _extra(self, W: Weights) -> tuple[Weights, float, float]:
-        """ρ, as the weight of a feature of value -1."""
+        """Return ρ as the weight of a feature of value -1."""
         return self._level[:1], -1.0, self._scale
 
     def add_rows(self, rows: Rows, W: Weights) -> Dense:
-        """Add rows that were unknown; return their variables, all ν, which keeps Σ α = N.
+        """Add new rows; return their variables, all ν, which keeps Σ α = N.
 
-        W, changed in place, gets ν Σ x.
+        Adds ν Σ x to W, in place.
         """
         alpha, share = Dense(np.full(len(rows), self.nu)), np.zeros_like(W)
         self.total += len(rows)
@@ -340,9 +341,9 @@ class OneClass(Problem):
         return alpha
 
     def set_offset_quantile(self, rows: Rows, W: Weights) -> None:
-        """Let ρ be the best one for these rows at W: the ν-quantile of their decision values.
+        """Set ρ to its optimum for these rows at W: the ν-quantile of their decision values.
 
-        On a stream there are no passes in which ρ would settle.
+        Used on streams, which have no passes in which ρ could converge.
         """
         self._level[0] = np.quantile(decide(rows, W, 0.0), self.nu)
 
@@ -365,27 +366,27 @@ class OneClass(Problem):
         return _finite(stats)
 
     def _move_offset(self) -> None:
-        """Move ρ against what Σ α is off by, as far as the rows that were visited go."""
+        """Move ρ against the error of Σ α, in proportion to the rows visited."""
         excess = self._level[1] - self.nu * self.total
         self._level[0] -= self._scale * self._visited / self.total * excess
         self._visited = 0.0
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
-        """Mark every row: ρ moves with all of them, so none is at rest for sure."""
+        """Mark every row: ρ depends on all rows, so none is surely at rest."""
         moving[:] = True
 
     def start_certificate(self, W: Weights) -> list[Weights]:
-        """Get ready for `certify`, which also sums up U x and, instead of d_i, α."""
+        """Prepare for `certify`, which also sums U x, and α instead of d_i."""
         self._x_sum = np.zeros(len(W))
         return [self._x_sum]
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights
     ) -> tuple[float, float, float]:
-        """Return primal, dual and gap; the dual is that of the nearest feasible variables.
+        """Return primal, dual and gap; the dual is that of nearby feasible variables.
 
-        Where Σ α is too large all are scaled down, else all are moved towards their upper bounds;
-        W follows, as Σ U x is known.
+        If Σ α is too large, all variables are scaled down; otherwise all are moved towards their
+        upper bounds. W follows from Σ U x.
         """
         missed, loss, alpha_sum, _, _ = sums
         n = self.nu * self.total
@@ -400,34 +401,34 @@ class OneClass(Problem):
             norm = squared_norm((1 - t) * W_alpha, -t * self._x_sum[:, np.newaxis])
         self._x_sum = None
         dual = -0.5 * norm
-        # Unlike that of other losses this is a difference, of numbers that are rounded.
+        # Unlike for other losses, the gap is a difference of rounded numbers.
         return primal, dual, max(0.0, primal - dual) + missed + 4 * _EPSILON * size
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What changes while it is solved, beside W and the variables."""
+        """Return the state that solving changes, except W and the variables."""
         return {"level": self._level, "scale": np.array([self._scale])}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Undo `state`."""
+        """Restore the result of `state`."""
         self._level[:], self._scale = state["level"], float(state["scale"][0])
 
 
 @dataclass(eq=False)
 class MultiProblem(_Separable):
-    """Many classes, a list of variables a row.
+    """Many classes, with a list of variables per row.
 
     Attributes
     ----------
     loss : Loss
-        ``hinge`` and ``squared_hinge`` mean one class against all others, for each class.
+        ``hinge`` and ``squared_hinge`` mean one-vs-rest.
     costs : ndarray, shape (n_classes,), float64
         C times class weight, by class code.
     cost_rest : float
-        C: of one-vs-rest, for the rows of other classes.
+        C, the cost of rows of other classes in one-vs-rest.
     bias : float
         Value of the extra feature; 0 for none.
     first, n_outputs : int
-        The classes that these weights are for: all but where one-vs-rest divides them.
+        Range of classes in this problem: all of them unless `groups` divided them.
     """
 
     loss: Loss
@@ -445,13 +446,13 @@ class MultiProblem(_Separable):
             self.n_outputs = len(self.costs)
 
     def groups(self, n_groups: int) -> list[MultiProblem]:
-        """Divide one-vs-rest into problems of about equally many classes each."""
+        """Divide one-vs-rest into problems with about equal numbers of classes."""
         ends = [len(self.costs) * k // n_groups for k in range(n_groups + 1)]
         return [replace(self, first=a, n_outputs=b - a) for a, b in itertools.pairwise(ends)]
 
     @property
     def resting_values(self) -> list[float]:
-        """Values other than 0 at which variables come to rest exactly."""
+        """Values other than 0 at which variables rest exactly."""
         return self.loss.resting_values([*map(float, self.costs), self.cost_rest])
 
     @property
@@ -464,7 +465,7 @@ class MultiProblem(_Separable):
 
     @property
     def _width(self) -> int:
-        """Length of scratch with an entry a class: above their number, and a multiple of 16."""
+        """Length of scratch with an entry per class: above their number, a multiple of 16."""
         return (self.n_outputs // 16 + 1) * 16
 
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
@@ -473,7 +474,7 @@ class MultiProblem(_Separable):
         Returns
         -------
         ndarray, shape (6,), float64
-            As of `Problem.solve`; visits that were cut short for want of room in the lists.
+            As for `Problem.solve`, then the number of visits cut short because lists were full.
         """
         assert isinstance(work.alpha, ListPool)
         n, rows, pool, stats = work.n, work.rows, work.alpha, np.zeros(6)
@@ -490,7 +491,7 @@ class MultiProblem(_Separable):
         return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
-        """Mark the rows that a visit would change, at fixed W; marks in `moving` stay."""
+        """Mark in `moving` the rows that a visit at fixed W would change; keep existing marks."""
         assert isinstance(alpha, Lists)
         self._kernels.screen(
             rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
@@ -501,7 +502,7 @@ class MultiProblem(_Separable):
     def certify(
         self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
     ) -> npt.NDArray[np.float64]:
-        """Sum up what rows contribute to the certificate; see `Problem.certify`."""
+        """Return the sums that rows add to the certificate; see `Problem.certify`."""
         assert isinstance(alpha, Lists)
         sums = np.zeros(5)
         self._kernels.certify(
@@ -513,7 +514,7 @@ class MultiProblem(_Separable):
         return sums
 
     def make_feasible(self, rows: Rows, alpha: Alphas) -> None:
-        """Move variables that lie outside their bounds inside, in place."""
+        """Make variables feasible, in place."""
         assert isinstance(alpha, Lists)
         counts = alpha.counts
         of_row = np.repeat(np.arange(len(rows)), counts)
@@ -537,7 +538,7 @@ class MultiProblem(_Separable):
         alpha.set(offsets, outputs[kept], values[kept])
 
     def is_free(self, work: WorkingSet, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether rows of a working set, shape (n,), have a variable inside its bounds."""
+        """Return whether rows of a working set, shape (n,), have a variable inside its bounds."""
         assert isinstance(work.alpha, ListPool)
         pool, free = work.alpha, np.empty(len(rows), np.bool_)
         self._kernels.mark_free(
@@ -551,7 +552,7 @@ AnyProblem: TypeAlias = Problem | MultiProblem
 
 
 def _finite(stats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return what a solve added up to, if all of it is a number."""
+    """Return the statistics of a solve; raise `DataError` if one is not finite."""
     if not np.isfinite(stats).all():
         raise DataError(TOO_LARGE)
     return stats
@@ -562,7 +563,7 @@ def mean_square(
     row_lengths: npt.NDArray[np.int32],
     values: npt.NDArray[Any] | None,
 ) -> float:
-    """Mean |x|² of rows, evenly chosen, and 1 where all are 0."""
+    """Return the mean |x|² of evenly sampled rows, or 1 if all are 0."""
     n = len(starts)
     chosen = np.arange(0, n, max(1, n // _MEAN_OF))
     lengths = row_lengths[chosen].astype(np.int64)
@@ -590,12 +591,12 @@ def decide(rows: Rows, W: Weights, bias: float) -> npt.NDArray[np.float64]:
 
 
 def rows_ahead(W: Weights) -> int:
-    """How many rows ahead their weights are worth prefetching."""
+    """Return how many rows ahead to prefetch weights."""
     return _PREFETCH_ROWS if W.nbytes > _PREFETCH_ABOVE else 0
 
 
 def squared_norm(W: Weights, minus: Weights | None = None) -> float:
-    """Return |W|², or |W - minus|², in slices: no copy of W, and the same for any thread count.
+    """Return |W|² or |W - minus|², without a copy of W and independent of the thread count.
 
     Parameters
     ----------
@@ -603,7 +604,7 @@ def squared_norm(W: Weights, minus: Weights | None = None) -> float:
     """
     step = max(1, (1 << 16) // W.shape[1])
     parts = []
-    with np.errstate(over="ignore", invalid="ignore"):  # who asks notices
+    with np.errstate(over="ignore", invalid="ignore"):  # callers check the result
         for k in range(0, len(W), step):
             part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
             parts.append(float(np.square(part).sum()))

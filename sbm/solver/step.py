@@ -1,7 +1,7 @@
-"""One inner iteration of selective block minimization: merge, solve, select, hand back.
+"""One inner iteration of selective block minimization: merge, solve, select.
 
-Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). Loading blocks and keeping alphas that are
-not in memory is the caller's work.
+Algorithm 1 of Chang & Roth, KDD 2011, steps (b) to (d). The caller loads blocks and stores spilled
+alphas.
 """
 
 import json
@@ -19,32 +19,32 @@ from sbm.solver.problem import AnyProblem, Rounds, Spread, squared_norm
 
 __all__ = ["Screen", "Solver", "Step", "Totals"]
 
-# Rows that are visited together, in storage order: long enough that the memory system keeps up,
-# short enough that a fresh order of chunks converges like a fresh order of rows.
+# Rows visited together, in storage order: enough for fast memory access, but few enough that
+# shuffling chunks converges like shuffling rows.
 CHUNK = 64
-# Where there would be fewer chunks than this, chunks get shorter, down to single rows.
+# If there would be fewer chunks than this, chunks get shorter, down to single rows.
 LEAST_CHUNKS = 2048
 INNER_TOL = 1e-12
 
 
 @dataclass
 class Totals:
-    """What the visits of a pass, or of a training, added up to.
+    """Statistics of a step, a pass or a training.
 
     Attributes
     ----------
     gain : float
-        Rise of Σ d_i.
+        Increase of Σ d_i.
     gap : float
-        Σ g_i of every block row at its first visit in its own block's step: during a pass an
-        estimate, for free, of the gap at its middle.
+        Σ g_i of every block row at its first visit in its own block's step. Over a pass this
+        estimates the gap at the middle of the pass.
     visits, updates, rounds : int
     starved : int
-        Visits that were cut short because the lists of variables had no room.
+        Visits cut short because the lists of variables were full.
     cached : int
-        Rows of blocks that the cache held already.
+        Block rows that were already in the cache.
     rest : int
-        Rows of blocks that were at rest and not visited.
+        Block rows that were at rest and not visited.
     """
 
     gain: float = 0.0
@@ -57,19 +57,19 @@ class Totals:
     rest: int = 0
 
     def add(self, other: "Totals") -> None:
-        """Add another one to this."""
+        """Add other statistics, in place."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step hands back.
+    """Result of a step.
 
     Attributes
     ----------
     alpha : Alphas
-        Of the block's rows, 0 for those that are cached now.
+        Alphas of the block's rows; 0 for rows that are now cached.
     evicted : Evicted
         Rows of other blocks that left the cache.
     totals : Totals
@@ -82,7 +82,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Screen:
-    """Which rows of a block to come need a visit, judged at fixed W.
+    """Finds the rows of a coming block that need a visit, at fixed W.
 
     Attributes
     ----------
@@ -96,46 +96,46 @@ class Screen:
     moving: npt.NDArray[np.bool_]
 
     def add(self, first: int, rows: Rows, alpha: Alphas) -> None:
-        """Judge some rows of the block; those that are marked as moving stay so.
+        """Screen some rows of the block; existing marks in `moving` are kept.
 
         Parameters
         ----------
         first : int
-            Number of the first of them in the block.
+            Position of the first row in the block.
         rows : Rows
         alpha : Alphas
-            Their spilled ones.
+            Spilled alphas of these rows.
         """
         self.problem.screen(rows, alpha, self.W, self.moving[first : first + len(rows)])
 
 
 class Solver:
-    """W, cache and random state, and the one verb `step`.
+    """W, cache and random state of a solver; `step` processes one block.
 
     Parameters
     ----------
     problem : Problem or MultiProblem
     W : ndarray, shape (n_weights, n_outputs), float64
-        Changed in place; zero, or Σ α s x of the alphas it starts from.
+        Changed in place. Initially zero, or Σ α s x of the initial alphas.
     working : WorkingSet
-        Its cache may hold rows already.
+        The cache may already have rows.
     rounds : int
-        Most rounds a step.
+        Maximum rounds per step.
     policy : str
         A key of `POLICIES`.
     seed : int
     spread : callable
-        As of `Rounds`.
+        See `Rounds`.
 
     Attributes
     ----------
     dual_sum : float
-        Σ d_i(α_i) over all rows; the dual value is ``dual_sum - ½|W|²`` at any moment.
+        Σ d_i(α_i) over all rows. The dual value is ``dual_sum - ½|W|²`` at any time.
     sigma : float
-        1 alone; σ' where the steps of several solvers are added up: `W` then goes σ' times as far
-        as the alphas do.
+        1 for a single solver; σ' if the steps of several solvers are summed. `W` then moves σ'
+        times as far as the alphas.
     W_seen : ndarray, like W
-        W as of the last `look_ahead`; free for other uses between passes.
+        W at the last `look_ahead`; free for other uses between passes.
     """
 
     def __init__(
@@ -162,20 +162,20 @@ class Solver:
         self._rank = POLICIES[policy]
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
-        self._state = np.array([first], np.uint64)  # of the kernels' generator, never 0
+        self._state = np.array([first], np.uint64)  # of the kernels' random generator, never 0
         capacity = len(working.starts)
         self._active = np.empty(capacity, np.int32)
         self._order = np.empty(max(2 * LEAST_CHUNKS + 1, capacity // CHUNK + 1), np.int64)
 
     @property
     def dual(self) -> float:
-        """F(α) at this moment, up to the drift of W."""
+        """The current dual value F(α), up to the drift of W."""
         return self.dual_sum - 0.5 * squared_norm(self.W)
 
     def look_ahead(self, block: int, n_rows: int) -> "Screen":
-        """Note what is needed to screen a block while the one before it is at work.
+        """Prepare to screen the next block during the step of the current one.
 
-        Call it before the step of the block before; screen in any thread meanwhile.
+        Call this before that step; use the result in any thread during it.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Solver:
         """
         np.copyto(self.W_seen, self.W)
         moving = np.zeros(n_rows, np.bool_)
-        # They may leave the cache meanwhile, and what is said of them here would be of old alphas.
+        # Cached rows may leave the cache during the step, so their spilled alphas are outdated.
         self.working.mark_cached(block, moving)
         return Screen(self.problem, self.W_seen, moving)
 
@@ -198,19 +198,19 @@ class Solver:
         alpha: Alphas,
         moving: npt.NDArray[np.bool_] | None = None,
     ) -> Step:
-        """Merge a block with the cache, solve, select the next cache.
+        """Merge a block with the cache, solve, and select the next cache.
 
         Parameters
         ----------
         block : int
-            Its number; cached rows remember it as their home.
+            Number of the block; cached rows keep it as their home.
         rows : Rows
             In the arena of the working set.
         alpha : Alphas
-            Spilled ones; consumed: the result is written over it.
+            Spilled alphas; overwritten with the result.
         moving : ndarray, shape (n_rows,), bool, optional
             Rows of the block to visit, changed in place. Default: all. The others must have been
-            at rest at weights not older than the last step: their share of the gap was 0 then.
+            at rest (with a gap of 0) at weights not older than the last step.
 
         Returns
         -------
@@ -239,11 +239,11 @@ class Solver:
         return Step(alpha, evicted, totals)
 
     def count_free(self) -> int:
-        """Cached rows whose alphas lie inside their bounds."""
+        """Return the number of cached rows with alphas inside their bounds."""
         return int(np.count_nonzero(self._is_free(np.arange(self.working.n_cached))))
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """W, cache and random state as arrays: with the spilled alphas, all there is to keep."""
+        """Return W, cache and random state as arrays: all state except the spilled alphas."""
         random = np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8)
         return {
             **self.working.state(), **self.problem.state(), "W": self.W, "random": self._state,
@@ -251,12 +251,12 @@ class Solver:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` said, W and the cache left out.
+        """Restore the result of `state`, except W and the cache.
 
         Raises
         ------
         KeyError, ValueError, TypeError
-            It is no such state.
+            If the state is invalid.
         """
         self._state[:] = state["random"]
         text = state["policy_random"].tobytes().decode("ascii")
@@ -269,5 +269,5 @@ class Solver:
 
 
 def _chunk(n: int) -> int:
-    """Rows to a chunk of the two-level permutation."""
+    """Return the rows per chunk of the two-level permutation."""
     return max(1, min(CHUNK, n // LEAST_CHUNKS))

@@ -1,7 +1,7 @@
-"""The dual variables of a working set: one a row, or lists in one pool.
+"""The dual variables of a working set: one per row, or lists in one pool.
 
-Both kinds have the same methods, named after what happens to a row: its variables are appended
-when a block is merged and spilled when it leaves, home to its block or elsewhere.
+Both kinds have the same methods. The variables of a row are appended when its block is merged, and
+spilled when the row leaves the working set.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sbm.compiled import load
 
 __all__ = ["FEW", "MANY", "DenseSet", "ListPool"]
 
-FEW = 16  # of kernels/multiclass.py
-MANY = 32  # classes above which it pays to choose a few of them
+FEW = 16  # as in kernels/multiclass.py
+MANY = 32  # number of classes above which visiting only a few of them pays off
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class DenseSet:
-    """One variable a row.
+    """One variable per row.
 
     Parameters
     ----------
     capacity : int
-        Rows.
+        Largest number of rows.
 
     Attributes
     ----------
@@ -43,19 +43,19 @@ class DenseSet:
         self.values = np.empty(capacity)
 
     def append(self, first: int, rows: Int32s, alpha: Alphas) -> None:
-        """Take over the variables of rows of a block, for working rows from `first` on."""
+        """Copy the variables of rows of a block to working rows starting at `first`."""
         assert isinstance(alpha, Dense)
         np.take(alpha.values, rows, out=self.values[first : first + len(rows)], mode="clip")
 
     def admit(self, block: int, alpha: Alphas) -> None:
-        """Get to know the variables of a block that come from elsewhere."""
+        """Register the variables of a block that come from a file or another process."""
 
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
-        """Room that variables take beside their row's: none."""
+        """Return the room of each row's variables in the pool; None as there is no pool."""
         return None
 
     def count_zero(self, n: int) -> int:
-        """Return how many of the first `n` rows have no variable but 0."""
+        """Return how many of the first `n` rows have only zero variables."""
         return n - int(np.count_nonzero(self.values[:n]))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dense:
@@ -65,21 +65,21 @@ class DenseSet:
     def spill(
         self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
-        """Keep the variables of the chosen rows, and hand back those of the others.
+        """Keep the variables of the chosen rows and return those of the others.
 
         Parameters
         ----------
         keep, home, row : ndarray, shape (n,), bool, int32, int32
-            Chosen rows; block of each row and its number there.
+            Rows to keep; block of each row and its position there.
         block : int
-            The block at work.
+            The current block.
         alpha : Alphas, changed in place
-            Of that block.
+            Variables of the current block.
 
         Returns
         -------
         home, row, alpha
-            Of rows of other blocks that leave with a variable that is not 0.
+            Rows of other blocks that leave with a nonzero variable.
         """
         assert isinstance(alpha, Dense)
         leaving = len(keep) - int(np.count_nonzero(keep))
@@ -90,28 +90,28 @@ class DenseSet:
         return evicted[0][:n], evicted[1][:n], Dense(evicted[2][:n])
 
     def fill(self, alpha: Alphas) -> None:
-        """Let the first rows have these variables."""
+        """Set the variables of the first rows."""
         assert isinstance(alpha, Dense)
         self.values[: len(alpha)] = alpha.values
 
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
-        """Variables of the first `n` rows as arrays to keep."""
+        """Return the variables of the first `n` rows as arrays to store."""
         return {"alpha": self.values[:n]}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], n: int) -> None:
-        """Undo `state`, of `n` rows."""
+        """Restore the result of `state` for `n` rows."""
         self.values[:n] = state["alpha"]
 
 
 class ListPool:
-    """A list of (output, variable) a row, all in one pair of arrays of bounded size.
+    """A list of (output, variable) per row, all in one pair of arrays of bounded size.
 
     Parameters
     ----------
     block_rows, cache_rows : int
         Rows of the largest block, and of the cache.
     row_variables : int
-        Variables that there is room for, a row, on average.
+        Average number of variables per row that fit.
     n_homes : int
         Number of blocks.
     n_outputs : int
@@ -122,15 +122,15 @@ class ListPool:
         List of each row: ``outputs[begin[i] : begin[i] + count[i]]``.
     outputs, betas : ndarray, shape (room,), int32, float64
     used : ndarray, shape (1,), int64
-        How much of the pool is taken.
+        Used entries of the pool.
     held : ndarray, shape (n_homes,), int64
-        Variables of each block, in memory or on disk.
+        Number of variables of each block, in memory and on disk.
     held_limit : int
-        Most variables of a block.
+        Maximum number of variables of a block.
     cache_limit : int
-        Most room of the pool that the lists of cached rows may take.
+        Maximum number of pool entries for the lists of cached rows.
     few, n_few : ndarray, shape (capacity, FEW + 1), (capacity,), int32
-        Scratch of the kernel, for the classes that matter to a row; of no rows if there are few.
+        Scratch of the kernel for the relevant classes of a row; empty if there are few classes.
     """
 
     def __init__(
@@ -140,8 +140,7 @@ class ListPool:
         self.capacity = block_rows + cache_rows
         self.held_limit = block_rows * row_variables
         self.cache_limit = cache_rows * (row_variables + 1)
-        # A list that grows lies in two places for a moment: with room for one more, the last one
-        # can grow too.
+        # A growing list exists twice for a moment, so there is room for one more list.
         room = self.capacity * (row_variables + 1) + row_variables + 2
         self.begin = np.empty(self.capacity, np.int64)
         self.count = np.empty(self.capacity, np.int32)
@@ -154,7 +153,7 @@ class ListPool:
         self.n_few = np.empty(picked, np.int32)
 
     def append(self, first: int, rows: Int32s, alpha: Alphas) -> None:
-        """Take over the lists of rows of a block; see `DenseSet.append`."""
+        """Copy the lists of rows of a block; see `DenseSet.append`."""
         assert isinstance(alpha, Lists)
         appended = self._kernels.append(
             first, rows, alpha.offsets, alpha.outputs, alpha.values, self.begin, self.count,
@@ -163,10 +162,10 @@ class ListPool:
         assert appended == len(rows), "the limits leave room for every block"
 
     def admit(self, block: int, alpha: Alphas) -> None:
-        """Count the lists of a block that come from elsewhere.
+        """Register the lists of a block; see `DenseSet.admit`.
 
-        Where they have more variables than a block may have, the smallest become 0, in place: of
-        losses with lists that is always allowed.
+        If a block exceeds `held_limit`, its smallest variables are set to 0 in place, which is
+        feasible for all losses with lists.
         """
         assert isinstance(alpha, Lists)
         own = slice(alpha.offsets[0], alpha.offsets[-1])
@@ -180,11 +179,11 @@ class ListPool:
         self.held[block] = int(alpha.offsets[-1] - alpha.offsets[0])
 
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
-        """Room that the list of each of the first `n` rows takes."""
+        """Return the pool entries used by each of the first `n` rows."""
         return self.count[:n].astype(np.int64) + 1
 
     def count_zero(self, n: int) -> int:
-        """Return how many of the first `n` rows have no variable but 0."""
+        """Return how many of the first `n` rows have only zero variables."""
         return n - int(np.count_nonzero(self.count[:n]))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Lists:
@@ -199,7 +198,7 @@ class ListPool:
     def spill(
         self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
-        """Keep the lists of the chosen rows, and hand back the others; see `DenseSet.spill`."""
+        """Keep the lists of the chosen rows and return the others; see `DenseSet.spill`."""
         assert isinstance(alpha, Lists)
         is_mine = home == block
         self._go_home(np.flatnonzero(is_mine), keep, row, alpha)
@@ -209,7 +208,7 @@ class ListPool:
         return home[elsewhere], row[elsewhere], evicted
 
     def _go_home(self, mine: npt.NDArray[np.int64], keep: Bools, row: Int32s, alpha: Lists) -> None:
-        """Put the lists of working rows into those of their block, where cached rows have none."""
+        """Copy lists of working rows into those of their block; kept rows get empty lists."""
         theirs, places = alpha.counts, row[mine]
         theirs[places] = 0
         ours = np.where(keep[mine], 0, self.count[mine]).astype(np.int64)
@@ -231,10 +230,10 @@ class ListPool:
         self.fill(self.take(kept))
 
     def fill(self, alpha: Alphas) -> None:
-        """Let the pool hold these lists, of the first rows, and nothing else."""
+        """Set the lists of the first rows; all others are removed from the pool."""
         assert isinstance(alpha, Lists)
         lists, n = alpha, len(alpha)
-        self.begin[:n] = lists.offsets[:-1] + np.arange(1, n + 1)  # in front of each, its head
+        self.begin[:n] = lists.offsets[:-1] + np.arange(1, n + 1)  # each list follows its head
         self.count[:n] = lists.counts
         heads = self.begin[:n] - 1
         self.outputs[heads], self.betas[heads] = np.arange(n), self.count[:n]
@@ -245,7 +244,7 @@ class ListPool:
         self.used[0] = n + len(lists.outputs)
 
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
-        """Lists of the first `n` rows as arrays to keep."""
+        """Return the lists of the first `n` rows as arrays to store."""
         lists = self.take(np.arange(n))
         return {
             "alpha_offsets": lists.offsets, "alpha_outputs": lists.outputs, "alpha": lists.values,
@@ -253,23 +252,23 @@ class ListPool:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], n: int) -> None:
-        """Undo `state`, of `n` rows.
+        """Restore the result of `state` for `n` rows.
 
         Raises
         ------
         ValueError
-            The lists are not of so many rows, or there is no room for them.
+            If the lists have another number of rows, or do not fit.
         """
         offsets, outputs = state["alpha_offsets"], state["alpha_outputs"]
         sound = len(offsets) == n + 1 and offsets[0] == 0 and offsets[-1] == len(outputs)
         if not sound or (np.diff(offsets) < 0).any() or n + len(outputs) > len(self.outputs):
-            raise ValueError("lists of variables that do not fit")
+            raise ValueError("lists of variables are invalid or do not fit")
         self.fill(Lists(offsets, outputs, state["alpha"]))
         self.held[:] = state["held"]
 
 
 def _room_for(counts: npt.NDArray[np.int64]) -> Lists:
-    """Return lists of the given lengths, nothing filled in."""
+    """Return uninitialized lists of the given lengths."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return Lists(offsets, np.empty(offsets[-1], np.int32), np.empty(offsets[-1]))

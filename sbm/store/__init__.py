@@ -1,1 +1,1 @@
-"""The bytes: text, blocks, runs and models; knows no mathematics."""
+"""Storage: text, blocks, runs and models; no mathematics."""

@@ -2,19 +2,19 @@
 
 A store ``NAME.sbm/`` holds
 
-* ``manifest.json``: what is in it; written last, so a folder without one is no store;
-* ``block-000012.sbb``: chunks of rows, each a container of its own, one behind the other;
-* ``index-0000.sba``: where each chunk lies (block, offset, bytes, rows, nnz), and the CRC-32 of its
+* ``manifest.json``: description of the store; written last, so a folder without it is incomplete;
+* ``block-000012.sbb``: chunks of rows, concatenated, each a container;
+* ``index-0000.sba``: position of each chunk (block, offset, bytes, rows, nnz) and the CRC-32 of its
   header;
-* ``features-0000.sba``: the feature ids in the order in which their indices were given out.
+* ``features-0000.sba``: the feature ids in order of their indices.
 
-The manifest has a checksum of its own, and for each block and each file of ids one that stands for
-their content. So no file can be taken for another one, of another store or of other rows.
+The manifest has a checksum of its own, and one for each block and each file of ids. They detect
+files from another store or with other rows.
 
 Each run of ``split`` or ``split --append`` adds a generation: new blocks, one index file and one
-file with the ids that were new. ``expire`` removes the block files of whole generations; their
-entries stay, marked, and so do index and ids: no index of a feature and no name of a block is ever
-given to another one.
+file with the new ids. ``expire`` removes the block files of whole generations. Their entries stay
+in the manifest, marked as expired, and their index and ids stay too, so feature indices and block
+names are never reused.
 
 `split --shards` deals the block files of a store to several folders (`sbm.store.shards`).
 """
@@ -74,9 +74,9 @@ __all__ = [
 
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
-_BUFFER = 8 * CHUNK_NNZ + 64  # bytes; what is not touched takes no memory
-# What any store keeps to, so that a small file can say of no large memory that it is needed.
-_MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # of a chunk; one row alone may be longer
+_BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
+# Limits of any store, so that a small forged file cannot claim a large amount of memory.
+_MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
     ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "labels", "codes"]
 )
@@ -91,13 +91,13 @@ class BlockWriter:
     Parameters
     ----------
     folder : Path
-        Where the block files go.
+        Folder of the block files.
     first, n_blocks : int
-        Number of the first block and how many there are.
+        Number of the first block, and number of blocks.
     level : int
-        Level of zstd.
+        zstd compression level.
     pool : ThreadPoolExecutor
-        Runs the encoding; files are written there too, each file by one task at a time.
+        Encodes chunks and writes files, each file in one task at a time.
     """
 
     def __init__(
@@ -115,18 +115,18 @@ class BlockWriter:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks that rows are dealt to."""
+        """Number of blocks that rows are dealt to."""
         return len(self._chunks)
 
     def add(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]]) -> None:
-        """Start writing one chunk a block; the rows must stay as they are until `wait`.
+        """Start writing chunks of each block; the rows must not change until `wait`.
 
         Parameters
         ----------
         rows : Rows
             Indices within a row in any order.
         deal : sequence of ndarray of int64, one for each block
-            Which rows go to the block, in which order.
+            Rows of the block, in order.
         """
         self.wait()
         tasks = max(1, min(self.n_blocks, 16))
@@ -135,7 +135,7 @@ class BlockWriter:
             self._pending.append(self._pool.submit(self._write, rows, deal, blocks))
 
     def wait(self) -> None:
-        """Wait until what was added is on its way to the disk."""
+        """Wait until all added rows are written."""
         pending, self._pending = self._pending, []
         for future in pending:
             future.result()
@@ -157,20 +157,20 @@ class BlockWriter:
     def _append(self, block: int, data: Sequence[bytes | memoryview]) -> int:
         path = self._folder / block_name(self._first + block)
         try:
-            # A file that is there already was left behind by a process that was killed.
+            # An existing file was left by a process that was killed.
             with open(path, "ab" if self._chunks[block] else "wb") as file:
                 return sum(map(file.write, data))
         except OSError as error:
             raise write_error(path, error) from error
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
-        """Make the block files durable; return their manifest entries and the chunk index.
+        """Sync the block files; return their manifest entries and the chunk index.
 
         Returns
         -------
         blocks : list of dict
-            File, rows, nnz, bytes and CRC-32 of each block that got rows; blocks are numbered from
-            `first` without holes.
+            File, rows, nnz, bytes and CRC-32 of each block with rows. Blocks are numbered from
+            `first` without gaps.
         index : ndarray, shape (n_chunks, 6), int64
             Block, offset, bytes, rows, nnz of each chunk, and the CRC-32 of its header.
         """
@@ -201,20 +201,20 @@ class BlockWriter:
 
 
 def _crc_of(chunks: Sequence[int]) -> int:
-    """CRC-32 that stands for the content of a block, from those of its chunks' headers."""
+    """Return the CRC-32 of a block, computed from those of its chunks' headers."""
     return zlib.crc32(np.array(chunks, "<u4").tobytes())
 
 
 def write_generation(
     folder: Path, generation: int, ids: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Write the new feature ids and the chunk index of a generation; return their entries.
+    """Write the new feature ids and the chunk index of a generation; return manifest fields.
 
     Parameters
     ----------
     folder : Path
     generation : int
-        Its number.
+        Number of the generation.
     ids : ndarray, shape (n_new,), int64
     index : ndarray, shape (n_chunks, 6), int64
         See `BlockWriter.finish`.
@@ -231,8 +231,8 @@ def write_generation(
 def _cut(
     chosen: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Cut rows into chunks that are small beside any memory bound, at least one row each."""
-    chosen = np.ascontiguousarray(chosen)  # one layout, one compiled version
+    """Cut rows into chunks far smaller than any memory bound, of at least one row each."""
+    chosen = np.ascontiguousarray(chosen)  # one layout: one compiled version
     ends = np.cumsum(lengths[chosen], dtype=np.int64)
     begin = 0
     while begin < len(chosen):
@@ -246,7 +246,7 @@ def _cut(
 def _arrays_of(
     rows: Rows, chosen: npt.NDArray[np.int64], buffers: Buffers
 ) -> dict[str, npt.NDArray[Any]]:
-    """What a chunk holds of some rows."""
+    """Return the arrays of a chunk with the chosen rows."""
     arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen, buffers)
     y = rows.y[chosen]
     if y.dtype == np.float64:
@@ -262,16 +262,16 @@ def _arrays_of(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Where a chunk lies and how much it holds.
+    """Position and size of a chunk.
 
     Attributes
     ----------
     block : int
     offset, size : int
-        Bytes, in the block's file.
+        In bytes, in the block's file.
     rows, nnz : int
     crc32 : int
-        Of its header.
+        CRC-32 of the chunk's header.
     """
 
     block: int
@@ -296,14 +296,14 @@ class BlockStore:
     chunks : list of list of Chunk
         The chunks of each block, in file order.
     shard : Shard or None
-        Which part of the store this folder is, if not all of it.
+        The shard in this folder; None for a whole store.
     read_seconds : float
-        Time spent so far waiting for the bytes of chunks, decoding left out.
+        Total time spent reading chunks, without decoding.
 
     Raises
     ------
     StoreError
-        Not a store, or damaged.
+        If the folder is not a store, or is damaged.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -322,7 +322,7 @@ class BlockStore:
             arrays = container.read(path, "index", {"chunks", "crc32"}.__contains__).arrays
             for (file_number, offset, size, rows, nnz), crc32 in _rows_of_index(arrays, path):
                 block = number.get(block_name(file_number))
-                if block is not None:  # those of expired blocks stay in the index
+                if block is not None:  # the index still has the chunks of expired blocks
                     chunks[block].append(Chunk(block, offset, size, rows, nnz, crc32))
         for entry, some in zip(blocks, chunks, strict=True):
             if not _belong_together(entry, some):
@@ -334,40 +334,40 @@ class BlockStore:
 
     @property
     def n_rows(self) -> int:
-        """Rows of all blocks."""
+        """Number of rows."""
         return int(self.manifest["rows"])
 
     @property
     def n_features(self) -> int:
-        """Distinct feature ids."""
+        """Number of distinct feature ids."""
         return int(self.manifest["features"])
 
     @property
     def nnz(self) -> int:
-        """Nonzeros of all blocks."""
+        """Number of nonzeros."""
         return int(self.manifest["nnz"])
 
     @property
     def n_blocks(self) -> int:
-        """Blocks with rows."""
+        """Number of blocks."""
         return len(self.manifest["blocks"])
 
     @property
     def blocks_here(self) -> list[int]:
-        """Blocks whose file is in this folder; of a whole store all."""
+        """Blocks whose file is in this folder; all of them in a whole store."""
         with reading(self.folder):
             names = set(os.listdir(self.folder))
         return [k for k, entry in enumerate(self.manifest["blocks"]) if entry["file"] in names]
 
     @property
     def expired_blocks(self) -> list[dict[str, Any]]:
-        """Entries of blocks that the store once had."""
+        """Manifest entries of expired blocks."""
         gone = [g["expired"] for g in self.manifest["generations"] if "expired" in g]
         return [entry for expired in gone for entry in expired["blocks"]]
 
     @property
     def blocks_of_generations(self) -> list[int]:
-        """How many blocks each run of split brought, but for those that were expired."""
+        """Number of blocks of each generation that is not expired."""
         return [len(g["blocks"]) for g in kept_generations(self.manifest)]
 
     @property
@@ -383,39 +383,39 @@ class BlockStore:
 
     @property
     def label_counts(self) -> list[int]:
-        """Rows of each class code; none of real-valued labels."""
+        """Number of rows of each class code; empty for real-valued labels."""
         labels = self.manifest["labels"]
         return [] if labels is None else list(labels["counts"])
 
     @property
     def name(self) -> str:
-        """What to call it in a sentence."""
+        """Name of the store in messages."""
         return str(self.folder)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep ``split --force`` and ``expire`` from the store meanwhile; appending goes on.
+        """Lock the store against ``split --force`` and ``expire``; appending stays possible.
 
         Raises
         ------
         StoreError
-            One of them is at work, or was since the store was opened.
+            If one of them is running, or has changed the store since it was opened.
         """
         with lock(self.folder, f"the store {self.folder}", shared=True):
             mine = self.manifest["generations"]
             if read_manifest(self.folder)["generations"][: len(mine)] != mine:
                 raise StoreError(
-                    f"the store {self.folder} was changed meanwhile; run the same command again"
+                    f"the store {self.folder} was changed in the meantime; run the command again"
                 )
             yield
 
     def read_feature_ids(self) -> npt.NDArray[np.int64]:
-        """Feature id of each index, shape (n_features,), int64.
+        """Read the feature id of each index, shape (n_features,), int64.
 
         Raises
         ------
         StoreError
-            A file is missing or damaged.
+            If a file is missing or damaged.
         """
         parts: list[npt.NDArray[np.int64]] = []
         for generation in self.manifest["generations"]:
@@ -424,15 +424,15 @@ class BlockStore:
             file = container.read(path, "features", "ids".__eq__, crc32=crc32)
             new = file.arrays.get("ids", np.empty(0))
             if new.dtype != np.int64 or new.ndim != 1 or new.min(initial=0) < 0:
-                raise StoreError(f"{path} holds no feature ids; split the data again")
+                raise StoreError(f"{path} has invalid feature ids; split the data again")
             parts.append(new)
             if sum(map(len, parts)) > self.n_features:
                 raise StoreError(
-                    f"{path} holds more ids than the manifest says; split the data again"
+                    f"{path} has more ids than the manifest states; split the data again"
                 )
         if sum(map(len, parts)) != self.n_features:
             raise StoreError(
-                f"{self.folder} holds fewer feature ids than its manifest says; split the data "
+                f"{self.folder} has fewer feature ids than its manifest states; split the data "
                 "again"
             )
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
@@ -444,19 +444,19 @@ class BlockStore:
         ----------
         chunks : sequence of Chunk
         into : Rows
-            Arrays large enough for the rows; `indices` and `values` are written from `offset` on.
+            Arrays large enough for the rows.
         offset : int
-            Where the nonzeros go.
+            Position in `indices` and `values` of the first nonzero.
 
         Returns
         -------
         Rows
-            Views of `into`, with `starts` counted from the beginning of ``into.indices``.
+            Views of `into`; `starts` are positions in ``into.indices``.
 
         Raises
         ------
         StoreError
-            A file is missing or damaged; nothing of it has been used.
+            If a file is missing or damaged. The content of `into` is then undefined.
         """
         n, position = 0, offset
         labels = self.labels or self.manifest["class_values"]
@@ -482,12 +482,12 @@ class BlockStore:
         return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n], weights)
 
     def read_codes(self, chunk: Chunk) -> npt.NDArray[np.integer]:
-        """Class codes of a chunk's rows, shape (n_rows,).
+        """Read the class codes of a chunk, shape (n_rows,), uint8 or uint16.
 
         Raises
         ------
         StoreError
-            A file is missing or damaged, or holds targets.
+            If the file is missing or damaged, or has real-valued labels.
         """
         arrays, where = self._arrays(chunk, "codes".__eq__)
         try:
@@ -498,9 +498,9 @@ class BlockStore:
     def _arrays(
         self, chunk: Chunk, wanted: Callable[[str], bool]
     ) -> tuple[dict[str, npt.NDArray[Any]], str]:
-        """Arrays of a chunk as they are stored, and where that is."""
+        """Return the stored arrays of a chunk, and its location for error messages."""
         data, where = self._read_bytes(chunk)
-        most = 16 * (chunk.rows + chunk.nnz) + 64  # of whatever types
+        most = 16 * (chunk.rows + chunk.nnz) + 64  # for arrays of any types
         file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
         return file.arrays, where
 
@@ -520,13 +520,13 @@ class BlockStore:
             raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
         if len(data) != chunk.size:
-            raise StoreError(f"{path} is shorter than the index says; split the data again")
+            raise StoreError(f"{path} is shorter than the index states; split the data again")
         return data, where
 
     def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
-        """Read chunks as if for the first time, until time is over; return bytes a second.
+        """Read chunks from disk until `seconds` have passed; return bytes per second.
 
-        The system is asked to forget their bytes first, where it can be asked.
+        Each chunk is first dropped from the page cache, if the system supports that.
 
         Parameters
         ----------
@@ -543,38 +543,38 @@ class BlockStore:
         return size / (time.perf_counter() - begin)
 
     def is_elsewhere(self, block: int) -> bool:
-        """Whether the file of a block belongs to another shard than this one."""
+        """Whether a block belongs to another shard."""
         return self.shard is not None and not self.shard.holds(block)
 
     def _not_here(self, block: int) -> StoreError:
         assert self.shard is not None
         return StoreError(
-            f"{self.folder / block_name_of(self.manifest, block)} is not here: {self.folder} is a "
-            f"part of a store, {self.shard}, and that file is in shard {block % self.shard.of}; "
-            "read it there, or copy the block files of all shards into one folder"
+            f"{self.folder / block_name_of(self.manifest, block)} not found: {self.folder} is "
+            f"{self.shard} of a store, and the file is in shard {block % self.shard.of}; use that "
+            "shard, or copy the block files of all shards into one folder"
         )
 
 
 def require_whole(store: BlockStore) -> None:
-    """Refuse a shard, for what needs all blocks of a store.
+    """Check that all blocks of a store are in its folder.
 
     Raises
     ------
     StoreError
-        Blocks are in other shards.
+        If blocks are in other shards.
     """
     here = len(store.blocks_here)
     if store.shard is None or here == store.n_blocks:
         return
     raise StoreError(
-        f"{store.folder} is a part of a store, {store.shard}, with {here} of its {store.n_blocks} "
-        f"blocks; train on all parts with sbm train --launch {store.shard.of} and {{rank}} for the "
-        "number in the name, or copy the block files of all shards into one folder"
+        f"{store.folder} is {store.shard} of a store, with {here} of its {store.n_blocks} blocks; "
+        f"train on all shards with sbm train --launch {store.shard.of} and {{rank}} in place of "
+        "the shard's number, or copy the block files of all shards into one folder"
     )
 
 
 def block_name_of(manifest: dict[str, Any], block: int) -> str:
-    """File name of a block of a manifest."""
+    """Return the file name of a block in a manifest."""
     return str(manifest["blocks"][block]["file"])
 
 
@@ -593,12 +593,12 @@ def _rows_of_index(
         or crcs.dtype != np.uint32
         or crcs.shape != table.shape[:1]
     ):
-        raise StoreError(f"{path} is no index; split the data again")
+        raise StoreError(f"{path} is not a valid index; split the data again")
     return zip(table.tolist(), crcs.tolist(), strict=True)
 
 
 def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
-    """Whether chunks are those of a block, one behind the other, and no larger than chunks are."""
+    """Whether chunks are contiguous, within the limits and match the manifest entry."""
     ends = itertools.accumulate((chunk.size for chunk in chunks), initial=0)
     return (
         all(chunk.offset == end for chunk, end in zip(chunks, ends, strict=False))
@@ -614,7 +614,7 @@ def _belong_together(entry: dict[str, Any], chunks: Sequence[Chunk]) -> bool:
 
 
 def _forget(path: Path, chunk: Chunk) -> None:
-    """Ask the system not to keep the bytes of a chunk in memory."""
+    """Drop a chunk from the page cache, if the system supports that."""
     if hasattr(os, "posix_fadvise"):
         with open_own(path) as file:
             os.posix_fadvise(file.fileno(), chunk.offset, chunk.size, os.POSIX_FADV_DONTNEED)
@@ -623,12 +623,12 @@ def _forget(path: Path, chunk: Chunk) -> None:
 def _codes_of(
     arrays: dict[str, npt.NDArray[Any]], n_rows: int, labels: list[float] | None
 ) -> npt.NDArray[Any]:
-    """Class codes of a chunk."""
+    """Return the class codes of a chunk, checked."""
     codes: npt.NDArray[Any] = arrays["codes"]
     if codes.dtype not in (np.uint8, np.uint16) or codes.shape != (n_rows,):
-        raise ValueError("class codes that are none")
+        raise ValueError("invalid class codes")
     if labels is not None and codes.max(initial=0) >= len(labels):
-        raise ValueError("a class code without a label")
+        raise ValueError("class code without a label")
     return codes
 
 
@@ -638,15 +638,15 @@ def _labels_of(
     dtype: np.dtype[Any],
     labels: list[float] | None,
 ) -> npt.NDArray[Any]:
-    """Class codes or real targets of a chunk, as the reader wants them."""
+    """Return the labels of a chunk: class codes, or float64 targets if `dtype` is float64."""
     if "labels" in arrays:
         if dtype != np.float64:
-            raise ValueError("real-valued labels where class codes are expected")
+            raise ValueError("found real-valued labels, expected class codes")
         targets: npt.NDArray[Any] = arrays["labels"]
         if targets.dtype != np.float64 or targets.shape != (n_rows,):
-            raise ValueError("labels that are no numbers")
+            raise ValueError("invalid labels")
         if not np.isfinite(targets).all():
-            raise ValueError("a label that is not finite")
+            raise ValueError("a label is not finite")
         return targets
     codes = _codes_of(arrays, n_rows, labels)
     if dtype == np.float64:
@@ -662,13 +662,13 @@ _OURS = re.compile(
 
 
 def holds_only_ours(folder: Path) -> bool:
-    """Whether a folder holds nothing but files that a store could hold."""
+    """Whether a folder has only files with the names of store files."""
     with reading(folder):
         return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
 
 
 def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:
-    """Remove files of a store that no manifest names: a job that wrote them was killed."""
+    """Remove store files that the manifest does not name, left by a process that was killed."""
     named = {"lock"}
     if manifest is not None:
         named |= {MANIFEST, *(b["file"] for b in manifest["blocks"])}

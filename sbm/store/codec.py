@@ -1,8 +1,8 @@
-"""Rows to bytes and back: lengths and index gaps as symbols and bits.
+"""Encode rows as bytes and decode them: lengths and index gaps as symbols and bits.
 
-Indices increase within a row, so a row is stored as its first index and the gaps behind it. Each
-number becomes a byte, its symbol, and some bits that are as good as random
-(`sbm.store.kernels.rows` tells how); zstd shortens the symbols, the bits stay as they are.
+Indices increase within a row, so a row is stored as its first index and the gaps between the
+others. Each number becomes a one-byte symbol and some nearly random bits (see
+`sbm.store.kernels.rows`). zstd compresses the symbols; the bits are stored raw.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ __all__ = ["RAW", "decode_rows", "encode_rows"]
 
 kernels = load("sbm.store.kernels.rows")
 
-RAW = frozenset(["lengths_bits", "gaps_bits"])  # arrays that no compression makes smaller
+RAW = frozenset(["lengths_bits", "gaps_bits"])  # arrays that do not compress
 _SHORTEST = 8  # bytes of an empty stream of bits
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def _room(n: int, buffers: Buffers) -> tuple[Bytes, Bytes]:
-    """Room for the symbols and the bits of n numbers."""
+    """Return buffers for the symbols and the bits of n numbers."""
     return buffers.take(n, np.uint8), buffers.take(4 * n + 2 * _SHORTEST, np.uint8)
 
 
@@ -34,7 +34,7 @@ def encode_rows(
     rows: npt.NDArray[np.int64],
     buffers: Buffers,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Encode the chosen rows, in the order given, each sorted by index.
+    """Encode the chosen rows in the given order, each sorted by index.
 
     Parameters
     ----------
@@ -42,16 +42,16 @@ def encode_rows(
     indices : ndarray, int32
         Distinct within a row, in any order.
     values : ndarray, float32 or float64, or None
-        None when all are 1.
+        None if all are 1.
     rows : ndarray, shape (n_chosen,), int64
     buffers : Buffers
-        Where the arrays come from.
+        Source of the returned arrays.
 
     Returns
     -------
     dict of str to ndarray
-        ``lengths``, ``lengths_bits``, ``gaps``, ``gaps_bits``, all uint8, and, unless all are 1,
-        ``values``.
+        ``lengths``, ``lengths_bits``, ``gaps``, ``gaps_bits``, all uint8, and ``values`` unless
+        all are 1.
     """
     row_lengths = lengths[rows]
     nnz = int(row_lengths.sum(dtype=np.int64))
@@ -77,43 +77,43 @@ def decode_rows(
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
 ) -> None:
-    """Undo `encode_rows`, into the given arrays.
+    """Decode the result of `encode_rows` into the given arrays.
 
     Parameters
     ----------
     arrays : dict of str to ndarray
-        What `encode_rows` returned.
+        Result of `encode_rows`.
     n_features : int
-        Every index must be below.
+        Upper bound of the indices, exclusive.
     lengths : ndarray, shape (n_rows,), int32, filled in place
     indices : ndarray, shape (nnz,), int32, filled in place
     values : ndarray, shape (nnz,), float32 or float64, filled in place, or None
-        None when the whole store holds only values of 1.
+        None if all values in the store are 1.
 
     Raises
     ------
     KeyError
-        An array is missing.
+        If an array is missing.
     ValueError
-        The arrays contradict each other or name a feature that does not exist.
+        If the arrays are inconsistent or an index is out of range.
     """
     stored = arrays.get("values")
     if stored is not None and (
         values is None or stored.dtype != values.dtype or stored.shape != values.shape
     ):
-        raise ValueError("the values are not those of the rows")
+        raise ValueError("wrong type or number of values")
     if stored is not None and not np.isfinite(stored).all():
-        raise ValueError("a value that is not finite")
+        raise ValueError("a value is not finite")
     for name, n in (("lengths", len(lengths)), ("gaps", len(indices))):
         symbols, bits = arrays[name], arrays[name + "_bits"]
         if symbols.dtype != np.uint8 or symbols.shape != (n,):
-            raise ValueError(f"the {name} are not one symbol each")
+            raise ValueError(f"wrong number of symbols in the {name}")
         if bits.dtype != np.uint8 or bits.ndim != 1 or len(bits) < _SHORTEST:
-            raise ValueError(f"the bits of the {name} are no stream")
+            raise ValueError(f"invalid bits of the {name}")
     valid = kernels.decode_numbers(
         arrays["lengths"], arrays["lengths_bits"], len(indices) + 1, lengths
     ) and kernels.decode_rows(arrays["gaps"], arrays["gaps_bits"], lengths, n_features, indices)
     if not valid:
-        raise ValueError("the gaps do not make rows of known features")
+        raise ValueError("the gaps give invalid rows or unknown features")
     if values is not None:
         values[:] = arrays.get("values", 1.0)

@@ -1,4 +1,4 @@
-"""The one binary container: named arrays and a little metadata, checked before use.
+"""The binary container format: named arrays and metadata, checked before use.
 
 Layout, integers little-endian::
 
@@ -10,14 +10,14 @@ Layout, integers little-endian::
     payload   the arrays' bytes, one after the other
 
 Codecs: ``raw``; ``zstd``, one frame; ``shuffle``, one frame of the bytes regrouped by significance.
-Blocks, alphas, checkpoints and models are all such containers. There is no pickle anywhere.
+Blocks, alphas, checkpoints and models are all containers. No pickle is used.
 
-The CRC-32 of the header stands for the whole content, as the header has those of the arrays: who
-notes it elsewhere notices a file that was put in the place of another.
+The CRC-32 of the header covers the whole content, because the header has the CRC-32 of each array.
+A copy of it stored elsewhere detects a file that was replaced.
 
-What a newer program adds and an older one may ignore, it adds as fields of the header, of its
-entries or of meta, or as arrays. Fields are kept where a file is written anew; arrays are passed
-over, as nobody knows what became of what they belong to. All else takes a new version.
+A newer version may add fields to the header, its entries or meta, and may add arrays, if older
+versions can ignore them. Unknown fields are kept when a file is rewritten; unknown arrays are
+dropped, as they may no longer match. Any other change needs a new format version.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ __all__ = [
 
 
 class Buffers:
-    """A heap of arrays of bytes that any thread takes from and gives back to.
+    """A thread-safe pool of byte arrays.
 
     Parameters
     ----------
     size : int
-        Bytes of an array; what is larger is made when asked for and not kept.
+        Bytes of each array. Larger arrays are allocated on request and not kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -64,7 +64,7 @@ class Buffers:
         self._free: deque[npt.NDArray[np.uint8]] = deque()
 
     def take(self, n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array of n elements, whatever they are."""
+        """Return an uninitialized array of n elements."""
         dtype = np.dtype(dtype)
         size = n * dtype.itemsize
         if size > self._size:
@@ -76,7 +76,7 @@ class Buffers:
         return whole[:size].view(dtype)
 
     def give_back(self, *arrays: npt.NDArray[Any] | None) -> None:
-        """Take back what `take` returned, or a part of it; None is nothing."""
+        """Return arrays from `take`, or views of them, to the pool; None is ignored."""
         for array in arrays:
             whole = array
             while whole is not None and isinstance(whole.base, np.ndarray):
@@ -88,13 +88,13 @@ class Buffers:
 MAGIC = b"\x89SBM\r\n\x1a\n"
 VERSION = 1
 _FIXED = struct.Struct("<8s3I")  # magic, version, length and CRC-32 of the header
-HEAD = _FIXED.size  # bytes in front of the header
+HEAD = _FIXED.size  # bytes before the header
 _DTYPES = frozenset(
     ["|u1", "|i1", "|b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"]
-)  # nothing that could hold objects
+)  # no type that can hold objects
 _LARGEST_HEADER = 1 << 24
 _ENTRY = frozenset(["name", "dtype", "shape", "codec", "bytes", "crc32"])
-# What an array may expand to where nobody says: ids 0, 1, 2, ... take a thousandth.
+# Default limits on the decoded size of an array; ids 0, 1, 2, ... compress to a thousandth.
 _SMALL = 1 << 24
 _LARGEST_FACTOR = 1 << 12
 
@@ -103,7 +103,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Container:
-    """What was read.
+    """Content of a container.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Container:
     meta : dict
         The JSON metadata.
     header : dict
-        As it stands in the file, with fields that this program does not know.
+        The header in the file, including unknown fields.
     """
 
     arrays: dict[str, Array]
@@ -121,14 +121,14 @@ class Container:
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array that is made piece by piece while it is written, never whole in memory.
+    """An array generated in pieces while it is written, to save memory.
 
     Attributes
     ----------
     dtype : str
     shape : tuple of int
     make : callable
-        Yields the pieces in order; called twice, for the checksum and for the bytes.
+        Yields the pieces in order. Called twice: for the checksum and for the bytes.
     """
 
     dtype: str
@@ -141,11 +141,11 @@ class Pieces:
             yield memoryview(np.ascontiguousarray(piece, self.dtype).reshape(-1).view(np.uint8))
 
 
-_mine = threading.local()  # contexts of zstd, which serve one thread at a time
+_mine = threading.local()  # zstd contexts, which are not thread-safe
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    """Return this thread's compressor of a level; a new one for each small array takes longer."""
+    """Return this thread's compressor for a level; creating one per array would be slow."""
     made: dict[int, zstandard.ZstdCompressor] = _mine.__dict__.setdefault("compressors", {})
     if level not in made:
         made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
@@ -170,31 +170,31 @@ def encode(
     level: int | None = 1,
     raw: Collection[str] = (),
 ) -> list[bytes | memoryview]:
-    """Turn arrays into the buffers of a container.
+    """Encode arrays as a container.
 
     Parameters
     ----------
     kind : str
-        What it is; readers refuse another kind.
+        Kind of content; readers reject other kinds.
     arrays : mapping of str to ndarray
         Integers, booleans or floats of any shape.
     meta : mapping, optional
-        Anything JSON can hold.
+        Metadata, as JSON types.
     level : int or None
-        Level of zstd; None stores the bytes as they are, without a copy.
+        zstd compression level; None stores the bytes uncompressed, without a copy.
     raw : collection of str
-        Arrays to store as they are at any level.
+        Arrays to store uncompressed at any level.
 
     Returns
     -------
     list of bytes-like
-        To be written one after the other.
+        The container, in consecutive pieces.
     """
     return list(_lay_out(kind, arrays, meta or {}, level, raw, {}))
 
 
 def header_crc(begin: bytes | memoryview) -> int:
-    """CRC-32 of the header of a container that begins with these bytes."""
+    """Return the header's CRC-32 of a container that begins with these bytes."""
     return int.from_bytes(begin[HEAD - 4 : HEAD], "little")
 
 
@@ -206,7 +206,7 @@ def _lay_out(
     raw: Collection[str],
     before: Mapping[str, Any],
 ) -> Iterator[bytes | memoryview]:
-    """Return all buffers: one of what comes before the payload, and those of each array."""
+    """Return all buffers: one for everything before the payload, then those of the arrays."""
     entries = {entry["name"]: entry for entry in before.get("arrays", ())}
     payload: list[Iterable[bytes | memoryview]] = []
     described = []
@@ -238,23 +238,23 @@ def _lay_out(
     return itertools.chain([fixed + header], *payload)
 
 
-# Reads the bytes of a container from one place to another, fewer at its end.
+# Reads the bytes of a container from a begin to an end position; fewer at the end of the file.
 _Take = Callable[[int, int], bytes | memoryview]
 
 
 def _header(take: _Take, size: int, kind: str, where: str, crc32: int | None) -> tuple[Any, int]:
-    """Check everything in front of the payload; return the header and where the payload begins."""
+    """Check everything before the payload; return the header and the payload's position."""
     data = take(0, HEAD)
     if len(data) < HEAD or data[: len(MAGIC)] != MAGIC:
         raise StoreError(
-            f"{where} is not an sbm file (or its first bytes are damaged); "
-            "models are made by sbm train, stores by sbm split"
+            f"{where} is not an sbm file, or is damaged; "
+            "sbm train writes models, sbm split writes stores"
         )
     _, version, length, crc = _FIXED.unpack(data)
     if version != VERSION:
         raise StoreError(
-            f"{where} has format version {version}, this program reads version {VERSION}; "
-            "use the program that wrote it, or a newer one"
+            f"{where} has format version {version}, but this sbm reads version {VERSION}; "
+            "use the version of sbm that wrote it, or a newer one"
         )
     end = HEAD + length
     text = bytes(take(HEAD, end)) if length <= _LARGEST_HEADER and end <= size else b""
@@ -262,8 +262,8 @@ def _header(take: _Take, size: int, kind: str, where: str, crc32: int | None) ->
         raise _damaged(where, "its header")
     if crc32 is not None and crc != crc32:
         raise StoreError(
-            f"{where} holds something else than was written there; put the right file in its "
-            "place or make it again"
+            f"{where}: checksum mismatch (not the file that was written here); restore this file "
+            "or create it again"
         )
     header = None
     with contextlib.suppress(ValueError):
@@ -271,12 +271,12 @@ def _header(take: _Take, size: int, kind: str, where: str, crc32: int | None) ->
     if not isinstance(header, dict) or not _is_header(header):
         raise _damaged(where, "its header")
     if header["kind"] != kind:
-        raise StoreError(f"{where} holds {_named(header['kind'])}, a {kind} is expected")
+        raise StoreError(f"{where} holds {_named(header['kind'])}; expected {kind} data")
     return header, end
 
 
 def _is_header(header: dict[str, Any]) -> bool:
-    """Whether this can describe a container."""
+    """Whether this is a valid header."""
     entries = header.get("arrays")
     return (
         "kind" in header
@@ -288,13 +288,13 @@ def _is_header(header: dict[str, Any]) -> bool:
 
 
 def _named(kind: Any) -> str:
-    """A kind in words, unless it is none."""
+    """Return a kind for a message, or ``something else`` if it is not a word."""
     is_word = isinstance(kind, str) and len(kind) < 20 and kind.isidentifier()
-    return f"a {kind}" if is_word else "something else"
+    return f"{kind} data" if is_word else "something else"
 
 
 def _is_entry(entry: Any) -> bool:
-    """Whether this can describe an array."""
+    """Whether this is a valid entry of an array."""
     if not isinstance(entry, dict) or not set(entry) >= _ENTRY:
         return False
     shape, words = entry["shape"], [entry[key] for key in ("name", "dtype", "codec")]
@@ -310,30 +310,30 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _damaged(where: str, part: str) -> StoreError:
-    return StoreError(f"{where} is damaged ({part}); restore it from a copy or make it again")
+    return StoreError(f"{where} is damaged ({part}); restore it from a copy or create it again")
 
 
 def _size(entry: dict[str, Any]) -> int:
-    """Bytes of an array in memory."""
+    """Return the size of an array in memory, in bytes."""
     size: int = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
     return size
 
 
 def _decode_array(data: bytes | memoryview, entry: dict[str, Any]) -> Array:
-    """Check the bytes of an array, and undo its codec."""
+    """Check the bytes of an array and decode them."""
     if zlib.crc32(data) != entry["crc32"]:
-        raise ValueError("its checksum is another one")
+        raise ValueError("checksum mismatch")
     shape, dtype, size = entry["shape"], np.dtype(entry["dtype"]), _size(entry)
     if entry["codec"] == "raw":
         if len(data) != size:
-            raise ValueError("its size is not that of its shape")
-        # Kernels take arrays that lie where the processor wants them; a copy only of others.
+            raise ValueError("size does not match the shape")
+        # Kernels need aligned arrays; only others are copied.
         return np.require(np.frombuffer(data, dtype).reshape(shape), requirements="A")
     if zstandard.frame_content_size(data) != size:
-        raise ValueError("its frame says another size than its shape")
+        raise ValueError("frame size does not match the shape")
     plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     if len(plain) != size:
-        raise ValueError("its frame holds less than it says")
+        raise ValueError("frame is truncated")
     flat = np.frombuffer(plain, np.uint8)
     if entry["codec"] == "shuffle":
         planes = flat.reshape(dtype.itemsize, -1)
@@ -354,7 +354,7 @@ def _read(
     crc32: int | None,
     most_bytes: int | None,
 ) -> Container:
-    """Read a container of so many bytes; see `decode`."""
+    """Read a container of `size` bytes; see `decode`."""
     header, end = _header(take, size, kind, where, crc32)
     arrays: dict[str, Array] = {}
     left = most_bytes
@@ -364,7 +364,7 @@ def _read(
             raise _damaged(where, name)
         if not wanted(entry["name"]):
             continue
-        # Files get no more memory by saying so.
+        # A file cannot claim more memory than this.
         plain = _size(entry)
         if left is None:
             is_allowed = plain <= max(_SMALL, entry["bytes"] * _LARGEST_FACTOR)
@@ -379,11 +379,11 @@ def _read(
             raise _damaged(where, name) from error
         except MemoryError as error:
             raise StoreError(
-                f"{where} holds {plain:,} bytes as {name}, which do not fit in memory; read it "
-                "where there is more"
+                f"{where}: {name} needs {plain:,} bytes, which do not fit in memory; use a machine "
+                "with more memory"
             ) from error
     if end != size:
-        raise _damaged(where, "bytes behind its end")
+        raise _damaged(where, "extra bytes at the end")
     return Container(arrays, header["meta"], header)
 
 
@@ -396,23 +396,23 @@ def decode(
     crc32: int | None = None,
     most_bytes: int | None = None,
 ) -> Container:
-    """Read a container from memory, checking every byte.
+    """Decode a container in memory and check every byte.
 
     Parameters
     ----------
     data : bytes-like
         Exactly one container.
     kind : str
-        What it must be.
+        Expected kind.
     where : str
-        Names the place in error messages.
+        Location, for error messages.
     wanted : callable
-        Tells of the name of an array whether to read it; the others are not looked at.
+        Returns whether to read the array with a given name; others are skipped.
     crc32 : int, optional
-        What `header_crc` must be.
+        Expected `header_crc`.
     most_bytes : int, optional
-        Memory that the wanted arrays may take. Default: 16 MB an array, or 4096 times its bytes
-        here.
+        Memory limit for the wanted arrays. Default: for each array 16 MB, or 4096 times its
+        encoded size if that is more.
 
     Returns
     -------
@@ -421,7 +421,8 @@ def decode(
     Raises
     ------
     StoreError
-        Not a container, another kind or version, truncated, damaged, or too large in memory.
+        If it is not a container, has another kind or version, is damaged, or exceeds the memory
+        limit.
     """
     view = memoryview(data)
     return _read(
@@ -440,14 +441,14 @@ def write(
 ) -> int:
     """Write a container atomically and return its size in bytes; see `encode`.
 
-    Arrays given as `Pieces` are stored as they are, whatever the level. Unknown fields of the
-    header `before`, of the file that was read, are written again.
+    Arrays given as `Pieces` are stored uncompressed. `before` is the header of the file that was
+    read; its unknown fields are kept.
     """
     return write_atomically(path, _lay_out(kind, arrays, meta or {}, level, (), before or {}))
 
 
 def is_container(path: Path) -> bool:
-    """Whether a file begins like a container."""
+    """Whether a file starts with the magic bytes of a container."""
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -471,14 +472,20 @@ def read(
     path : Path
     kind : str
     wanted : callable
-        Tells of the name of an array whether to read it; the others take no memory.
+        Returns whether to read the array with a given name; others take no memory.
     crc32, most_bytes : int, optional
+        See `decode`.
     is_own : bool
-        Whether it is a file of a store or run, which is no link; one that the user names may be.
+        Whether the file belongs to a store or run and must not be a symbolic link.
 
     Returns
     -------
     Container
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read, or as for `decode`.
     """
     with reading(path), open_own(path) if is_own else open(path, "rb") as file:
 

@@ -1,7 +1,7 @@
-"""Changing files so that a reader sees the old bytes or the new ones, never a mixture.
+"""File operations: atomic, durable writes, locks and readable errors.
 
-All that changes files goes through these few verbs. What they made is durable when they return, and
-what the system says of a failure becomes one sentence.
+All code that changes files uses these functions. A reader sees either the old bytes or the new
+ones. Changes are durable when a function returns. `OSError` becomes a `StoreError` with advice.
 """
 
 import contextlib
@@ -26,39 +26,38 @@ __all__ = [
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE = 1 << 20  # bytes read at a time
-_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # a call that there is not
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # unsupported system call
 
 
-# --------------------------------------------------------------------------- what went wrong
+# --------------------------------------------------------------------------------- errors
 
 
 def write_error(path: Path, error: OSError) -> StoreError:
-    """Say in one sentence why a file could not be written."""
+    """Return the error to raise if a file cannot be written."""
     if error.errno == errno.ENOENT and not path.parent.is_dir():
-        return StoreError(f"{path.parent} is no folder; make it, or choose another place with -o")
+        return StoreError(f"{path.parent} is not a folder; create it or choose another with -o")
     if error.errno == errno.ENOENT:
         return StoreError(
-            f"cannot write {path}: it was removed meanwhile, or this file system takes no files; "
-            "run the same command again, or choose another place with -o"
+            f"cannot write {path}: it was removed in the meantime, or the file system accepts no "
+            "files; run the same command again or choose another location with -o"
         )
     full = error.errno in _FULL
-    advice = "free space or choose another place" if full else "choose another place"
+    advice = "free space or choose another location" if full else "choose another location"
     return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} with -o")
 
 
 def read_error(path: Path, error: OSError) -> StoreError:
-    """Say in one sentence why a file could not be read."""
+    """Return the error to raise if a file cannot be read."""
     if error.errno == errno.ENOENT:
-        return StoreError(f"{path} does not exist; check the name, or restore the file")
+        return StoreError(f"{path} does not exist; check the name or restore the file")
     return StoreError(
-        f"cannot read {path}: {error.strerror or error}; see that you may read it and that "
-        "the disk is sound"
+        f"cannot read {path}: {error.strerror or error}; check its permissions and the disk"
     )
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise `StoreError` where `path` cannot be written; errors of other files pass."""
+    """Turn an `OSError` from writing `path` into a `StoreError`; re-raise those of other files."""
     try:
         yield
     except OSError as error:
@@ -69,7 +68,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise `StoreError` where `path` cannot be read; errors of other files pass."""
+    """Turn an `OSError` from reading `path` into a `StoreError`; re-raise those of other files."""
     try:
         yield
     except OSError as error:
@@ -79,7 +78,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _is_of(error: OSError, path: Path) -> bool:
-    """Whether an error may be of this file: most calls on a handle do not tell."""
+    """Whether an error may concern this file; errors from open handles carry no file name."""
     if isinstance(error, StoreError):
         return False
     names = {str(name) for name in (error.filename, error.filename2) if name is not None}
@@ -90,12 +89,12 @@ def _is_of(error: OSError, path: Path) -> bool:
 
 
 def file_checksum(path: Path) -> int:
-    """CRC-32 of the bytes of a file.
+    """Return the CRC-32 of a file's content.
 
     Raises
     ------
     StoreError
-        It cannot be read.
+        If the file cannot be read.
     """
     crc = 0
     with reading(path), open(path, "rb") as file:
@@ -105,12 +104,12 @@ def file_checksum(path: Path) -> int:
 
 
 def copy(path: Path, folder: Path) -> None:
-    """Copy a file into a folder, atomically; it keeps its name.
+    """Copy a file into a folder atomically, under the same name.
 
     Raises
     ------
     StoreError
-        It cannot be read or written.
+        If the file cannot be read or written.
     """
     write_atomically(folder / path.name, _pieces(path))
 
@@ -122,12 +121,12 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def move(paths: Iterable[Path], folder: Path) -> None:
-    """Move files into a folder of the same file system, and make their names there durable.
+    """Move files into a folder on the same file system, durably.
 
     Raises
     ------
     StoreError
-        The system cannot.
+        If a file cannot be moved.
     """
     for path in paths:
         with writing(folder / path.name):
@@ -140,12 +139,12 @@ def _temporary(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable.
+    """Make created, renamed and removed names in a folder durable.
 
     Raises
     ------
     StoreError
-        The system cannot.
+        If the folder cannot be synced.
     """
     with writing(folder):
         _sync(folder)
@@ -160,7 +159,7 @@ def _sync(folder: Path) -> None:
 
 
 def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
-    """Write a file under a temporary name, make it durable and rename it.
+    """Write a file under a temporary name, sync it and rename it.
 
     Parameters
     ----------
@@ -176,7 +175,7 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
     Raises
     ------
     StoreError
-        The disk is full or the folder cannot be written; nothing is left behind.
+        If the disk is full or the folder is not writable. No partial file is left.
     """
     with open_atomically(path) as file:
         return sum(file.write(buffer) for buffer in buffers)
@@ -184,7 +183,7 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write under a temporary name; `write_atomically` for those who need a file."""
+    """Open a file for atomic writing: like `write_atomically`, but yields a file object."""
     temporary = _temporary(path)
     with writing(path):
         try:
@@ -201,17 +200,17 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a file of a store or run to read; it must lie there itself.
+    """Open a regular file of a store or run for reading.
 
-    Such a folder may come from a stranger, so no link in it leads anywhere, and nothing is opened
-    that would block or never end.
+    Stores and runs may come from untrusted sources, so symbolic links are not followed, and pipes
+    and devices are not opened.
 
     Raises
     ------
     StoreError
-        A link, a folder, a pipe or a device.
+        If the path is a link, a folder, a pipe or a device.
     OSError
-        It cannot be opened.
+        If the file cannot be opened.
     """
     try:
         return open(path, "rb", opener=_open_plain)
@@ -222,7 +221,7 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def follow_no_link(name: str, flags: int) -> int:
-    """Open a file to write as `open` does (its ``opener``), but never where a link leads to."""
+    """Open a file without following symbolic links; an ``opener`` for `open`."""
     return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -235,19 +234,19 @@ def _open_plain(name: str, flags: int) -> int:
 
 
 def _no_plain_file(path: Path) -> StoreError:
-    return StoreError(f"{path} is a link or no file at all; put a copy of the file there")
+    return StoreError(f"{path} is not a regular file; replace it with a copy of the file")
 
 
 # --------------------------------------------------------------------------------- folders
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those it lies in, unless they are there.
+    """Create a folder and its parents if they do not exist.
 
     Raises
     ------
     StoreError
-        It cannot be made.
+        If the folder cannot be created.
     """
     missing = [p for p in (path, *path.parents) if not p.exists()]
     for folder in reversed(missing):
@@ -255,11 +254,11 @@ def make_folder(path: Path) -> None:
             folder.mkdir(exist_ok=True)
             _sync(folder.parent)
     with writing(path):
-        path.mkdir(exist_ok=True)  # what is there may be a file
+        path.mkdir(exist_ok=True)  # fails if the path is a file
 
 
 def remove(paths: Sequence[Path]) -> None:
-    """Remove files and folders that nobody needs any more; what resists is left."""
+    """Remove files and folders, ignoring errors."""
     for path in paths:
         with contextlib.suppress(OSError):
             if path.is_dir():
@@ -269,15 +268,15 @@ def remove(paths: Sequence[Path]) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Give a complete folder its name; an older one has the name of the new one then.
+    """Rename a complete folder to its final name; an older folder there gets the name `new`.
 
-    There is no moment without a folder of that name where the system can exchange two; where it
-    cannot, a crash may leave the older one `aside`.
+    The exchange is atomic if the system supports it. Otherwise a crash may leave the older folder
+    under the name `aside` returns.
 
     Raises
     ------
     StoreError
-        The names cannot be changed; they are as they were.
+        If the folders cannot be renamed. Their names are unchanged.
     """
     with writing(final):
         change = _swap if final.exists() else os.rename
@@ -291,7 +290,7 @@ def put_in_place(new: Path, final: Path) -> None:
         try:
             _sync(final.parent)
         except OSError:
-            with contextlib.suppress(OSError):  # who removes the new one now removes no old one
+            with contextlib.suppress(OSError):  # so that the caller's cleanup removes the new one
                 if change is os.rename:
                     os.rename(final, new)
                 else:
@@ -300,12 +299,12 @@ def put_in_place(new: Path, final: Path) -> None:
 
 
 def aside(final: Path) -> Path:
-    """Where a crash in `put_in_place` may leave the older folder."""
+    """Return the path where a crash in `put_in_place` may leave the older folder."""
     return Path(f"{final}.replaced")
 
 
 def _swap(a: Path, b: Path) -> None:
-    """Exchange the names of two folders at once, where the system can."""
+    """Exchange the names of two folders atomically, if the system supports it."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(b))
@@ -316,7 +315,7 @@ def _swap(a: Path, b: Path) -> None:
 
 
 def _swap_slowly(a: Path, b: Path) -> None:
-    """Exchange the names of two folders, one after the other."""
+    """Exchange the names of two folders with three renames."""
     between = aside(b)
     os.rename(b, between)
     try:
@@ -332,14 +331,21 @@ def _swap_slowly(a: Path, b: Path) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path, what: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold a lock, exclusive or shared, that the system drops with the process.
+    """Hold an exclusive or shared lock; the system releases it when the process ends.
 
-    The path is a folder, or a file that is made if need be.
+    Parameters
+    ----------
+    path : Path
+        A folder, or a file, which is created if missing.
+    what : str
+        Name of the locked thing in the error message.
+    shared : bool
+        Whether other shared locks are allowed.
 
     Raises
     ------
     StoreError
-        Somebody else holds it.
+        If another process holds the lock.
     """
     with writing(path):
         flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -353,7 +359,7 @@ def lock(path: Path, what: str, *, shared: bool = False) -> Iterator[None]:
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
             raise StoreError(
-                f"{what} is in use by another sbm process; wait for it to end or stop it"
+                f"{what} is in use by another sbm process; wait for it to finish or stop it"
             ) from None
         yield
     finally:

@@ -1,8 +1,7 @@
-"""The manifest of a store: what is in it, believed only as far as it makes sense.
+"""The manifest of a store: reading, checking and writing it.
 
-It is a record (`sbm.store.manifest`), and may come from a stranger. Everything that readers rely on
-is checked here, once, so that they need not: types, counts that add up, names that are those of
-files of a store. Fields that are not known are kept, whatever is done to a store.
+A manifest may come from an untrusted source. Everything readers rely on is checked here once:
+types, sums of counts and file names. Unknown fields are kept when a manifest is rewritten.
 """
 
 from __future__ import annotations
@@ -26,42 +25,42 @@ __all__ = [
 
 
 def checksum(content: Any) -> int:
-    """CRC-32 of JSON content, whatever its layout."""
+    """Return the CRC-32 of JSON content, independent of its layout."""
     return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def encode_record(name: str, content: dict[str, Any]) -> bytes:
-    """Write a record as text."""
+    """Return a record (JSON with a checksum) as bytes."""
     return json.dumps({"crc32": checksum(content), name: content}, indent=1).encode()
 
 
 def decode_record(name: str, data: bytes) -> dict[str, Any]:
-    """Read a record, trusting nothing.
+    """Decode and check a record.
 
     Raises
     ------
     ValueError
-        It is no JSON, a key stands in it twice, the checksum is another one, or it is no object.
+        If it is not a JSON object, has a duplicate key, or its checksum does not match.
     """
     outer = parse(data)
     try:
         content = outer[name]
         if set(outer) != {"crc32", name} or checksum(content) != outer["crc32"]:
-            raise ValueError("its checksum is another one")
+            raise ValueError("checksum mismatch")
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(str(error)) from error
     if not isinstance(content, dict):
-        raise ValueError("it is no object")
+        raise ValueError("not an object")
     return content
 
 
 def parse(data: bytes) -> Any:
-    """Read JSON that nobody vouches for.
+    """Decode untrusted JSON.
 
     Raises
     ------
     ValueError
-        It is none, a key stands in an object twice, or it is nested too deeply.
+        If it is not JSON, an object has a duplicate key, or it is nested too deeply.
     """
     try:
         return json.loads(data, object_pairs_hook=_no_key_twice)
@@ -72,17 +71,17 @@ def parse(data: bytes) -> Any:
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands in it twice")
+        raise ValueError("duplicate key")
     return found
 
 
 FORMAT = "sbm-store"
 VERSION = 1
 MANIFEST = "manifest.json"
-# Bytes of a nonzero in memory, index included.
+# Bytes of a nonzero in memory, including its index.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
-# What a block can hold at most, so that a small file can say of no large memory that it is needed:
-# a chunk of 65,536 rows takes 64 bytes, and 4 bytes of zstd stand for 128 kB.
+# Bounds on the content of a block, so that a small forged file cannot claim a large amount of
+# memory: a chunk of 65,536 rows takes 64 bytes, and 4 bytes of zstd stand for 128 kB.
 MOST_ROWS_A_BYTE = 1 << 10
 MOST_NNZ_A_BYTE = 1 << 15
 _NAMES = {
@@ -93,22 +92,22 @@ _NAMES = {
 
 
 def block_name(block: int) -> str:
-    """File name of a block."""
+    """Return the file name of a block."""
     return f"block-{block:06d}.sbb"
 
 
 def features_name(generation: int) -> str:
-    """File name of the feature ids that a generation brought."""
+    """Return the file name of the feature ids that a generation added."""
     return f"features-{generation:04d}.sba"
 
 
 def index_name(generation: int) -> str:
-    """File name of a generation's chunk index."""
+    """Return the file name of a generation's chunk index."""
     return f"index-{generation:04d}.sba"
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest atomically, with its own checksum."""
+    """Write the manifest atomically, with a checksum."""
     write_atomically(folder / MANIFEST, [encode_record("manifest", manifest)])
 
 
@@ -118,7 +117,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises
     ------
     StoreError
-        There is none, it is damaged, or of another version.
+        If the manifest is missing, damaged or has an unsupported version.
     """
     path = folder / MANIFEST
     try:
@@ -128,7 +127,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise
     except (FileNotFoundError, NotADirectoryError):
         what = f"is not a store (it has no {MANIFEST})" if folder.exists() else "does not exist"
-        raise StoreError(f"{folder} {what}; make a store with sbm split") from None
+        raise StoreError(f"{folder} {what}; create a store with sbm split") from None
     except OSError as error:
         raise read_error(path, error) from error
     try:
@@ -136,21 +135,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except ValueError:
         raise StoreError(f"{path} is damaged; split the data again") from None
     if manifest.get("format") != FORMAT:
-        raise StoreError(f"{path} is not the manifest of a store")
+        raise StoreError(f"{path} is not the manifest of an sbm store")
     version = manifest.get("version")
     if type(version) is not int or version != VERSION:
         raise StoreError(
-            f"{folder} has store version {str(version)[:20]}, this program reads version "
-            f"{VERSION}; use the program that wrote it, or a newer one"
+            f"{folder} has store version {str(version)[:20]}, but this sbm reads version "
+            f"{VERSION}; use the version of sbm that wrote it, or a newer one"
         )
     _check_names(manifest, folder)
     if not _is_sound(manifest):
-        raise StoreError(f"{path} contradicts itself; split the data again")
+        raise StoreError(f"{path} is inconsistent; split the data again")
     return manifest
 
 
 def _check_names(manifest: dict[str, Any], folder: Path) -> None:
-    """Refuse names of files that could lie outside the store, or be something else in it."""
+    """Reject file names that do not have the form of block, feature and index files."""
     for group, keys in (("blocks", ["file"]), ("generations", ["features", "index"])):
         entries = manifest.get(group)
         for entry in entries if isinstance(entries, list) else []:
@@ -158,8 +157,8 @@ def _check_names(manifest: dict[str, Any], folder: Path) -> None:
                 name = entry.get(key) if isinstance(entry, dict) else None
                 if not isinstance(name, str) or not _NAMES[key].fullmatch(name):
                     raise StoreError(
-                        f"{folder}: the manifest names {_short(name)}, which is no file of the "
-                        "store"
+                        f"{folder}: the manifest has the invalid file name {_short(name)}; split "
+                        "the data again"
                     )
 
 
@@ -177,7 +176,7 @@ def _is_crc(value: Any) -> bool:
 
 
 def _are_numbers(values: Any) -> bool:
-    """Whether this is a list of finite numbers, each once."""
+    """Whether this is a list of distinct finite numbers."""
     return (
         isinstance(values, list)
         and all(type(x) in (int, float) and abs(x) <= sys.float_info.max for x in values)
@@ -186,7 +185,7 @@ def _are_numbers(values: Any) -> bool:
 
 
 def _is_sound(manifest: dict[str, Any]) -> bool:
-    """Whether everything that a reader relies on is there and adds up."""
+    """Whether all fields that readers rely on are present and consistent."""
     try:
         blocks, labels, classes = (manifest[k] for k in ("blocks", "labels", "class_values"))
         generations = manifest["generations"]
@@ -215,7 +214,7 @@ def _are_labels(labels: dict[str, Any]) -> bool:
 
 
 def _is_block(entry: dict[str, Any]) -> bool:
-    """Whether an entry of a block says what it must, and no more rows than could be there."""
+    """Whether the entry of a block is complete and its counts are possible for its size."""
     return (
         all(_is_count(entry[key]) for key in ("rows", "nnz", "bytes"))
         and entry["rows"] <= entry["bytes"] * MOST_ROWS_A_BYTE
@@ -227,7 +226,7 @@ def _is_block(entry: dict[str, Any]) -> bool:
 
 
 def _is_generation(entry: dict[str, Any]) -> bool:
-    """Whether the entry of a generation is one; rows sorted by class were not dealt."""
+    """Whether the entry of a generation is valid; ``deal`` is missing for rows sorted by class."""
     sources, names = entry["sources"], entry["blocks"]
     added = datetime.datetime.fromisoformat(entry["added"])
     return (
@@ -251,7 +250,7 @@ def _is_source(source: dict[str, Any]) -> bool:
 
 
 def _is_deal(deal: dict[str, Any], generation: dict[str, Any]) -> bool:
-    """Whether this can have been the deal of a generation's rows."""
+    """Whether this is a possible deal of a generation's rows."""
     batches = deal["batches"]
     options = generation["options"]
     return (
@@ -267,12 +266,12 @@ def _is_deal(deal: dict[str, Any], generation: dict[str, Any]) -> bool:
 
 
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Entries of the generations whose blocks were not expired."""
+    """Return the entries of the generations that are not expired."""
     return [g for g in manifest["generations"] if "expired" not in g]
 
 
 def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """How names of features became ids, where some have names; see `InputOptions.record`."""
+    """Return how feature names became ids, or None without names; see `InputOptions.record`."""
     given = (g["options"].get("names") for g in kept_generations(manifest))
     records = [record for record in given if isinstance(record, dict)]
     if not any("columns" in record for record in records):
@@ -282,7 +281,7 @@ def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def next_block(manifest: dict[str, Any]) -> int:
-    """Number of the next block to be written, above those of all there ever were."""
+    """Return the number of the next block to write, above all numbers ever used."""
     names = {b["file"] for b in manifest["blocks"]}
     names.update(*(g["blocks"] for g in manifest["generations"]))
     return 1 + max((_block_number(name) for name in names), default=-1)

@@ -1,21 +1,21 @@
-"""The run directory: the state of one training, committed all or nothing.
+"""The run directory: the state of one training, saved in atomic checkpoints.
 
 ``MODEL.run/`` holds
 
-* ``run.json``: settings, store, position and the names of the files that belong to the last
-  commit, with the CRC-32 of each file's header, and a checksum of its own; replaced atomically, it
-  alone decides what counts;
-* ``alpha-00003.000012.sba``: alphas of block 3 as of version 12, sparse;
-* ``evicted-00003.sbt``: alphas of rows of block 3 that left the cache since it was last written,
-  if there are too many for the memory; never part of a commit;
-* ``state-000012.sba``: W, and the rows and alphas of the cache, as of a commit;
-* ``log.jsonl``: one line a pass.
+* ``run.json``: settings, store, position, the names of the files of the last checkpoint, the
+  CRC-32 of each file's header, and a checksum of its own. It is replaced atomically; only files
+  it names belong to the checkpoint;
+* ``alpha-00003.000012.sba``: alphas of block 3, version 12, sparse;
+* ``evicted-00003.sbt``: alphas of rows of block 3 that left the cache since the block was last
+  written, if memory cannot hold them; never part of a checkpoint;
+* ``state-000012.sba``: W, and the rows and alphas of the cache;
+* ``log.jsonl``: one line per pass.
 
-Files written since the last commit have new names, so a crash leaves the last commit whole, also
-that of an earlier training which this one is about to replace: its files go after the first commit.
+Files written after a checkpoint have new names, so a crash leaves the last checkpoint intact. If a
+training replaces an earlier one, the earlier files are removed after the first checkpoint.
 
-A run that is one of several, of processes that commit together, keeps the commit before the last
-one, too: some of them may have been killed before they came to the last.
+In training with several processes, each run also keeps the checkpoint before the last one, because
+a rank may be killed before it writes the last one.
 """
 
 import contextlib
@@ -55,11 +55,11 @@ RECORD = "run.json"
 LOG = "log.jsonl"
 
 kernels = load("sbm.store.kernels.alphas")
-FREE = 255  # of kernels/alphas.py: the code of a variable that is not at rest
+FREE = 255  # as in kernels/alphas.py: code of a variable that is not at a resting value
 
 
 class Run:
-    """Alphas on disk, one sparse file a block, and all-or-nothing commits.
+    """Alphas on disk, one sparse file per block, with atomic checkpoints.
 
     Parameters
     ----------
@@ -67,17 +67,16 @@ class Run:
     block_rows : sequence of int
         Rows of each block.
     lists_of : int, optional
-        Outputs that the variables of a row belong to, where it has a list of them; default: one
-        variable a row.
+        Number of outputs, if each row has a list of variables. Default: one variable per row.
     resting_values : sequence of float
         Values other than 0 that many alphas have exactly (their upper bounds).
     evicted_bytes : int
-        Alphas of evicted rows are held back until their block is next written; above this many
-        bytes they go to files.
+        Alphas of evicted rows stay in memory until their block is written next, up to this many
+        bytes. Beyond that they are written to files.
     unwritten_bytes : int
-        Encoded alphas are kept in memory up to this many bytes, or until the next commit.
+        Encoded alphas stay in memory up to this many bytes, or until the next checkpoint.
     is_one_of_many : bool
-        Whether to keep two commits.
+        Whether to keep two checkpoints.
     """
 
     def __init__(
@@ -98,34 +97,34 @@ class Run:
         self._evicted_limit = evicted_bytes
         self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in block_rows]
         self._evicted_bytes = 0
-        self._evicted_files: list[list[int]] = [[] for _ in block_rows]  # sizes of what is in them
-        self._files: dict[int, str] = {}  # block -> file with its alphas; none means all 0
-        self._unwritten: dict[int, bytes] = {}  # block -> what its file will hold
+        self._evicted_files: list[list[int]] = [[] for _ in block_rows]  # sizes of their parts
+        self._files: dict[int, str] = {}  # block -> file with its alphas; missing: all 0
+        self._unwritten: dict[int, bytes] = {}  # block -> content of its file
         self._unwritten_limit = unwritten_bytes
         self._committed: set[str] = set()
         self._serial = 0
         self._crcs: dict[str, int] = {}  # file -> CRC-32 of its header
         self._record: dict[str, Any] = {}
         self._is_logged = False  # whether the log is this run's
-        # Several learners keep alphas at the same time, and others are read ahead meanwhile.
+        # Several learners store alphas at the same time while others are read ahead.
         self._lock = threading.RLock()
 
     @classmethod
     @contextlib.contextmanager
     def create(cls, folder: Path, *arguments: Any, **options: Any) -> Iterator["Run"]:
-        """Start a run from nothing, under a lock.
+        """Start a new run and lock it.
 
-        What an earlier one committed stays until the first commit of this one.
+        The last checkpoint of an earlier run stays until the first checkpoint of this one.
 
         Raises
         ------
         StoreError
-            Another process trains this model, or the folder cannot be written.
+            If another process uses the run, or the folder is not writable.
         """
         make_folder(folder)
         with lock(folder / "lock", f"the run {folder}"):
             run = cls(folder, *arguments, **options)
-            with contextlib.suppress(StoreError):  # damaged or none: there is nothing to keep
+            with contextlib.suppress(StoreError):  # missing or damaged: nothing to keep
                 run._committed = _files_of(cls.read(folder))
             run._tidy()
             yield run
@@ -135,16 +134,17 @@ class Run:
     def resume(
         cls, folder: Path, *arguments: Any, **options: Any
     ) -> Iterator[tuple["Run", dict[str, Any]]]:
-        """Go on from the last commit, under a lock; also give its record.
+        """Resume from the last checkpoint and lock the run; also yield the checkpoint's record.
 
-        What was written behind that commit goes, lines of the log included.
+        Everything written after that checkpoint is removed, including lines of the log.
 
         Raises
         ------
         StoreError
-            There is none, a file of it is missing or damaged, or another process is at work.
+            If there is no checkpoint, a file is missing or damaged, or another process uses the
+            run.
         """
-        cls.read(folder)  # no lock file in a folder that is no run
+        cls.read(folder)  # create no lock file in a folder that is not a run
         with lock(folder / "lock", f"the run {folder}"):
             record = cls.read(folder)
             run = cls._of(record, folder, *arguments, **options)
@@ -161,33 +161,31 @@ class Run:
         lists_of: int | None = None,
         record: dict[str, Any] | None = None,
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
-        """Return the run of the last commit, to read from, and the arrays of its state.
-
-        With a record it is the run of that commit.
+        """Open the last checkpoint, or the one of `record`, for reading; also return its arrays.
 
         Raises
         ------
         StoreError
-            There is none, or a file of it is missing or damaged.
+            If there is no checkpoint, or a file is missing or damaged.
         """
         run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
         return run, run.read_state()
 
     @classmethod
     def _of(cls, record: dict[str, Any], folder: Path, *arguments: Any, **options: Any) -> "Run":
-        """Return the run that a commit's record is of."""
+        """Return the run described by the record of a checkpoint."""
         run = cls(folder, *arguments, **options)
         run._record = record
         run._files = {int(block): name for block, name in record["alphas"].items()}
         run._crcs = dict(record["crc32"])
         if any(block not in range(len(run._rows)) for block in run._files):
-            raise StoreError(f"{folder / RECORD} is of other blocks; train again with --fresh")
+            raise StoreError(f"{folder / RECORD} has other blocks; use --fresh to start over")
         return run
 
     def _tidy(self) -> None:
-        """Remove what no commit names: a process that wrote it was killed.
+        """Remove files that no checkpoint names, left by a process that was killed.
 
-        New files get numbers that no file there has.
+        Also set the serial number above that of all files present.
         """
         for path in self.folder.iterdir():
             match = _OURS.fullmatch(path.name)
@@ -197,7 +195,7 @@ class Run:
                 self._serial = max(self._serial, int(match["serial"]))
 
     def _cut_log(self, size: int) -> None:
-        """Forget what was logged behind the last commit."""
+        """Truncate the log to its size at the last checkpoint."""
         path = self.folder / LOG
         self._is_logged = True
         if not path.is_file() or path.is_symlink():
@@ -209,13 +207,13 @@ class Run:
     # ------------------------------------------------------------------------------- alphas
 
     def load(self, block: int, out: Alphas | None = None) -> Alphas:
-        """Alphas of a block, evicted ones included; rows that are cached elsewhere have 0.
+        """Read the alphas of a block, including evicted ones; those of cached rows are 0.
 
         Parameters
         ----------
         block : int
         out : Alphas, optional
-            Where to put them: of as many rows as the block.
+            Destination, with as many rows as the block.
 
         Returns
         -------
@@ -224,7 +222,7 @@ class Run:
         Raises
         ------
         StoreError
-            The file is missing or damaged.
+            If the file is missing or damaged.
         """
         alpha = no_alphas(self._rows[block], self._lists_of is not None) if out is None else out
         with self._lock:
@@ -242,14 +240,14 @@ class Run:
     def _read(
         self, name: str, kind: str, wanted: Callable[[str], bool] = lambda name: True
     ) -> container.Container:
-        """Read a file of the commit, and no other one in its place."""
+        """Read a file of the checkpoint and check that it was not replaced."""
         return container.read(self.folder / name, kind, wanted, crc32=self._crcs[name])
 
     def _evicted_path(self, block: int) -> Path:
         return self.folder / f"evicted-{block:05d}.sbt"
 
     def _read_evicted(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
-        """Yield rows and alphas of a block's file of evicted alphas, oldest first."""
+        """Yield rows and alphas from a block's file of evicted alphas, oldest first."""
         if not self._evicted_files[block]:
             return
         path = self._evicted_path(block)
@@ -291,15 +289,15 @@ class Run:
         self._evicted_bytes = 0
 
     def _decode(self, file: container.Container, alpha: Alphas, name: str) -> None:
-        """Fill in the variables that a file holds; trust nothing."""
+        """Copy the variables of a file to `alpha`; reject invalid files."""
         sound = False
         with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
             sound = self._is_decoded(file, alpha)
         if not sound:
-            raise StoreError(f"{self.folder / name} does not belong to its block; train again")
+            raise StoreError(f"{self.folder / name} does not match its block; train again")
 
     def _is_decoded(self, file: container.Container, alpha: Alphas) -> bool:
-        """Fill in the variables that a file holds; tell whether it made sense."""
+        """Copy the variables of a file to `alpha`; return whether the file is valid."""
         arrays = file.arrays
         sound = True
         if isinstance(alpha, Lists):
@@ -326,17 +324,17 @@ class Run:
         )
 
     def store(self, block: int, alpha: Alphas) -> int:
-        """Replace the alphas of a block; evicted ones of the block are in `alpha` already.
+        """Replace the alphas of a block; `alpha` must include the evicted ones.
 
         Returns
         -------
         int
-            How many rows have one that is not at a resting value.
+            Number of rows with a variable that is not at a resting value.
 
         Raises
         ------
         StoreError
-            The file cannot be written.
+            If the file cannot be written.
         """
         arrays, free_rows = self._pack(alpha)
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
@@ -359,7 +357,7 @@ class Run:
         return free_rows
 
     def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
-        """Turn variables into small arrays; also count the rows with one that is not at rest."""
+        """Pack variables into small arrays; also count the rows with a variable not at rest."""
         values = alpha.values
         codes, free = np.empty(len(values), np.uint8), np.empty(len(values))
         n_free = kernels.pack(values, np.array(self._resting), codes, free)
@@ -376,7 +374,7 @@ class Run:
         return arrays, int(np.count_nonzero(np.diff(rows, prepend=-1)))
 
     def _write(self) -> None:
-        """Write the encoded alphas that are still in memory; the next commit makes them durable."""
+        """Write the encoded alphas in memory to files; the next checkpoint syncs them."""
         for block, data in self._unwritten.items():
             path = self.folder / self._files[block]
             try:
@@ -389,12 +387,12 @@ class Run:
     def add_evicted(
         self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alphas
     ) -> None:
-        """Take alphas of rows that left the cache while another block was at work.
+        """Add alphas of rows that left the cache during the step of another block.
 
         Parameters
         ----------
         home, row : ndarray, shape (n,), int32
-            Block of each row and its number there.
+            Block of each row and its position in that block.
         alpha : Alphas
         """
         if len(home) == 0:
@@ -410,27 +408,27 @@ class Run:
                 self._write_evicted()
 
     def flush(self) -> None:
-        """Put all evicted alphas among those of their blocks."""
+        """Merge all evicted alphas into those of their blocks."""
         for block, evicted in enumerate(self._evicted):
             if evicted or self._evicted_files[block]:
                 self.store(block, self.load(block))
 
-    # ------------------------------------------------------------------------------ commits
+    # -------------------------------------------------------------------------- checkpoints
 
     def commit(self, position: Mapping[str, Any], state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Make W, cache and all alphas the state to come back to, all or nothing.
+        """Write a checkpoint of W, the cache and all alphas atomically.
 
         Parameters
         ----------
         position : mapping
-            JSON: settings, store, pass, counters.
+            Settings, store, pass and counters, as JSON types.
         state : mapping of str to ndarray
             W and the rows and alphas of the cache.
 
         Raises
         ------
         StoreError
-            Something cannot be written; the last commit stays.
+            If a file cannot be written. The last checkpoint stays valid.
         """
         self.flush()
         self._write()
@@ -455,27 +453,27 @@ class Run:
             (self.folder / old).unlink(missing_ok=True)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to the record of the last commit, which stays otherwise.
+        """Add facts to the record of the last checkpoint.
 
         Raises
         ------
         StoreError
-            They cannot be written.
+            If the record cannot be written.
         """
         self._write_record({**self._record, **facts})
 
     @classmethod
     def roll_back(cls, folder: Path) -> dict[str, Any]:
-        """Go back to the commit before the last one; return its record.
+        """Go back to the checkpoint before the last one; return its record.
 
         Raises
         ------
         StoreError
-            There is none, or it cannot be written.
+            If there is no such checkpoint, or the record cannot be written.
         """
         before = cls.read(folder).get("before")
         if not isinstance(before, dict):
-            raise StoreError(f"{folder} has no commit before the last one; start over with --fresh")
+            raise StoreError(f"{folder} has no earlier checkpoint; use --fresh to start over")
         write_atomically(folder / RECORD, [encode_record("run", before)])
         return cls.read(folder)
 
@@ -486,7 +484,7 @@ class Run:
         Raises
         ------
         StoreError
-            Another process is at work on it, or a file cannot be removed.
+            If another process uses the run, or a file cannot be removed.
         """
         with lock(folder / "lock", f"the run {folder}"):
             for path in [folder / RECORD, *folder.iterdir()]:
@@ -504,12 +502,12 @@ class Run:
         write_atomically(self.folder / RECORD, [encode_record("run", self._record)])
 
     def state_names(self) -> list[str]:
-        """Names of the arrays of the last commit.
+        """Return the names of the arrays in the last checkpoint's state.
 
         Raises
         ------
         StoreError
-            They are missing or damaged.
+            If the file is missing or damaged.
         """
         names: list[str] = []
 
@@ -521,18 +519,18 @@ class Run:
         return names
 
     def read_state(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Return arrays of the last commit, all or those that are named; the others take no memory.
+        """Return all or the named arrays of the last checkpoint; the others take no memory.
 
         Raises
         ------
         StoreError
-            They are missing or damaged.
+            If the file is missing or damaged.
         """
         wanted = (lambda name: True) if names is None else names.__contains__
         return self._read(str(self._record["state"]), "state", wanted).arrays
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the log; the first line of a new run takes an older log's place."""
+        """Append a line to the log; the first line of a new run replaces an older log."""
         path = self.folder / LOG
         try:
             mode = "a" if self._is_logged else "w"
@@ -544,12 +542,12 @@ class Run:
 
     @staticmethod
     def read(folder: Path) -> dict[str, Any]:
-        """Return the last commit of a run, without the arrays.
+        """Return the record of a run's last checkpoint.
 
         Raises
         ------
         StoreError
-            No run, or no commit yet.
+            If the folder is not a run, has no checkpoint yet, or the record is damaged.
         """
         path = folder / RECORD
         try:
@@ -559,7 +557,7 @@ class Run:
             raise
         except FileNotFoundError:
             raise StoreError(
-                f"{folder} is not a run with a commit (it has no {RECORD}); train the model again"
+                f"{folder} is not a run or has no checkpoint (no {RECORD}); train the model again"
             ) from None
         except OSError as error:
             raise read_error(path, error) from error
@@ -567,19 +565,19 @@ class Run:
             record = decode_record("run", data)
         except ValueError as error:
             raise StoreError(
-                f"{path} is damaged ({error}); start over with --fresh, or remove {folder}"
+                f"{path} is damaged ({error}); use --fresh to start over, or remove {folder}"
             ) from None
         if record.get("format") != "sbm-run" or record.get("version") != VERSION:
             raise StoreError(
-                f"{path} has version {record.get('version')}, this program reads runs of version "
-                f"{VERSION}; use the program that wrote it, or a newer one"
+                f"{path} has run version {record.get('version')}, but this sbm reads version "
+                f"{VERSION}; use the version of sbm that wrote it, or a newer one"
             )
         if not _is_sound(record):
-            raise StoreError(f"{path} names files that a run cannot have; remove {folder}")
+            raise StoreError(f"{path} has invalid file names or checksums; remove {folder}")
         return record
 
 
-# Files of a run, with the number of the write.
+# Files of a run; `serial` is the number of the write.
 _OURS = re.compile(
     r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|evicted-\d{5,}\.sbt|run\.json\.tmp"
 )
@@ -590,10 +588,10 @@ _RANK = re.compile(r"rank-(?P<rank>\d+)-of-(?P<size>\d+)")
 
 
 def runs_here(folder: Path) -> dict[int, list[Path]]:
-    """Return the runs that a folder holds, by number of processes; the one with most comes first.
+    """Return the runs in a folder by number of processes, largest first.
 
-    Of one process it is the folder itself, of several it has folders for each of them, of which not
-    all need be here.
+    A run of one process is the folder itself. A run of several processes has a folder per rank;
+    some of them may be on other machines.
     """
     found: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("rank-*-of-*")):
@@ -606,10 +604,7 @@ def runs_here(folder: Path) -> dict[int, list[Path]]:
 
 
 def _is_sound(record: dict[str, Any]) -> bool:
-    """Whether the files of a commit have names of their kind, in this folder, and checksums.
-
-    So must those of the commit before, where it is kept; the length of the log is noted.
-    """
+    """Whether a record and the one before it, if kept, have valid file names and checksums."""
     alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32")
     before = record.get("before")
     return (
@@ -627,7 +622,7 @@ def _is_sound(record: dict[str, Any]) -> bool:
 
 
 def _files_of(record: dict[str, Any]) -> set[str]:
-    """Names of the files that belong to a commit, and to the one before where it is kept."""
+    """Return the names of the files of a checkpoint, and of the one before if it is kept."""
     before = record.get("before")
     mine = {record["state"], *record["alphas"].values()}
     return mine if before is None else mine | _files_of(before)

@@ -1,8 +1,8 @@
-"""Shards: a store in several folders, one for each process that trains on it.
+"""Shards: a store divided into several folders, one for each process that trains on it.
 
-A shard ``big.2.sbm/`` has the manifest, the ids and the index of the whole store, and the files of
-its own blocks alone. What tells it from a damaged store is ``shard.json``: which shard it is, of
-how many. So the same bytes are a store again as soon as all block files lie in one folder.
+A shard ``big.2.sbm/`` has the manifest, ids and index of the whole store, but only its own block
+files. ``shard.json`` records its number and the number of shards, which tells a shard from a
+damaged store. Copying all block files into one folder restores the whole store.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SHARD = "shard.json"
 
 @dataclass(frozen=True)
 class Shard:
-    """Which shard of how many.
+    """Number of a shard and of all shards.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Shard:
     of: int
 
     def holds(self, block: int) -> bool:
-        """Whether the file of a block, by its place in the manifest, belongs here."""
+        """Whether the block with this position in the manifest belongs to the shard."""
         return block % self.of == self.number
 
     def __str__(self) -> str:
@@ -41,30 +41,30 @@ class Shard:
 
 
 def shard_path(store: Path, number: int | str) -> Path:
-    """``big.sbm`` -> ``big.2.sbm``."""
+    """Return the path of a shard: ``big.sbm`` -> ``big.2.sbm``."""
     ending = ".sbm" if store.suffix == ".sbm" else ""
     return store.with_name(f"{store.name.removesuffix(ending)}.{number}{ending}")
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    """Say of a folder which shard it is.
+    """Write ``shard.json`` into a folder.
 
     Raises
     ------
     StoreError
-        It cannot be written.
+        If the file cannot be written.
     """
     record = encode_record("shard", {"shard": shard.number, "of": shard.of})
     write_atomically(folder / SHARD, [record])
 
 
 def read_shard(folder: Path) -> Shard | None:
-    """Return which shard a store is; None: it is none.
+    """Return the shard that a folder holds, or None if it holds a whole store.
 
     Raises
     ------
     StoreError
-        That cannot be read.
+        If ``shard.json`` cannot be read.
     """
     path = folder / SHARD
     try:
@@ -83,4 +83,4 @@ def read_shard(folder: Path) -> Shard | None:
 
 
 def _damaged(path: Path) -> StoreError:
-    return StoreError(f"{path} is damaged; copy it again, or split the data again")
+    return StoreError(f"{path} is damaged; copy it again or split the data again")

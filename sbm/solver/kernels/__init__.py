@@ -1,1 +1,1 @@
-"""Compiled dual coordinate descent, one file a dual problem."""
+"""Compiled dual coordinate descent, one file per dual problem."""

@@ -1,8 +1,8 @@
-"""What the problems of many classes share: a row times the weights of all classes, and bounds.
+"""Code shared by the problems of many classes: a row times the weights of all classes, and bounds.
 
-Rows are given as in sparse.py; W (n_features + (bias > 0), K) float64 has a column a class, and the
-weights of the bias feature, which no row has, in its last row. `decide` writes scratch, `move`
-changes W; nothing else changes anything.
+Rows are given as in common.py. W (n_features + (bias > 0), K) float64 has a column per class; its
+last row has the weights of the bias feature, which is not stored in rows. `decide` writes scratch,
+`move` changes W; other functions change nothing.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ __all__ = [
     "decision_error", "move", "prefetch_weights", "put_columns", "squared_norm", "take_columns",
 ]  # fmt: skip
 
-# Sums over the classes of a row may be taken in any order, so that they are taken several at a
-# time; nothing that happens to a row is no number.
+# Sums over the classes of a row may be computed in any order, so they are vectorized. No value of
+# a row is NaN.
 FAST = {"reassoc", "nsz", "nnan", "contract"}
 
 # A row with a smaller squared norm than this moves no weight; no cost is as small.
@@ -30,7 +30,7 @@ FULL = 1.0 - 1e-12
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def prefetch_weights(W, indices, begin, length):
-    """Ask for the weights of one row: a cache line holds those of 8 classes."""
+    """Prefetch the weights of one row: a cache line has those of 8 classes."""
     outputs = np.int64(W.shape[1])
     for p in range(begin, begin + length):
         for k in range(0, min(outputs, 32), 8):
@@ -91,7 +91,7 @@ def _dot1(indices, values, begin, end, W, k, z):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def decide(indices, values, begin, end, W, bias, z):
-    """Write z = W'x of one row. Blocks of classes may overlap: each is written, not added to."""
+    """Write z = W'x of one row. Blocks of classes may overlap, as values are not added to."""
     outputs = np.uint64(W.shape[1])
     k = np.uint64(0)
     while k + np.uint64(8) <= outputs:
@@ -151,7 +151,7 @@ def move(indices, values, begin, end, W, bias, columns, steps, n_steps):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _size8(indices, values, begin, end, W, k):
-    """Return the largest Σ |x_f W_fc| of eight classes c, from k on."""
+    """Return the largest Σ |x_f W_fc| of the eight classes c starting at k."""
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     for p in range(begin, end):
         f = np.uint32(indices[p])
@@ -179,7 +179,7 @@ def _size1(indices, values, begin, end, W, k):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def decision_error(indices, values, begin, end, W, bias):
-    """Bound of the rounding error of every z of one row."""
+    """Return a bound on the rounding error of every z of one row."""
     outputs = np.uint64(W.shape[1])
     size = 0.0
     k = np.uint64(0)
@@ -202,7 +202,7 @@ def decision_error(indices, values, begin, end, W, bias):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def count_nonzero(beta, n_outputs):
-    """Return how many of the first variables are not 0."""
+    """Return how many of the first variables are nonzero."""
     n = 0
     for k in range(n_outputs):
         n += beta[k] != 0.0
@@ -211,7 +211,7 @@ def count_nonzero(beta, n_outputs):
 
 @njit(nogil=True, error_model="numpy")
 def take_columns(W, columns, part):
-    """Copy some columns of W to the array `part`, of as many columns."""
+    """Copy some columns of W to the array `part`."""
     for f in range(np.uint64(len(W))):
         for j in range(np.uint64(len(columns))):
             part[f, j] = W[f, np.uint64(columns[j])]

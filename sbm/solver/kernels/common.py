@@ -1,12 +1,12 @@
-"""What the kernels share: a row times weights, signs and costs, a step in a box, a gap.
+"""Code shared by the kernels: a row times weights, signs and costs, a step in a box, a gap.
 
 Rows are given as ::
 
     starts, lengths    (n,) int64, int32: row i has nonzeros starts[i] to starts[i] + lengths[i]
-    indices, values    int32, float32 or float64; `values` None when all are 1
+    indices, values    int32, float32 or float64; `values` None if all are 1
 
-Positions that come from memory are made unsigned before they are used: numba asks of every signed
-one whether it counts from the end, which is a third of what a visit does.
+Positions read from memory are converted to unsigned: numba checks signed ones for negative values,
+which takes a third of the time of a visit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # what splitmix64 counts by
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment of splitmix64
 
 
 @njit(nogil=True, error_model="numpy")
@@ -53,7 +53,7 @@ def permute(order, n, x):
 
 @njit(nogil=True, error_model="numpy")
 def new_order(order, m, chunk, state):
-    """Put the chunks of m rows in a fresh random order; return how many there are."""
+    """Shuffle the chunks of m rows; return their number."""
     chunks = (m + chunk - 1) // chunk
     state[0] = permute(order, chunks, state[0])
     return chunks
@@ -72,7 +72,7 @@ def _close_ranks(active, m):
 
 @njit(nogil=True, error_model="numpy")
 def rows_left(active, m, r, dropped):
-    """Bring the rows of the round behind round r to the front of `active`; return their number."""
+    """Move the rows of the round after round r to the front of `active`; return their number."""
     if r == 0:
         for t in range(m):
             active[t] = t
@@ -119,7 +119,7 @@ _LOG = (
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def _polynomial(c, x):
-    """Σ c_k x^k of ten coefficients, in a tree: the shorter wait matters more than the work."""
+    """Return Σ c_k x^k of ten coefficients, summed in a tree for low latency."""
     x2 = x * x
     x4 = x2 * x2
     low = (c[0] + c[1] * x) + (c[2] + c[3] * x) * x2
@@ -129,7 +129,7 @@ def _polynomial(c, x):
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def exp(x):
-    """e^x to 2e-16 of it; x is brought into -708 to 708."""
+    """Return e^x with relative error 2e-16; x is clipped to -708 to 708."""
     x = min(max(x, _LOWEST), _HIGHEST)
     shifted = x * _PER_LOG2 + _ROUND
     k = shifted - _ROUND
@@ -140,20 +140,20 @@ def exp(x):
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def _log_around_1(s):
-    """Return log((1 + s) / (1 - s)) for |s| ≤ 1/3, to 2e-16 of it."""
+    """Return log((1 + s) / (1 - s)) for |s| ≤ 1/3, with relative error 2e-16."""
     q = s * s
     return s * (2.0 + q * _polynomial(_LOG, q))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def log1p(x):
-    """Return log(1 + x) for 0 ≤ x ≤ 1, to 5e-16 of it."""
+    """Return log(1 + x) for 0 ≤ x ≤ 1, with relative error 5e-16."""
     return _log_around_1(x / (2.0 + x))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def log_ratio(a, b):
-    """Return log(a / b), to 4e-16 of it or of 1; a and b are positive and normal."""
+    """Return log(a / b) with absolute or relative error 4e-16; a and b are positive and normal."""
     a_bits = np.float64(a).view(np.int64)
     b_bits = np.float64(b).view(np.int64)
     exponent = (a_bits >> _52) - (b_bits >> _52)
@@ -167,7 +167,7 @@ _HALF_ULP = 2.0**-53  # relative error of one operation
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask for the cache line of array[index]; no effect but on time."""
+    """Prefetch the cache line of array[index]."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -183,7 +183,7 @@ def prefetch(typing_context, array, index):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def prefetch_row(w, indices, starts, lengths, row):
-    """Ask for the weights of one row."""
+    """Prefetch the weights of one row."""
     q = np.uint64(row)
     begin = np.uint64(starts[q])
     for p in range(begin, begin + np.uint64(lengths[q])):
@@ -192,7 +192,7 @@ def prefetch_row(w, indices, starts, lengths, row):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def prefetch_ahead(w, indices, starts, lengths, i, n, ahead):
-    """Ask for the weights of the row `ahead` behind row i, of n; i and n are unsigned."""
+    """Prefetch the weights of row i + ahead, of n rows; i and n are unsigned."""
     if ahead > 0 and i + np.uint64(ahead) < n:
         prefetch_row(w, indices, starts, lengths, i + np.uint64(ahead))
 
@@ -224,13 +224,13 @@ def dot(indices, values, begin, end, w, z, a):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def rounding(n, size):
-    """Bound of the error of a sum of `n` products, and a few operations more, of sizes `size`."""
+    """Return a bound on the error of a sum of `n` products, and a few operations, of `size`."""
     return (np.float64(n) + 4.0) * _HALF_ULP * size
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def dot_within(indices, values, begin, end, w, z):
-    """Return z + w·x for one row, and a bound of its rounding error; z is one product, or 0.
+    """Return z + w·x for one row, and a bound on its rounding error; z is one product, or 0.
 
     The second sum waits for nothing that the first one does not wait for, so it takes no time.
     """
@@ -264,8 +264,8 @@ def step_in_box(G, alpha, upper, curvature):
     """Return (new α, violation, score) of a Newton step in 0 ≤ α ≤ upper.
 
     The step is exact (Hsieh et al. 2008, equation 9). The violation is the size of the projected
-    gradient before the step. The score is the gradient as it pushes against the bound where α is
-    then (SBM 2011, section 2.2, second form).
+    gradient before the step. The score is the gradient at the new α, as it pushes
+    against the bound (SBM 2011, section 2.2, second form).
     """
     PG = min(G, 0.0) if alpha <= 0.0 else (max(G, 0.0) if alpha >= upper else G)
     # A row of zeros has curvature 0 and G < 0: the quotient is -inf, the step is up to the bound.
@@ -275,7 +275,7 @@ def step_in_box(G, alpha, upper, curvature):
 
 @njit(nogil=True, error_model="numpy")
 def hinge_gap(h, alpha, cost, squared):
-    """Share of one row in P - F, h = 1 - margin, as a sum of terms that are never negative."""
+    """Return the share of a row in P - F, h = 1 - margin, as a sum of nonnegative terms."""
     if squared:
         r = max(h, 0.0) - 0.5 * alpha / cost
         return cost * r * r - alpha * min(h, 0.0)
@@ -284,14 +284,14 @@ def hinge_gap(h, alpha, cost, squared):
 
 @njit(nogil=True, error_model="numpy")
 def hinge_gap_within(h, error, alpha, cost, squared):
-    """Largest `hinge_gap` of an h that is known to within an error: it is convex in h."""
+    """Return the largest `hinge_gap` for an h with a given error; it is convex in h."""
     above = hinge_gap(h + error, alpha, cost, squared)
     return max(above, hinge_gap(h - error, alpha, cost, squared))
 
 
 @njit(nogil=True, error_model="numpy")
 def add_sums(sums, gap, loss, dual, support, free):
-    """Add to a certificate's sums what the rows of one block come to."""
+    """Add the totals of one block to the sums of a certificate."""
     sums[0] += gap
     sums[1] += loss
     sums[2] += dual

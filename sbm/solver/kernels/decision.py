@@ -1,11 +1,11 @@
 """Decision values z = W'x of rows, and the best of them.
 
-Products are summed in the order of the row's nonzeros and then the bias, whatever the number of
-columns, so that a decision value does not depend on how many others are computed beside it. It is
-LIBLINEAR's order, too: of classes that are equal but for rounding both choose the same.
+Products are summed in the order of the row's nonzeros, then the bias is added, for any number of
+columns. So a decision value does not depend on the other columns. LIBLINEAR uses the same order, so
+both choose the same of classes that differ only by rounding.
 
-Given: rows by where they begin and end; W and the bias feature's share.
-In place: the output, and scores that are no numbers. Returned: how many features were unknown.
+Given: begin and end of rows; W and the bias feature's share.
+In place: the output, and scores that are NaN. Returned: the number of unknown features.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
     ----------
     starts, lengths : (n,) int64, int32
     indices, bits : int32, uint32 or uint64 or None
-        `bits` are the values as they lie in memory; zeros that were written out do not count.
+        `bits` are the values as stored in memory; explicit zeros are ignored.
     n_folds, seed : int
     block, first : int
-        Block of the rows and number of the first one there: of rows without a nonzero, which have
-        no content, these are hashed.
+        Block of the rows and position of the first one there; hashed for rows without nonzeros.
     folds : (n,) uint8, filled in place
     """
     begin = mix(np.uint64(seed) + GOLDEN)
@@ -51,7 +50,7 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
 
 @njit(nogil=True, error_model="numpy")
 def _decide_one(begins, ends, indices, values, w, bias, out):
-    """`decide` for one column; the sum stays in a register."""
+    """Run `decide` for one column; the sum stays in a register."""
     unknown = 0
     for i in range(np.uint64(len(begins))):
         z = 0.0
@@ -68,7 +67,7 @@ def _decide_one(begins, ends, indices, values, w, bias, out):
 
 @njit(nogil=True, error_model="numpy")
 def _decide_many(begins, ends, indices, values, W, bias, out):
-    """`decide` for several columns.
+    """Run `decide` for several columns.
 
     Two known nonzeros are taken at a time, so that sums are read and written half as often.
     """
@@ -133,16 +132,15 @@ def decide(begins, ends, indices, values, W, bias, out):
 def best(scores, out):
     """Write the columns with the largest values of each row, best first.
 
-    Of equal values the smaller column comes first. A value that is not a number (an overflow) is
-    less than all others.
+    Of equal values the smaller column comes first. NaN (an overflow) is less than all others.
 
     Parameters
     ----------
     scores : (n_rows, n_outputs) float64
-        Values that are not numbers are replaced by -infinity.
+        NaN is replaced by -infinity.
     out : (n_rows, n_best) int32, filled in place
-        ``1 <= n_best <= n_outputs``. Time grows with n_best where it is large: each column that is
-        among the best so far is put into its place by moving others.
+        ``1 <= n_best <= n_outputs``. Best columns are kept by insertion, so time
+        grows with n_best if it is large.
     """
     n_best = out.shape[1]
     for i in range(len(scores)):

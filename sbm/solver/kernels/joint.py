@@ -1,4 +1,4 @@
-"""Machines of many classes whose losses look at all scores: Crammer-Singer and Weston-Watkins.
+"""Multiclass losses that depend on all scores: Crammer-Singer and Weston-Watkins.
 
 For a row of class y, with l_c = 1 - z_y + z_c for c ≠ y, the losses are ::
 
@@ -14,8 +14,8 @@ with w_c = Σ_{y_i = c} x_i Σ_d β_id - Σ_{y_i ≠ c} β_ic x_i. A visit solve
 row exactly, by finding the level γ = Σ_c β_c, the root of a decreasing, piecewise linear function,
 in a few passes over the classes.
 
-Of one row: losses l and β (width,) float64, one entry a class, l_y so small that it never counts; C
-its cost; `kind` one of the constants. `solve` writes `new`; nothing but it and scratch is changed.
+Given, for one row: losses l and β (width,) float64, one entry per class, with l_y so small that it
+never matters; its cost C; `kind`, one of the constants. `solve` changes only `new` and scratch.
 Source: Keerthi et al. 2008 (LIBLINEAR's appendix E, algorithm 2, sorts instead); with an upper
 bound for every variable Wang & Scott 2021, the root by Bitran & Hax 1981.
 """
@@ -58,7 +58,7 @@ def judge(loss, beta, C, kind):
         sum_ += beta[k]
     for k in range(len(loss)):
         gap += beta[k] * (most - loss[k])
-    least = min(least, 0.0) if sum_ < C * FULL else least  # what is left of C has loss 0
+    least = min(least, 0.0) if sum_ < C * FULL else least  # the rest of C has loss 0
     return max(most - least, 0.0), gap + max(C - sum_, 0.0) * most
 
 
@@ -66,12 +66,12 @@ def judge(loss, beta, C, kind):
 def _find_simplex_level(v, top, guess, C):
     """Return the root γ of  Σ max(v_c - γ, 0) = min(top + γ, C).
 
-    The v_c and γ are relative to the largest of them, which is `top`: that may be far above C, and
-    then nothing would be left of C.
+    The v_c and γ are relative to the largest of them, `top`, because `top` may be far above C and C
+    would be lost in rounding.
 
-    Newton's method on a convex, piecewise linear function: after one step from anywhere it comes
-    from below and ends exactly, once the same variables are above the level again. It finds what
-    LIBLINEAR's algorithm 2 finds by sorting.
+    Newton's method on a convex, piecewise linear function: after the first step it approaches from
+    below, and it ends exactly when the set of variables above the level repeats. The result equals
+    that of LIBLINEAR's algorithm 2, which sorts.
     """
     level = guess
     for step in range(len(v) + 2):  # each but the first leaves out a variable
@@ -128,7 +128,7 @@ def _find_box_level(v, keys, C):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def solve(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
-    """Write the exact minimiser over all variables of a row whose class is not shut."""
+    """Write the exact minimiser over all variables of a row whose class is not excluded."""
     sum_ = 0.0
     for k in range(len(loss)):
         sum_ += beta[k]
@@ -173,15 +173,15 @@ def solve(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def rank(loss, new, C, kind, violation):
-    """Score of a row for the cache: gradients from before its step, variables from after it."""
+    """Return a row's score for the cache, from gradients before and variables after its step."""
     rank = NEVER
     if kind == WESTON_WATKINS:
         for k in range(len(loss)):
             slack = loss[k] if new[k] <= 0.0 else (-loss[k] if new[k] >= C else abs(loss[k]))
             rank = max(rank, slack)
         return rank
-    # The variables and what is left of C are a point of a simplex. In a corner of it the row is at
-    # rest by the distance to the runner-up; elsewhere it moves by its violation.
+    # The variables and the rest of C are a point of a simplex. In a corner the row is at rest, by
+    # the distance to the runner-up; elsewhere the rank is its violation.
     sum_ = 0.0
     positive = 0
     corner = 0.0
@@ -199,7 +199,7 @@ def rank(loss, new, C, kind, violation):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def missed(loss, beta, C, kind, error):
-    """How much larger the share of a row in the gap may be, where each loss has an error."""
+    """Return how much larger a row's share of the gap may be if each loss has an error."""
     missed = 0.0
     if kind == WESTON_WATKINS:
         for k in range(len(loss)):
@@ -217,7 +217,7 @@ def missed(loss, beta, C, kind, error):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def is_free(beta, C, kind):
-    """Whether a variable of a row, or of Crammer-Singer their sum, lies inside its bounds."""
+    """Whether a variable of a row (for Crammer-Singer their sum) is inside its bounds."""
     positive = 0
     inside = 0
     sum_ = 0.0

@@ -1,14 +1,13 @@
-"""Lists of the variables of each row that are not 0, all in one pool of bounded size.
+"""Lists of the nonzero variables of each row, all in one pool of bounded size.
 
-The list of row i is outputs[begin[i] : begin[i] + count[i]] and the same of betas. In front of
-every list the pool holds the row it belongs to (in outputs) and its room (in betas): a list that
-outgrows its room moves to the end of the pool, and once the end is reached, what nobody uses any
-more is squeezed out. `held` counts the variables of every block, wherever its rows are, and is
-kept below a limit: so the lists of a block that go to the disk never outgrow their share either.
+The list of row i is outputs[begin[i] : begin[i] + count[i]] and the same of betas. Each list
+is preceded by its row (in outputs) and its room (in betas). A list that outgrows its room moves to
+the end of the pool; when the pool is full, unused room is removed. `held` counts the variables of
+each block, in memory and on disk, and is kept below a limit, so the lists of a block on disk are
+bounded too.
 
 The pool: begin (n,) int64, count (n,) int32, outputs (room,) int32, betas (room,) float64, and used
-(1,) int64, how much of the last two is taken. All of it is changed in place; what is returned is
-how much was done.
+(1,) int64, the used length of the last two. All are changed in place; functions return counts.
 """
 
 import numpy as np
@@ -19,7 +18,7 @@ __all__ = ["append", "copy_lists", "make_room", "read", "read_few", "squeeze", "
 
 @njit(nogil=True, error_model="numpy")
 def squeeze(begin, count, outputs, betas, used):
-    """Move the lists that are in use to the front of the pool."""
+    """Move the lists in use to the front of the pool."""
     to = 0
     position = 0
     while position < used[0]:
@@ -40,7 +39,7 @@ def squeeze(begin, count, outputs, betas, used):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def make_room(i, wanted, begin, outputs, betas, used):
-    """Give row i room for `wanted` variables if possible; return the room it has then.
+    """Give row i room for `wanted` variables if possible; return its room.
 
     The variables in its list are lost if it moves: the caller has a copy.
     """
@@ -58,7 +57,7 @@ def make_room(i, wanted, begin, outputs, betas, used):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def read(first, n, outputs, betas, beta):
-    """Spread the list of n variables that begins at `first` over beta, one entry a class."""
+    """Scatter the list of n variables at `first` to beta, one entry per class."""
     beta[:] = 0.0
     for q in range(first, first + n):
         beta[np.uint32(outputs[q])] = betas[q]
@@ -66,7 +65,7 @@ def read(first, n, outputs, betas, beta):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def read_few(i, begin, count, outputs, betas, few, m, label, beta):
-    """Spread the list of row i over its few classes; return where its own class is, or -1."""
+    """Scatter the list of row i to its few classes; return the position of its class, or -1."""
     beta[:] = 0.0
     own = -1
     q = begin[i]
@@ -82,7 +81,7 @@ def read_few(i, begin, count, outputs, betas, few, m, label, beta):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def write(i, begin, count, outputs, betas, beta, n_outputs, columns, values):
-    """Make the list of row i from beta; there must be room."""
+    """Write the list of row i from beta; there must be room."""
     n = _pick(beta, n_outputs, columns, values)
     for j in range(n):
         outputs[begin[i] + j] = columns[j]
@@ -92,7 +91,7 @@ def write(i, begin, count, outputs, betas, beta, n_outputs, columns, values):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _pick(beta, n_outputs, columns, values):
-    """List what is not 0, without branches; return how much that is."""
+    """Gather the nonzero entries without branches; return their number."""
     n = 0
     for k in range(n_outputs):
         columns[n] = k
@@ -103,7 +102,7 @@ def _pick(beta, n_outputs, columns, values):
 
 @njit(nogil=True, error_model="numpy")
 def append(first, rows, offsets, l_outputs, l_betas, begin, count, outputs, betas, used):
-    """Give working rows from `first` on the lists of rows of a block; return how many got one.
+    """Append the lists of rows of a block for working rows from `first`; return their number.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ def append(first, rows, offsets, l_outputs, l_betas, begin, count, outputs, beta
 
 @njit(nogil=True, error_model="numpy")
 def copy_lists(begins, counts, outputs, betas, to_begins, to_outputs, to_betas):
-    """Copy lists that lie anywhere in one pair of arrays to anywhere in another pair.
+    """Copy lists between arbitrary positions of two pairs of arrays.
 
     Parameters
     ----------

@@ -8,22 +8,21 @@ and its dual, with w = Σ α_i s_i x_i and p_i = α_i / C_i, ::
 
     max_α  Σ C_i H(p_i) - ½|w|²   subject to   0 ≤ α_i ≤ C_i,   H(p) = -p log p - (1-p) log(1-p)
 
-At the optimum p_i = 1 / (1 + exp(m_i)): no α
-sits at a bound, so every round visits every row. A visit solves for α in t = log(p / (1-p)), where
-it is the root of ::
+At the optimum p_i = 1 / (1 + exp(m_i)). No α is at a bound, so every round visits every row.
+A visit solves for α in t = log(p / (1-p)), the root of ::
 
     t + m + A (C sigmoid(t) - α) = 0        A = |x|²
 
-The short way is two steps of a method of fourth order from the present α. They are enough for nine
-visits in ten of the second pass and for nearly all of later ones; whether they were is seen at the
-end. The long way is Newton's method on t ≤ 0, where this is convex, after exchanging α and C - α if
-the root lies above 0: steps come from one side after the first and need no line search.
+The fast method is two steps of a fourth-order method from the current α. They suffice for 90 % of
+the visits in the second pass and for nearly all later ones; a check at the end shows if they did.
+The slow method is Newton's method on t ≤ 0, where the function is convex, after exchanging α and
+C - α if the root is above 0. After the first step it converges from one side without line search.
 
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, None when all are 1.
-In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+of each row, None if all are 1.
+In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
 """
 
@@ -37,16 +36,16 @@ from sbm.solver.kernels.rounds import make_certify, make_solve
 
 __all__ = ["certify", "solve"]
 
-_FUSED = {"contract"}  # a product and a sum in one instruction where the processor can
-_MOST_STEPS = 100  # of the long way; 20 are the most that were ever seen
+_FUSED = {"contract"}  # allow fused multiply-add
+_MOST_STEPS = 100  # of the slow method; at most 20 have been observed
 # Newton's error after a step is at most twice the square of that step, and the next visit of the
 # row begins with another one.
 _LAST_STEP = 1e-5
-# The second step of the short way leaves at most a fiftieth of the fourth power of this.
+# The second step of the fast method leaves at most a fiftieth of the fourth power of this.
 _SMALL = 0.02
-_LEAST = 1e-300  # what is below counts as 0 in logarithms
-# The first one is rounded to what a table of exp has: that is faster than any formula, and the
-# second one makes up for it.
+_LEAST = 1e-300  # smaller values count as 0 in logarithms
+# The first step is rounded to a table of exp, which is faster than any formula; the second step
+# corrects the rounding.
 _PER_UNIT = 64
 _REACH = 512
 _EXP = np.array([math.exp(k / _PER_UNIT) for k in range(-_REACH, _REACH + 1)])
@@ -54,9 +53,9 @@ _EXP = np.array([math.exp(k / _PER_UNIT) for k in range(-_REACH, _REACH + 1)])
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def _values(m, alpha, cost, error):
-    """Return (g, φ, d, what g may be more) of a row whose margin is known to within an error.
+    """Return (g, φ, d, error of g) of a row whose margin has a given error.
 
-    g is C times the divergence of p from what its margin says.
+    g is C times the divergence of p from the probability given by the margin.
     """
     rest = cost - alpha
     flip = alpha > rest
@@ -91,14 +90,14 @@ def _householder(g, c, p, q):
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def _round(t):
-    """Return (t as the table has it, exp of that)."""
+    """Return (t rounded to the table, exp of it)."""
     k = min(max(np.int64(np.rint(t * _PER_UNIT)), -_REACH), _REACH)
     return k * (1.0 / _PER_UNIT), _EXP[np.uint64(k + _REACH)]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_FUSED)
 def _short_visit(m, old, A, C, inverse):
-    """Return (new α, rise of C H, violation) of a visit by the short way; NaN for α if it fails.
+    """Return (new α, rise of C H, violation) of a visit by the fast method; NaN for α if it fails.
 
     But for rows that never moved this is one stretch of arithmetic without a branch.
     """
@@ -107,7 +106,7 @@ def _short_visit(m, old, A, C, inverse):
     before = C  # of the rise log((x + y) / before) of log(1 + exp(t)), or of -t at the upper end
     g = m
     if (x < _LEAST) | (y < _LEAST):
-        # From where Newton's method gets from t = 0, or from -m where that is farther from 0.
+        # Start at Newton's first step from t = 0, or at -m if that is farther from 0.
         side = 1.0 if x < _LEAST else -1.0
         t = min(-side * m, (-side * m - 0.5 * A * C) / (1.0 + 0.25 * A * C))
         t, odds = _round(side * t)
@@ -150,7 +149,7 @@ def _short_visit(m, old, A, C, inverse):
 
 @njit(nogil=True, error_model="numpy")
 def _long_visit(m, old, A, C):
-    """The same by the long way, whatever the numbers."""
+    """Do the same by the slow method, which never fails."""
     flip = m + A * (0.5 * C - old) < 0.0
     m = -m if flip else m
     other = C - old
@@ -204,7 +203,7 @@ def _gap(z, alpha, row, numbers):
 def _visit(z, a, alpha, row, numbers):
     """Visit a row; its violation is a difference of probabilities, its score p (1 - p).
 
-    The score says how much α answers to the margin.
+    The score measures how strongly α responds to the margin.
     """
     C, s, inverse = row
     m = s * z

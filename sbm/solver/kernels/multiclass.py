@@ -1,6 +1,6 @@
 """Many classes: one-vs-rest, Crammer-Singer and Weston-Watkins machines, in the dual.
 
-For rows x_i of class y_i with costs C_i, and one weight vector w_c a class, the primal problems are
+For rows x_i of class y_i with costs C_i, and a weight vector w_c per class, the primal problems are
 
     min_W  ½ Σ_c |w_c|² + Σ_i φ_i,      z_c = w_c·x_i,   l_c = 1 - z_y + z_c for c ≠ y
 
@@ -8,7 +8,7 @@ For rows x_i of class y_i with costs C_i, and one weight vector w_c a class, the
     Crammer-Singer   φ_i = C_i max(0, max_c l_c)
     Weston-Watkins   φ_i = C_i Σ_c max(0, l_c)
 
-and their duals, with variables β_ic ≥ 0 (of the last two for c ≠ y_i only), ::
+and their duals, with variables β_ic ≥ 0 (for the last two only c ≠ y_i), ::
 
     max_β  Σ_ic β_ic - ½ Σ D_ic β_ic² - ½|W|²
 
@@ -16,20 +16,20 @@ and their duals, with variables β_ic ≥ 0 (of the last two for c ≠ y_i only)
     Crammer-Singer   Σ_c β_ic ≤ C_i,     w_c = Σ_{y_i = c} x_i Σ_d β_id - Σ_{y_i ≠ c} β_ic x_i
     Weston-Watkins   β_ic ≤ C_i,         likewise
 
-with U and D of one-vs-rest as in svc.py; D is 0 in the others. A visit of a row solves for all its
-variables at once, exactly; one_vs_rest.py and joint.py tell how. Here is what they share: the order
-of visits, the few classes that later rounds look at, and the lists.
+with U and D of one-vs-rest as in svc.py; D is 0 for the others. A visit solves exactly for all
+variables of a row, as described in one_vs_rest.py and joint.py. This file has the common parts: the
+order of visits, the selection of relevant classes in later rounds, and the lists.
 
-Variables of a row are kept as a list of those that are not 0, so memory grows with the variables in
-use and not with rows times classes. Lists lie in one pool (lists.py).
+Only the nonzero variables of a row are stored, as a list in a pool (lists.py), so memory grows with
+their number and not with rows times classes.
 
-Given: rows (as in sparse.py); class codes `y`; `kind` ONE_VS_REST or one of joint.py; `first` the
+Given: rows (as in common.py); class codes `y`; `kind` ONE_VS_REST or one of joint.py; `first` the
 class of the first column of W (one-vs-rest divides the classes into groups; 0 for the others);
-`costs` (n_classes,) float64: C times class weight, of one-vs-rest for the rows of the class itself;
-`cost_rest`: of one-vs-rest for all other rows; a `weight` for each row, which multiplies both, or
+`costs` (n_classes,) float64: C times class weight, for one-vs-rest of the rows of the class;
+`cost_rest`: for one-vs-rest, of all other rows; `weight` of each row, which multiplies both, or
 None.
-In place: lists, W, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
-Source: those two files; of the few classes LIBLINEAR's appendix E.5.
+In place: lists, W, score. Returned: nothing; totals are added to `stats` and `sums`.
+Source: see those two files; for the relevant classes LIBLINEAR's appendix E.5.
 """
 
 import numpy as np
@@ -53,22 +53,22 @@ from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 
 __all__ = ["certify", "mark_free", "screen", "solve"]
 
-FEW = 16  # classes of a row that later rounds look at, at most
-_NEAR = 0.1  # how far a variable at 0 may be from moving, in units of the loss, to be among them
+FEW = 16  # most classes of a row in later rounds
+_NEAR = 0.1  # a class with variable 0 is relevant if its loss is this close to moving it
 
 ONE_VS_REST = 0
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _column(y, first, W):
-    """Column of a row's class; -1 where it is none of these, and not what lies behind them."""
+    """Return the column of a row's class; -1 if it is outside this range of classes."""
     own = y - first
     return own if own < W.shape[1] else -1
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _costs_of(i, label, costs, cost_rest, weight):
-    """Return C_i of the row's own class, and of one-vs-rest of all other classes."""
+    """Return C_i for the row's class, and for all other classes (one-vs-rest)."""
     cost = costs[label]
     if weight is not None:
         cost *= weight[i]
@@ -78,7 +78,7 @@ def _costs_of(i, label, costs, cost_rest, weight):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def _losses(own, z):
-    """Turn z into l_c = 1 - z_y + z_c, and make l_y so small that it never counts."""
+    """Turn z into l_c = 1 - z_y + z_c, and make l_y so small that it never matters."""
     margin = 1.0 - z[own]
     for k in range(len(z)):
         z[k] += margin
@@ -109,7 +109,7 @@ def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut,
 
 @njit(nogil=True, error_model="numpy")
 def _shut_out(beta, new, room, turn, shut):
-    """Let as many variables become nonzero as there is room for, and no other one."""
+    """Keep only as many new nonzero variables as there is room for."""
     outputs = len(shut)
     left = room - count_nonzero(beta, outputs)
     for t in range(outputs):
@@ -123,7 +123,7 @@ def _shut_out(beta, new, room, turn, shut):
 def _steps(
     own, cost, beta, new, n_outputs, kind, cost_rest, squared, sigma, columns, steps
 ):  # fmt: skip
-    """List the columns of W that move, and by how much; return (their number, rise of Σ d)."""
+    """List the columns of W that move, and their steps; return (their number, rise of Σ d)."""
     n = 0
     gain = 0.0
     for k in range(n_outputs):
@@ -145,14 +145,14 @@ def _steps(
     return n, gain
 
 
-# Later rounds look at the few classes of a row that matter: those whose variable is not 0 or nearly
-# moves, and its own (LIBLINEAR's appendix E.5 shrinks variables likewise). A row with more of them
-# than `FEW` is visited with all. The first round always looks at all classes.
+# Later rounds use only the relevant classes of a row: its own class, and those whose variable is
+# nonzero or close to moving (LIBLINEAR's appendix E.5 shrinks variables similarly). Rows with more
+# than `FEW` relevant classes, and all rows in the first round, use all classes.
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _choose_few(own, z, new, n_outputs, kind, few):
-    """Write the classes of a row that matter, in order; return how many, or -1 for too many."""
+    """Write the relevant classes of a row, in order; return their number, or -1 if too many."""
     most = _largest_loss(z, n_outputs, kind)
     n = 0
     for k in range(n_outputs):
@@ -163,7 +163,7 @@ def _choose_few(own, z, new, n_outputs, kind, few):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _largest_loss(z, n_outputs, kind):
-    """What the loss of a class is compared with; of Crammer-Singer the largest one counts alone."""
+    """Return the threshold for the loss of a class; for Crammer-Singer the largest loss."""
     most = 0.0
     if kind == CRAMMER_SINGER:
         for k in range(n_outputs):
@@ -173,7 +173,7 @@ def _largest_loss(z, n_outputs, kind):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _matters(k, own, z, new, most, kind):
-    """Whether a variable is not 0 or nearly moves."""
+    """Whether a variable is nonzero or close to moving."""
     loss = z[k]
     if kind == ONE_VS_REST:
         loss = 1.0 - z[k] if k == own else 1.0 + z[k]
@@ -189,8 +189,8 @@ def solve(
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
-    Rounds, chunks and the order of visits are those of rounds.py. Later rounds leave out rows that
-    were at rest, farther from moving than the mean violation of the round before.
+    Rounds, chunks and the order of visits are those of rounds.py. Later rounds skip rows that
+    were at rest, farther from moving than the mean violation of the previous round.
 
     Parameters
     ----------
@@ -202,11 +202,11 @@ def solve(
     begin, count : (n,) int64, int32, in place
         List of each row in the pool.
     outputs, betas, used : (room,) int32, (room,) float64, (1,) int64, in place
-        The pool and how much of it is taken.
+        The pool and its used length.
     held : (n_homes,) int64, in place
-        Variables of each block.
+        Number of variables of each block.
     few, n_few : (n, FEW + 1) int32, (n,) int32
-        Scratch; of no rows where there are few classes anyway.
+        Scratch; empty if there are few classes.
     score : (n,) float32, in place
         Cache score of each row's last visit.
     W : (n_features + (bias > 0), K) float64, in place
@@ -216,15 +216,15 @@ def solve(
     bias : float
         Value of the extra feature; 0 for none.
     squared : bool
-        Squared hinge; of one-vs-rest only.
+        Squared hinge; one-vs-rest only.
     sigma : float
-        1 on one machine; scales curvature and step of W when several are added up.
+        1 for one process; scales curvature and step of W if several are summed.
     held_limit : int
-        Most variables of a block.
+        Maximum number of variables of a block.
     rounds, chunk, ahead : int
-        Most rounds; rows to a chunk; rows to prefetch ahead, 0 for none.
+        Maximum rounds; rows per chunk; rows to prefetch ahead, 0 for none.
     inner_tol : float
-        End after a full first round whose largest violation is not above.
+        Stop after a full first round if its largest violation is not above.
     block : int
         Rows with home == block count towards the gap estimate.
     state : (1,) uint64, in place
@@ -233,10 +233,10 @@ def solve(
         Scratch.
     scratch, scratch_few : (6, width) float64, (6, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
-        Scratch; `width` is above K and a multiple of 16, which suits the processor.
+        Scratch; `width` is above K and a multiple of 16, for vectorization.
     stats : (6,) float64, added to in place
         Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds;
-        visits that were cut short because the lists had no room.
+        visits cut short because the lists were full.
     """
     n_outputs = W.shape[1]
     scratch[0, :] = NEVER
@@ -290,7 +290,7 @@ def solve(
                     read(begin[i], np.int64(count[i]), outputs, betas, beta)
                 violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
                 if r == 0 and home[i] == block:
-                    # The product is 0, but no number where |x|² is infinite: that is noticed then.
+                    # Adds 0, or NaN if |x|² is infinite, which is detected later.
                     gap += row_gap + 0.0 * a
                 worst = max(worst, violation)
                 total += violation
@@ -386,7 +386,7 @@ def screen(
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _is_free(own, cost, beta, kind, cost_rest, squared):
-    """Whether a variable of a row lies inside its bounds."""
+    """Whether a variable of a row is inside its bounds."""
     if kind == ONE_VS_REST:
         return one_vs_rest.count_free(own, cost, beta, cost_rest, squared) > 0
     return joint.is_free(beta, cost, kind)
@@ -396,7 +396,7 @@ def _is_free(own, cost, beta, kind, cost_rest, squared):
 def mark_free(
     rows, y, weight, begin, count, outputs, betas, kind, first, costs, cost_rest, squared, beta, out
 ):
-    """Tell of rows of the working set whether they have a variable inside its bounds.
+    """Write whether each row of the working set has a variable inside its bounds.
 
     Parameters
     ----------
@@ -417,7 +417,7 @@ def mark_free(
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
-    """Return (φ_i, d_i) of a row, z being its losses but for one-vs-rest."""
+    """Return (φ_i, d_i) of a row; z has its losses, except for one-vs-rest."""
     if kind == ONE_VS_REST:
         return one_vs_rest.values(own, cost, z, beta, n_outputs, cost_rest, squared)
     return joint.values(own, z, beta, cost, n_outputs, kind)
@@ -425,7 +425,7 @@ def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _missed(own, cost, z, beta, kind, cost_rest, squared, error):
-    """How much larger the share of a row in the gap may be, where every z has an error."""
+    """Return how much larger a row's share of the gap may be if every z has an error."""
     if kind == ONE_VS_REST:
         return one_vs_rest.missed(own, z, beta, cost, cost_rest, squared, error)
     return joint.missed(z, beta, cost, kind, 2.0 * error)

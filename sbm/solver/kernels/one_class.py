@@ -1,4 +1,4 @@
-"""One-class machine: how far from the origin a plane can be with most rows beyond it, in the dual.
+"""One-class machine, in the dual: the plane farthest from the origin with most rows beyond it.
 
 For rows x_i with weights v_i (1 unless given) and N = ν Σ v_i the primal problem is ::
 
@@ -8,19 +8,19 @@ and its dual, with w = Σ α_i x_i, ::
 
     max_α  -½|w|²   subject to   0 ≤ α_i ≤ v_i,   Σ α_i = N
 
-The last condition couples all rows, those that are not in memory too, so it is left to a
-multiplier: ρ takes part in every visit like the weight of one more feature of value -1, on a scale
-μ of its own ::
+The last condition couples all rows, including those not in memory, so it is handled by a
+multiplier: in every visit ρ acts as the weight of an extra feature of value -1, with its own scale
+μ ::
 
     α ← clip(α - (w·x - ρ) / (|x|² + μ), 0, v);   w += δx;   ρ -= μδ;   S += δ
 
 and after a block or a pass the caller corrects it by ρ -= μ (S - N) or a share of that, S = Σ α_i
-(the method of multipliers: Σ α_i is N in the limit only). There is no bias.
+(the method of multipliers: Σ α_i = N only in the limit). There is no bias.
 
-Given: rows (as in common.py); `weight` of each row, None when all are 1; `scale` μ; `bias` -1.
-In place: alpha, w, score, ρ as `extra`. Returned: nothing. What visits add up to is added to
-`stats`, with S in the place of Σ d_i, which is 0; what rows add up to is added to `sums`, with S
-likewise and with what rounding may have done to the loss in the place of the gap.
+Given: rows (as in common.py); `weight` of each row, None if all are 1; `scale` μ; `bias` -1.
+In place: alpha, w, score, ρ as `extra`. Returned: nothing. Totals are added to
+`stats`, with S instead of Σ d_i, which is 0, and to `sums`, with S likewise and with a bound on the
+rounding error of the loss instead of the gap.
 Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is ours.
 """
 
@@ -31,7 +31,7 @@ from sbm.solver.kernels.rounds import make_certify, make_solve
 
 __all__ = ["certify", "solve"]
 
-# Curvature of a row of zeros where μ is 0: its step ends at a bound, or does not begin.
+# Curvature of a zero row if μ is 0: its step ends at a bound, or is 0.
 _FLAT = 1e-300
 
 

@@ -1,15 +1,15 @@
-"""One-vs-rest: one machine of two classes for each class, all of a row's solved in one visit.
+"""One-vs-rest: a binary machine for each class; a visit solves all of a row.
 
 For a row of class y the loss is ::
 
     φ_i = Σ_c C_ic max(0, 1 - s_ic z_c)^p      s_ic = +1 if c = y, else -1
 
-and its variables, one a class, have 0 ≤ β_ic ≤ U_ic and w_c = Σ_i s_ic β_ic x_i, with U and D as in
-svc.py. A visit solves for each of them with the others left alone (Hsieh et al. 2008, algorithm 1).
+and its variables, one per class, have 0 ≤ β_ic ≤ U_ic and w_c = Σ_i s_ic β_ic x_i. U and D are as
+in svc.py. A visit solves for each variable with the others fixed (Hsieh et al. 2008, algorithm 1).
 
-Of one row: z and β (width,) float64, one entry a class; `own` its class, -1 where that is none of
-these; `cost` C_i of its own class and `cost_rest` of all others; `squared` for p = 2. `solve`
-writes `new`; nothing else is changed.
+Given, for one row: z and β (width,) float64, one entry per class; `own`, its class, or -1 if it is
+outside this range; `cost`, C_i of its own class; `cost_rest`, of all others; `squared` for p = 2.
+`solve` changes only `new`.
 """
 
 from numba import njit
@@ -21,7 +21,7 @@ __all__ = ["count_free", "judge", "missed", "solve", "values"]
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _row_gap(h, alpha, cost, squared):
-    """Share of one variable in P - F, h = 1 - margin, as terms that are never negative."""
+    """Return the share of a variable in P - F, h = 1 - margin, as a sum of nonnegative terms."""
     if squared:
         r = max(h, 0.0) - 0.5 * alpha / max(cost, TINY)
         return cost * r * r - alpha * min(h, 0.0)
@@ -46,7 +46,7 @@ def judge(own, z, beta, cost, cost_rest, squared):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def solve(own, z, a, beta, cost, cost_rest, squared, new):
-    """Write the exact step of every class, each with the others left alone; return the rank."""
+    """Write the exact step of every class, with the others fixed; return the rank."""
     rank = NEVER
     for k in range(len(z)):
         C = cost if k == own else cost_rest
@@ -54,7 +54,7 @@ def solve(own, z, a, beta, cost, cost_rest, squared, new):
         diagonal = 0.5 / max(C, TINY) if squared else 0.0
         upper = EVER if squared and C > 0.0 else C
         G = diagonal * beta[k] - h
-        # A row of zeros has no curvature and G = -1: the step is up, as far as it goes.
+        # A zero row has no curvature and G = -1: the step goes up to the bound.
         step = G / max(a + diagonal, TINY)
         new[k] = min(max(beta[k] - step, 0.0), upper)
         slack = -G if new[k] <= 0.0 else (G if new[k] >= upper else abs(G))
@@ -64,7 +64,7 @@ def solve(own, z, a, beta, cost, cost_rest, squared, new):
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def missed(own, z, beta, cost, cost_rest, squared, error):
-    """How much larger the share of a row in the gap may be, where every z has an error."""
+    """Return how much larger a row's share of the gap may be if every z has an error."""
     missed = 0.0
     for k in range(len(z)):
         C = cost if k == own else cost_rest
@@ -82,7 +82,7 @@ def missed(own, z, beta, cost, cost_rest, squared, error):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def count_free(own, cost, beta, cost_rest, squared):
-    """Variables of a row of one-vs-rest that lie inside their bounds."""
+    """Count the variables of a one-vs-rest row that are inside their bounds."""
     n = 0
     for k in range(len(beta)):
         n += (beta[k] > 0.0) & (squared or beta[k] < (cost if k == own else cost_rest))

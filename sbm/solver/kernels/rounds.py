@@ -1,4 +1,4 @@
-"""Loops over rows for losses with one variable a row, made for each loss of a few small functions.
+"""Loops over rows for losses with one variable per row, built from a few functions per loss.
 
 A loss has w = Σ α_i s_i x_i and a dual Σ d_i - ½|w|² with bounds on each α. Its kernels are ::
 
@@ -6,22 +6,22 @@ A loss has w = Σ α_i s_i x_i and a dual Σ d_i - ½|w|² with bounds on each �
     screen = make_screen(_read, _at_rest)
     certify = make_certify(_read, _terms)
 
-Its functions get z = w·x and α of a row, `row`, which is what `_read` returned for it, and
+Its functions get z = w·x and α of a row, `row` (the result of `_read`), and
 `numbers`: (positive, classify, cost_positive, cost_negative, squared, epsilon) ::
 
-    _read(i, y, weight, numbers)           (C, s, ...): cost, sign, and what else the others need
-    _gap(z, alpha, row, numbers)           share in P - F, a sum of terms that are never negative
+    _read(i, y, weight, numbers)           (C, s, ...): cost, sign, and other values that are needed
+    _gap(z, alpha, row, numbers)           share in P - F, a sum of nonnegative terms
     _visit(z, a, alpha, row, numbers)      (new α, violation, score, rise, fall); a is |x|², and
                                            the visit raises d_i by rise - fall
-    _at_rest(z, alpha, row, numbers)       whether a visit would leave α as it is
+    _at_rest(z, alpha, row, numbers)       whether a visit would not change α
     _terms(z, error, alpha, row, numbers)  (gap, φ_i, rise, fall): the largest share in P - F for
-                                           a z known to within an error, and d_i = rise - fall
+                                           a z with the given error, and d_i = rise - fall
 
-They become part of the loops by ``forceinline``. ``inline="always"`` compiles log_loss in 0.6 s
-less, of 4.5 s, but its visits take 3 % longer on short rows.
+They are inlined by ``forceinline``. ``inline="always"`` compiles log_loss 0.6 s faster (of 4.5 s),
+but visits of short rows take 3 % longer.
 
-An extra feature has the value `bias` in every row and is in none; the loop keeps its weight apart
-from w. `late` adds it behind the sum over a row instead of in front, which rounds differently.
+The extra feature has the value `bias` in every row but is not stored in rows; its weight is not in
+w. `late` adds it after the sum over a row instead of before, which rounds differently.
 """
 
 import numpy as np
@@ -53,13 +53,12 @@ def make_solve(read, row_gap, visit, late=False):
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
-        Chunks of rows are visited in random order, and the rows of a chunk in the order they lie
-        in memory. The first round visits every row (Theorem 1 of SBM 2011 needs that); later ones
-        leave out rows that sit at a bound and were pushed against it by more than the largest
-        violation of the round before.
+        Chunks of rows are visited in random order, the rows of a chunk in storage order. The first
+        round visits every row (required by Theorem 1 of SBM 2011). Later rounds skip rows at a
+        bound that were pushed against it by more than the largest violation of the previous round.
 
-        A visit takes about as long as a handful of branches that the processor guesses wrong, so
-        it chooses by arithmetic wherever it can and branches only to change w.
+        A visit takes about as long as a few mispredicted branches, so it uses arithmetic instead
+        of branches, except for changing w.
 
         Parameters
         ----------
@@ -75,8 +74,8 @@ def make_solve(read, row_gap, visit, late=False):
         extra : (1,) float64, in place
             Weight of the extra feature; may be the last entry of w.
         bias, scale : float
-            Value of the extra feature, 0 for none; square of the unit of its weight, 1 but for
-            one class.
+            Value of the extra feature, 0 for none; square of the unit of its weight, 1
+            except for one class.
         positive : int
             Class code with s = +1, or with the target +1.
         classify : bool
@@ -93,11 +92,11 @@ def make_solve(read, row_gap, visit, late=False):
         score : (n,) float32, in place
             Cache score of each row's last visit (SBM 2011, section 2.2, second form).
         sigma : float
-            1 on one machine; scales curvature and step of w when several are added up.
+            1 for one process; scales curvature and step of w if several are summed.
         rounds, chunk : int
-            Most rounds; rows to a chunk.
+            Maximum rounds; rows per chunk.
         inner_tol : float
-            End after a full first round whose largest violation is not above.
+            Stop after a full first round if its largest violation is not above.
         block : int
             Rows with home == block count towards the gap estimate.
         state : (1,) uint64, in place
@@ -140,7 +139,7 @@ def make_solve(read, row_gap, visit, late=False):
                         z += share
                     old = alpha[i]
                     if r == 0 and home[i] == block:
-                        # The product is 0, but no number where |x|² is infinite: that is noticed.
+                        # Adds 0, or NaN if |x|² is infinite, which is detected later.
                         gap += row_gap(z, old, row, numbers) + 0.0 * a
                     new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
                     worst = max(worst, violation)

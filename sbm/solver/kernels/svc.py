@@ -12,11 +12,11 @@ and its dual, with w = Σ α_i s_i x_i, ::
     squared hinge:  U_i = ∞,    D_i = 1 / (2 C_i)
 
 One visit of a row solves for its α exactly. The two losses differ in U and D only. A bias B > 0 is
-one more feature of value B, kept in the last entry of w and in no row.
+an extra feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, None when all are 1.
-In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+of each row, None if all are 1.
+In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
 """
 
@@ -55,7 +55,7 @@ def _visit(z, a, alpha, row, numbers):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _at_rest(z, alpha, row, numbers):
-    """Whether α is at a bound and its gradient pushes against it.
+    """Whether α is at a bound and its gradient pushes it against the bound.
 
     At a bound the gradient is -h, also of the squared hinge, whose only bound is 0.
     """

@@ -12,15 +12,15 @@ and its dual, with w = Σ α_i x_i, ::
     squared:   U_i = ∞,    D_i = 1 / (2 C_i)
 
 One visit of a row solves for its α exactly: a soft threshold, then the bounds. Squared error is the
-squared loss with ε = 0: no α rests, none is left out of later rounds. Regularised least squares
-classification is squared error with targets ±1. A bias B > 0 is one more feature of value B, kept
+squared loss with ε = 0: no α rests, so later rounds skip no rows. Regularised least squares
+classification is squared error with targets ±1. A bias B > 0 is an extra feature of value B, kept
 in the last entry of w and in no row.
 
-Given: rows (as in common.py); `y`: targets, or with `classify` class codes, of which `positive` has
-the target +1 and all others -1; `weight` of each row, None when all are 1.
-In place: alpha, w, score. Returned: nothing; what visits add up to is added to `stats` and `sums`.
+Given: rows (as in common.py); `y`: targets, or with `classify` class codes: `positive` has the
+target +1, all others -1; `weight` of each row, None if all are 1.
+In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Ho & Lin 2012 (LIBLINEAR's equations 9 and 10), with one variable of either sign instead of
-two; of least squares classification Hsieh et al. 2008, section 6.
+two; for least squares classification Hsieh et al. 2008, section 6.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ from sbm.solver.kernels.rounds import make_certify, make_screen, make_solve
 
 __all__ = ["certify", "screen", "solve"]
 
-# Curvature of a row of zeros: its step ends at a bound, or does not begin.
+# Curvature of a zero row: its step ends at a bound, or is 0.
 _FLAT = 1e-300
 
 
@@ -45,17 +45,17 @@ def _target(y, positive, classify):
 
 @njit(nogil=True, error_model="numpy")
 def _slack(alpha, G, upper, epsilon):
-    """Gradient along |α|: at a bound it pushes against it where negative; else its size."""
+    """Return the gradient along |α|, negative if it pushes α against a bound; else its size."""
     along = (G if alpha > 0.0 else -G) + epsilon
     return abs(G) - epsilon if alpha == 0.0 else (along if abs(alpha) >= upper else abs(along))
 
 
 @njit(nogil=True, error_model="numpy")
 def _row_gap(e, alpha, cost, squared, epsilon):
-    """Share of one row in P - F, e = t - z, as a sum of terms that are never negative."""
+    """Return the share of a row in P - F, e = t - z, as a sum of nonnegative terms."""
     if alpha * e >= 0.0:
         return hinge_gap(abs(e) - epsilon, abs(alpha), cost, squared)
-    # α pulls away from the target: all of the loss, and what |α| costs.
+    # α has the wrong sign: all of the loss, and the cost of |α|.
     h = max(abs(e) - epsilon, 0.0)
     loss = cost * h * h if squared else cost * h
     return loss + hinge_gap(-abs(e) - epsilon, abs(alpha), cost, squared)
@@ -85,7 +85,7 @@ def _visit(z, a, alpha, row, numbers):
     G = D * alpha - (target - z)
     violation = max(_slack(alpha, G, U, epsilon), 0.0)
     H = max(a + D, _FLAT)
-    # Where a positive α would lie, and a negative one: at most one of them is there.
+    # Optimum for positive and for negative α; at most one of them is nonzero.
     new = max(alpha - (G + epsilon) / H, 0.0) + min(alpha - (G - epsilon) / H, 0.0)
     new = min(max(new, -U), U)
     rise = (new - alpha) * (target - 0.5 * D * (new + alpha))
@@ -94,7 +94,7 @@ def _visit(z, a, alpha, row, numbers):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _at_rest(z, alpha, row, numbers):
-    """Whether α is 0 and the row in the tube, or α at a bound and its gradient pushes against it.
+    """Whether α is 0 and the row inside the tube, or its gradient pushes α against a bound.
 
     At a bound the gradient is -e, also of the squared loss, whose only bound is 0.
     """

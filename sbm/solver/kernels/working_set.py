@@ -1,11 +1,11 @@
 """The compiled bookkeeping of a working set: merge a block, choose the cache, compact it.
 
-The arrays of a working set hold the cached rows first and the rows of the block behind them. The
-nonzeros lie in one arena: the cache's at its front, the block's in a buffer further back. A row is
-a record of starts int64, lengths int32, y int32 or float64, weight float64 or None, score float32,
-home (its block) int32 and row (its number there) int32, an array (capacity,) each.
+The arrays of a working set have the cached rows first, then the rows of the block. The nonzeros are
+in one arena: the cache at the front, the block in a buffer after it. A row has an entry in each of
+the (capacity,) arrays starts int64, lengths int32, y int32 or float64, weight float64 or None,
+score float32, home (its block) int32 and row (its position there) int32.
 
-Given and in place: those arrays and the arena, as each kernel says. Returned: counts.
+Given and in place: those arrays and the arena, as documented for each kernel. Returned: counts.
 Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is a radix select.
 """
 
@@ -14,8 +14,8 @@ from numba import njit
 
 __all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "refill", "spill"]
 
-# Nonzeros moved at a time (sbm.rows.SPARE is the room behind what they overwrite). Positions are
-# unsigned because numba asks of every signed one whether it counts from the end.
+# Nonzeros moved at a time (sbm.rows.SPARE is the room for overwriting after the end). Positions
+# are unsigned because numba checks signed ones for negative values.
 _RUN = np.uint64(16)
 
 _SIGN = np.uint32(0x80000000)
@@ -31,7 +31,7 @@ def _sort_key(bits):
 
 @njit(nogil=True, error_model="numpy")
 def _count(bits, lengths, begin, known, digit, rows, nonzeros):
-    """Histogram the digit of those sort keys that begin as given; -inf is not counted."""
+    """Count the next digit of all sort keys with a given prefix; -inf is not counted."""
     rows[:] = 0
     nonzeros[:] = 0
     last = np.uint64(len(rows) - 1)
@@ -45,7 +45,7 @@ def _count(bits, lengths, begin, known, digit, rows, nonzeros):
 
 @njit(nogil=True, error_model="numpy")
 def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
-    """Walk down a histogram while whole buckets fit; return (bucket that does not, rows, nnz)."""
+    """Sum buckets from the top while they fit; return (first that does not fit, rows, nnz)."""
     for bucket in range(len(rows) - 1, -1, -1):
         if n_rows + rows[bucket] > max_rows or nnz + nonzeros[bucket] > max_nnz:
             return bucket, n_rows, nnz
@@ -56,7 +56,7 @@ def _walk(rows, nonzeros, max_rows, max_nnz, n_rows, nnz):
 
 @njit(nogil=True, error_model="numpy")
 def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
-    """Find the score down to which the best rows fit, digit by digit of its sort key.
+    """Find the lowest score whose rows fit, digit by digit of its sort key.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def find_threshold(bits, lengths, max_rows, max_nnz, rows, nonzeros):
     n_rows, nnz : int
         What the rows with a larger key take.
     """
-    # Of few rows a histogram of all digits would take longer to clear than to fill.
+    # With few rows, clearing a histogram of all digits would take longer than filling it.
     width, buckets = (np.uint64(16), 65536) if len(bits) >= _MANY else (np.uint64(8), 256)
     rows, nonzeros = rows[:buckets], nonzeros[:buckets]
     key, known, n_rows, nnz = np.uint64(0), np.uint64(32), 0, 0
@@ -103,7 +103,7 @@ def mark(bits, key, keep):
 
 @njit(nogil=True, error_model="numpy")
 def list_ties(bits, key, out):
-    """Write the positions whose sort key is exactly `key`."""
+    """Write the positions of rows whose sort key equals `key`."""
     k = 0
     for i in range(len(bits)):
         if np.int64(_sort_key(bits[i])) == key:
@@ -244,10 +244,10 @@ def refill(
     block, n_cached, b_starts, b_lengths, b_y, b_weight,
     starts, lengths, y, weight, home, row, indices, values,
 ):  # fmt: skip
-    """Copy the cached rows of a block to their places in the cache; return how many fitted.
+    """Copy the cached rows of a block to their places in the cache; return how many match.
 
-    Rows whose number or length is not that of a row of the block are left out: the cache was one
-    of another store.
+    Rows whose number or length does not match a row of the block are skipped: then the cache is
+    from another store.
 
     Parameters
     ----------

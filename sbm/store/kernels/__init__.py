@@ -1,1 +1,1 @@
-"""Compiled loops of the store: text, ids, rows, alphas."""
+"""Compiled loops of the store: rows, alphas and sorting."""

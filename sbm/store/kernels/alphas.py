@@ -1,11 +1,11 @@
-"""Compiled loops of the spill: alphas to one byte each, and back.
+"""Compiled loops of the spill: packing alphas to one byte each, and unpacking.
 
-Most alphas rest at one of a few values (0, or an upper bound); the others are free. A resting one
-is stored as the position of its value in a short table, a free one as the code FREE, its value in
+Most alphas rest at one of a few values (0, or an upper bound); the others are free. A resting alpha
+is stored as the index of its value in a short table, a free one as the code FREE with its value in
 a list.
 
-Given: alphas or their codes. In place: the other of them. Returned: how many are free, or whether
-the codes were sound.
+Given: alphas or their codes. In place: the other ones. Returned: the number of free alphas, or
+whether the codes are valid.
 """
 
 import numpy as np
@@ -18,20 +18,20 @@ FREE = 255
 
 @njit(nogil=True, error_model="numpy")
 def pack(alpha, resting, codes, free):
-    """Write the code of each alpha, and the free ones to a list.
+    """Write the code of each alpha, and a list of the free alphas.
 
     Parameters
     ----------
     alpha : (n,) float64
     resting : (r,) float64
-        At most `FREE` values, most of all alphas first.
+        At most `FREE` values, the most frequent first.
     codes : (n,) uint8, filled in place
     free : (n,) float64, filled in place
 
     Returns
     -------
     int
-        How many are free.
+        Number of free alphas.
     """
     n_free = 0
     for i in range(len(alpha)):
@@ -47,7 +47,7 @@ def pack(alpha, resting, codes, free):
 
 @njit(nogil=True, error_model="numpy")
 def unpack(codes, free, resting, alpha):
-    """Undo `pack`.
+    """Unpack the result of `pack`.
 
     Parameters
     ----------

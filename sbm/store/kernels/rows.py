@@ -1,20 +1,21 @@
-"""Compiled codec of rows: gathered, sorted, written as symbols and bits, and read again.
+"""Compiled codec of rows: gather, sort, encode as symbols and bits, and decode.
 
-A row is its first index and the gaps behind it. A number x (a gap, or a row's length) becomes a
-symbol, one byte that a later entropy coder shortens, and n bits that look random and stay as they
-are. Symbols below 128 are the number itself. Above, with e the position of the leading one ::
+A row is its first index and the gaps between its indices. A number x (a gap or
+a row length) becomes a one-byte symbol, which an entropy coder compresses, and n nearly random
+bits, which are stored raw. Symbols below 128 are the number itself. Above, with e the position of
+the leading one ::
 
     n = e - 2,   symbol = 104 + 4 n + floor(x / 2^n),   bits = x mod 2^n
 
-so that a symbol holds the number's magnitude and its two bits behind the leading one, 128 to 227
-for numbers up to 2^32 - 1. Bits of all numbers follow one another, lowest first, in one stream,
-which ends with `SPARE` bytes of zeros because it is read eight bytes at a time.
+so a symbol has the number's magnitude and the two bits after the leading one; symbols are 128 to
+227 for numbers up to 2^32 - 1. The bits of all numbers form one stream, lowest first, followed by
+`SPARE` zero bytes because the stream is read eight bytes at a time.
 
-Positions in the inner loops are unsigned: numba lets negative ones count from the end, and the
-comparison that takes is a quarter of the time of decoding.
+Positions in the inner loops are unsigned: for signed ones numba checks for negative positions,
+which takes a quarter of the decoding time.
 
-Given: rows as (starts, lengths, indices, values), or symbols and bits. In place: the other of them.
-Returned: the length of the stream of bits, or whether it was sound.
+Given: rows as (starts, lengths, indices, values), or symbols and bits. In place: the other ones.
+Returned: the length of the bit stream, or whether it is valid.
 Source: symbols as in deflate's lengths (RFC 1951, 3.2.5), of 32-bit numbers.
 """
 
@@ -29,16 +30,16 @@ from sbm.store.kernels.sorting import heap_sort
 __all__ = ["decode_numbers", "decode_rows", "encode_numbers", "encode_rows"]
 
 SPARE = 8
-_AHEAD = 12  # rows; hides the way to memory
+_AHEAD = 12  # rows to prefetch; hides memory latency
 _LANES = 16
-_SHORT = 64  # longest row that is sorted by counting
+_SHORT = 64  # longest row sorted by counting
 _U0 = np.uint64(0)
 _U7 = np.uint64(7)
 
 
 def _symbol_table():
-    """Return for each symbol the least number it stands for, and the bits behind it."""
-    least, n_bits = np.full(256, 1 << 32), np.zeros(256, np.int64)  # what is no symbol is too large
+    """Return the least number of each symbol, and the number of bits that follow it."""
+    least, n_bits = np.full(256, 1 << 32), np.zeros(256, np.int64)  # invalid symbols: too large
     least[:128] = np.arange(128)
     above = np.arange(128, 228)
     n_bits[128:228] = (above - 108) >> 2
@@ -56,7 +57,7 @@ def _address(context, builder, signature, arguments, width):
 
 @intrinsic
 def _load_word(typing_context, array, position):
-    """Eight bytes of an array of bytes, from any position on, as a number."""
+    """Read eight bytes at any position as a number."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(_address(context, builder, signature, arguments, 64), align=1)
@@ -66,7 +67,7 @@ def _load_word(typing_context, array, position):
 
 @intrinsic
 def _store_word(typing_context, array, position, word):
-    """Write a number over eight bytes of an array of bytes."""
+    """Write a number to eight bytes at any position."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _address(context, builder, signature, arguments, 64), align=1)
@@ -77,7 +78,7 @@ def _store_word(typing_context, array, position, word):
 
 @intrinsic
 def _leading_zeros(typing_context, number):
-    """How many of 64 bits stand before the leading one; 64 for 0."""
+    """Count leading zeros of 64 bits; 64 for 0."""
 
     def generate(context, builder, signature, arguments):
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -87,7 +88,7 @@ def _leading_zeros(typing_context, number):
 
 @intrinsic
 def _are_below(typing_context, array, index, number):
-    """Which of sixteen int32, from array[index] on, are less than a number: a bit for each."""
+    """Compare sixteen int32 starting at array[index] with a number; a bit is set if less."""
 
     def generate(context, builder, signature, arguments):
         word = ir.IntType(32)
@@ -104,7 +105,7 @@ def _are_below(typing_context, array, index, number):
 
 @intrinsic
 def _count_ones(typing_context, bits):
-    """How many bits of a number are set."""
+    """Count the set bits of a number."""
 
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
@@ -114,7 +115,7 @@ def _count_ones(typing_context, bits):
 
 @intrinsic
 def _prefetch(typing_context, array, index):
-    """Ask for the cache line of array[index]; no effect but on time."""
+    """Prefetch the cache line of array[index]."""
 
     def generate(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, 8)
@@ -132,7 +133,7 @@ def _prefetch(typing_context, array, index):
 
 @njit(nogil=True, error_model="numpy")
 def _symbol_of(x):
-    """Return the symbol of a number and how many bits follow."""
+    """Return the symbol of a number and the number of bits that follow."""
     above = np.int64(x >= 128)
     n = above * (61 - _leading_zeros(np.uint64(x)))
     return np.uint8((x >> n) + above * 104 + 4 * n), n
@@ -140,7 +141,7 @@ def _symbol_of(x):
 
 @njit(nogil=True, error_model="numpy")
 def _put(bits, at, kept, fill, x, n):
-    """Append the n low bits of x; `kept` holds the `fill` < 8 bits that make no byte yet.
+    """Append the n low bits of x; `kept` has the `fill` < 8 bits of an incomplete byte.
 
     Returns the next (at, kept, fill).
     """
@@ -152,7 +153,7 @@ def _put(bits, at, kept, fill, x, n):
 
 @njit(nogil=True, error_model="numpy")
 def _close(bits, at, kept, fill):
-    """Write what is kept and the spare bytes; return the bytes of the stream."""
+    """Write the incomplete byte and the spare bytes; return the size of the stream in bytes."""
     _store_word(bits, at, kept)
     at += fill > 0
     _store_word(bits, at, _U0)
@@ -161,14 +162,14 @@ def _close(bits, at, kept, fill):
 
 @njit(nogil=True, error_model="numpy")
 def _get(bits, position, last, n):
-    """The n bits from a position on; `last` is where the last word begins, read at the most."""
+    """Return n bits at a position; `last` is the largest position of a word to read."""
     word = _load_word(bits, min(position >> 3, last)) >> np.uint64(position & 7)
     return np.int64(word & ((np.uint64(1) << np.uint64(n)) - np.uint64(1)))
 
 
 @njit(nogil=True, error_model="numpy")
 def _is_end(bits, position):
-    """Whether a stream that was read up to a position ends there."""
+    """Whether a stream ends at the given position."""
     return ((position + 7) >> 3) + SPARE == len(bits)
 
 
@@ -197,7 +198,7 @@ def encode_numbers(numbers, symbols, bits):
 
 @njit(nogil=True, error_model="numpy")
 def decode_numbers(symbols, bits, limit, out):
-    """Undo `encode_numbers`; return whether the stream is as long as it should be.
+    """Decode the result of `encode_numbers`; return whether the stream has the right length.
 
     Parameters
     ----------
@@ -223,11 +224,11 @@ def decode_numbers(symbols, bits, limit, out):
 
 @njit(nogil=True, error_model="numpy")
 def _sort_into(indices, values, begin, length, ordered, out_values):
-    """Write a row's indices to ordered[:length] in increasing order, its values alongside.
+    """Write a row's indices to ordered[:length] in increasing order, and its values alongside.
 
-    An index goes to the place that is the number of smaller ones. To count them all is quadratic,
-    but takes sixteen at a time and no branch. The last sixteen may reach into the next row, which
-    is there to be read but does not count; at the end of the array it is not there.
+    The position of an index is the number of smaller indices. Counting them is quadratic, but
+    compares sixteen at a time without branches. The last sixteen may reach into the next row,
+    whose indices are not counted; rows too close to the end of the array are sorted differently.
     """
     if length > _SHORT or begin + length + _LANES > len(indices):
         for j in range(length):
@@ -298,7 +299,7 @@ def encode_rows(starts, lengths, indices, values, rows, ordered, symbols, bits, 
 
 @njit(nogil=True, error_model="numpy")
 def decode_rows(symbols, bits, lengths, n_features, out):
-    """Undo `encode_rows` but for the values; return whether these are rows of known features.
+    """Decode the result of `encode_rows`, except values; return whether all indices are valid.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sorting in place, of the ids of a row and its values along with them."""
+"""In-place sorting of the ids of a row together with its values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from numba import njit
 __all__ = ["heap_sort", "insertion_sort", "sort_and_add", "sort_rows"]
 
 
-SHORT = 48  # rows up to here are sorted by insertion, which is faster then
+SHORT = 48  # longest row sorted by insertion, which is faster for short rows
 
 
 @njit(nogil=True, error_model="numpy")
 def sort_and_add(ids, values, start, end):
-    """Sort a row by id and add up the values of equal ones; returns where it ends."""
+    """Sort a row by id and sum the values of equal ids; return the end of the row."""
     if end - start <= SHORT:
         insertion_sort(ids, values, start, end)
     else:
@@ -33,7 +33,7 @@ def sort_and_add(ids, values, start, end):
 
 @njit(nogil=True, error_model="numpy")
 def sort_rows(indptr, ids, values):
-    """Sort rows that begin at 0 by id, adding up the values of equal ids.
+    """Sort rows that begin at 0 by id, and sum the values of equal ids.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def sort_rows(indptr, ids, values):
 
 @njit(nogil=True, error_model="numpy")
 def insertion_sort(keys, values, low, high):
-    """Sort keys[low:high] in place, values along with them; fast where they are few."""
+    """Sort keys[low:high] and their values in place; fast for short ranges."""
     for k in range(low + 1, high):
         key, x = keys[k], values[k]
         p = k
@@ -77,7 +77,7 @@ def insertion_sort(keys, values, low, high):
 @njit(nogil=True, error_model="numpy")
 def _swap(keys, values, has_values, i, j):
     keys[i], keys[j] = keys[j], keys[i]
-    if values is None:  # then numba leaves out what follows
+    if values is None:  # resolved at compile time
         return
     if has_values:
         values[i], values[j] = values[j], values[i]
@@ -99,7 +99,7 @@ def _sift_down(keys, values, has_values, low, size, root):
 
 @njit(nogil=True, error_model="numpy")
 def heap_sort(keys, values, has_values, low, high):
-    """Sort keys[low:high] in place and move the values along; no memory, n log n always."""
+    """Sort keys[low:high] and their values in place by heapsort: O(n log n), no memory."""
     size = high - low
     for root in range(size // 2 - 1, -1, -1):
         _sift_down(keys, values, has_values, low, size, root)
