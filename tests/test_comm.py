@@ -138,7 +138,7 @@ def test_other_commands_refuse_several_processes(alone, capsys, command):
 
 
 @pytest.mark.parametrize(("rank", "error", "code", "said"), [
-    (0, StoreError("broken"), 1, "sbm: broken"), (1, StoreError("broken"), 1, "sbm: process 1: "),
+    (0, StoreError("broken"), 1, "sbm: broken"), (1, StoreError("broken"), 1, "sbm: rank 1: "),
     (0, KeyboardInterrupt(), 130, "sbm: stopped"), (1, KeyboardInterrupt(), 130, ""),
 ])  # fmt: skip
 def test_failed_command_ends_the_other_ranks(

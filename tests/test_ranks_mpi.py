@@ -175,7 +175,7 @@ def test_damage_in_one_process_ends_all(store, model):
     done = launch(2, "train", "-q", store, "-o", model, *WORDS)
     assert done.returncode == 1
     (text,) = said(done)
-    assert text.startswith(f"sbm: process 1: {path}")
+    assert text.startswith(f"sbm: rank 1: {path}")
     assert not model.exists()
     assert state(model) == "running"
 
