@@ -26,7 +26,7 @@ def rows_and_alphas(draw, kinds=(DENSE, LISTED)):
 
 
 @given(rows_and_alphas(), st.data())
-def test_take_part_and_clear_are_those_of_a_list(case, data):
+def test_take_part_and_clear_match_list(case, data):
     (_, _, nothing), rows, alpha = case
     assert plain(alpha) == rows
     assert len(alpha) == len(rows)
@@ -49,7 +49,7 @@ def test_take_part_and_clear_are_those_of_a_list(case, data):
 
 
 @given(rows_and_alphas(), st.data())
-def test_put_replaces_rows_and_last_of_each_row_counts(case, data):
+def test_put_replaces_rows_keeping_last_duplicate(case, data):
     (row, make, _), rows, alpha = case
     where = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
     fresh = [data.draw(row) for _ in where]
@@ -73,7 +73,7 @@ def test_join_appends_copies(kind, data):
 
 
 @given(st.sampled_from([DENSE, LISTED]), st.sampled_from([0.0, 0.25, 1.0]), st.data())
-def test_blend_goes_a_share_of_the_way(kind, share, data):
+def test_blend_interpolates(kind, share, data):
     row, make, _ = kind
     pairs = data.draw(st.lists(st.tuples(row, row), max_size=8))
     old, new = ([pair[k] for pair in pairs] for k in (0, 1))
@@ -92,7 +92,7 @@ def test_blend_goes_a_share_of_the_way(kind, share, data):
 
 
 @pytest.mark.parametrize("offsets", [[0, 2], [0, 1, 1, 2], [1, 1, 2], [0, 1, 3], [0, 3, 2]])
-def test_lists_that_do_not_fit_are_refused(offsets):
+def test_mismatched_lists_are_refused(offsets):
     pool, again = (ListPool(3, 2, 2, 1, 4) for _ in range(2))
     pool.fill(lists_of([[(0, 1.5)], [(3, -2.0)]]))
     state = pool.state(2)

@@ -89,7 +89,7 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(name for name, theirs in reached.items() if name in theirs)
 
 
-def test_circle_of_imports_is_found():
+def test_circular_imports_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
 
 

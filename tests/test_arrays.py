@@ -58,7 +58,7 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
     ),
     st.sampled_from([None, 1, 19]),
 )
-def test_arrays_come_back(arrays, level):
+def test_arrays_round_trip(arrays, level):
     back = decoded(joined("thing", arrays, META, level=level))
     assert_same(back.arrays, arrays)
     assert back.meta == META
@@ -220,7 +220,7 @@ def frame(claimed: int, blocks: int) -> bytes:
     ],
     ids=["more", "less", "huge", "cut", "bomb", "two frames", "no size", "skippable", "none"],
 )  # fmt: skip
-def test_frames_made_to_expand_are_refused(tmp_path, payload, shape):
+def test_decompression_bombs_are_refused(tmp_path, payload, shape):
     for codec in ("zstd", "shuffle"):
         data = of_payload(payload, codec=codec, dtype="|u1", shape=[shape])
         refuse(tmp_path / "x", data, r"damaged \(array 'a'\)")
@@ -246,7 +246,7 @@ def test_invalid_headers_are_refused(tmp_path, header):
     refuse(tmp_path / "x", forged(header), r"damaged \(its header\)")
 
 
-def test_name_twice_long_header_and_other_kinds_are_refused(tmp_path):
+def test_duplicate_names_and_long_headers_are_refused(tmp_path):
     one = json.loads(of_payload(EIGHT)[20:-8])["arrays"]
     twice = {"kind": "thing", "meta": {}, "arrays": one * 2}
     refuse(tmp_path / "x", forged(twice, EIGHT * 2), "its header")
@@ -270,7 +270,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
-def test_records_come_back_in_any_layout(content):
+def test_records_round_trip_in_any_layout(content):
     data = encode_record("run", content)
     assert decode_record("run", data) == content
     compact = json.dumps({"run": content, "crc32": checksum(content)}, separators=(",", ":"))

@@ -54,7 +54,7 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "a.sbm"
 
 
-def test_chunks_are_read_in_any_order_behind_an_offset(store):
+def test_chunks_are_read_in_any_order_after_offset(store):
     opened = BlockStore(store)
     chunks = [opened.chunks[0][k] for k in (4, 0, 5)]
     room = Rows(
@@ -85,7 +85,7 @@ def test_chunks_are_read_in_any_order_behind_an_offset(store):
         assert len(list(left)) == unread
 
 
-def test_missing_and_short_files_are_named(store):
+def test_missing_and_truncated_files_are_named(store):
     chunk = BlockStore(store).chunks[0][5]
     block = store / "block-000000.sbb"
     block.write_bytes(block.read_bytes()[:-1])
@@ -129,7 +129,7 @@ def test_complete_folder_replaces_an_older_one(tmp_path, monkeypatch, swaps):
 
 @pytest.mark.parametrize("swaps", [True, False])
 @pytest.mark.parametrize("replaces", [True, False])
-def test_names_go_back_if_they_are_not_durable(tmp_path, monkeypatch, swaps, replaces):
+def test_renames_are_undone_if_not_durable(tmp_path, monkeypatch, swaps, replaces):
     def fail(folder: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -145,7 +145,7 @@ def test_names_go_back_if_they_are_not_durable(tmp_path, monkeypatch, swaps, rep
     assert names(tmp_path) == before
 
 
-def test_failed_slow_swap_brings_the_old_folder_back(tmp_path, monkeypatch):
+def test_failed_swap_restores_old_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_swap", no_swap)
     new, old = two_folders(tmp_path)
     files.remove([new])
@@ -154,7 +154,7 @@ def test_failed_slow_swap_brings_the_old_folder_back(tmp_path, monkeypatch):
     assert names(tmp_path) == ["x.sbm/old"]
 
 
-def test_writing_blames_the_right_file(tmp_path):
+def test_write_error_names_the_right_file(tmp_path):
     output, missing = tmp_path / "out", tmp_path / "in"
     with pytest.raises(FileNotFoundError) as caught, files.open_atomically(output):
         missing.read_bytes()

@@ -76,7 +76,7 @@ CUTS = st.lists(st.integers(0, 25), max_size=4)
 
 @pytest.mark.long
 @given(ROWS, CUTS, st.sampled_from([1, 5, 1000]), st.booleans(), st.sampled_from([1, 3]))
-def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most, ones, threads):
+def test_chunks_give_same_store_as_text(tmp_path_factory, rows, cuts, most, ones, threads):
     if ones:
         rows = [(y, [(i, 1.0) for i in dict(features)]) for y, features in rows]
     folder = tmp_path_factory.mktemp("chunks")
@@ -116,7 +116,7 @@ def test_chunks_make_the_store_of_their_text(tmp_path_factory, rows, cuts, most,
         np.ndarray.tolist,
     ],
 )  # fmt: skip
-def test_matrices_of_every_kind_are_the_same(tmp_path, make):
+def test_matrix_types_give_same_store(tmp_path, make):
     for kind in (np.float32, np.int8, np.bool_):
         dense = np.random.default_rng(1).integers(-2, 3, (30, 9)).astype(kind)
         y = np.arange(30) % 3
@@ -189,7 +189,7 @@ class Again:
         yield from self.chunks
 
 
-def test_rare_features_need_chunks_that_can_be_read_again(tmp_path):
+def test_min_count_needs_rereadable_chunks(tmp_path):
     again = Again([chunk([(1.0, [(1, 1.0), (2, 5.0)]), (2.0, [(1, 1.0), (3, 1.0)])])])
     report = split(again, tmp_path / "a.sbm", blocks=1, min_count=2, shuffle=False)
     assert again.readings == 2

@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 @given(n=st.integers(1, 40))
-def test_every_pair_is_in_one_round_and_rounds_are_disjoint(n):
+def test_each_pair_is_in_one_disjoint_round(n):
     rounds = round_robin(n)
     assert sorted(pair for some in rounds for pair in some) == list(combinations(range(n), 2))
     for some in rounds:
@@ -63,7 +63,7 @@ def whole(store):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("n_blocks", "bias"), [(4, 1.0), (5, 0.0), (1024, 0.0)])
-def test_optimum_is_that_of_all_classes_together(store, n_blocks, bias):
+def test_optimum_matches_joint_problem(store, n_blocks, bias):
     options = {**OPTIONS, "bias": bias, "class_weight": {0: 2.0, 3: 0.0}, "tol": 1e-5}
     blocks = fit(store, "b.model", **{**options, "class_blocks": n_blocks, "max_passes": 3000})
     other = fit(store, "o.model", **{**options, "class_blocks": None, "max_passes": 3000})
@@ -72,7 +72,7 @@ def test_optimum_is_that_of_all_classes_together(store, n_blocks, bias):
     assert_same_optimum(blocks[:2], other[:2])
 
 
-def test_certificate_is_that_of_the_written_model(store):
+def test_certificate_matches_written_model(store):
     model, report, passes = fit(store, "c.model", **{**OPTIONS, "max_passes": 4, "tol": 1e-9})
     X, y = make_rows()
     losses = row_losses(LOSS, X @ full_weights(model, N_FEATURES), y, model.labels, 0.0)
@@ -109,7 +109,7 @@ def test_ranks_divide_rows_and_certify(store, tmp_path):
     assert_same_optimum((model, report), fit(store, "alone.model", **OPTIONS)[:2])
 
 
-def test_weights_of_rows_count(store, tmp_path):
+def test_row_weights_are_used(store, tmp_path):
     weights = tmp_path / "w.txt"
     weights.write_text("".join(f"{k % 3}\n" for k in range(160)))
     options = {**OPTIONS, "weights": str(weights)}

@@ -179,7 +179,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("line", RESULTS)
-def test_words_show_the_numbers_of_the_json(run, here, line):
+def test_text_output_matches_json(run, here, line):
     code, out, err = run(f"{line} --json")
     assert (code, err) == (0, "")
     report = strict(out)
@@ -200,7 +200,7 @@ def test_words_show_the_numbers_of_the_json(run, here, line):
         assert report["test"] == strict(run("predict x.model test.svm --json")[1])
 
 
-def test_plan_shows_the_numbers_of_the_json(run, here, monkeypatch):
+def test_plan_output_matches_json(run, here, monkeypatch):
     code, out, _ = run("plan big.sbm --seconds 0.1 --json")
     report = strict(out)
     monkeypatch.setattr("sbm.programs.plan.plan", lambda *arguments, **options: report)
@@ -237,7 +237,7 @@ def test_not_converged_exits_with_3(run, here):
     assert Path("y.model").exists()
 
 
-def test_advice_fits_why_it_did_not_converge(run, tmp_path):
+def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     random = np.random.default_rng(1)
     age, income = random.uniform(1, 2, 2000), random.normal(5e4, 1.5e4, 2000)
     y = np.where(age + random.normal(0, 0.2, 2000) > 1.5, 1, -1)
@@ -260,7 +260,7 @@ def test_advice_fits_why_it_did_not_converge(run, tmp_path):
     assert "features range" not in err
 
 
-def test_tune_points_to_the_edge_of_the_grid(run, here):
+def test_tune_reports_best_at_grid_edge(run, here):
     for grid in ("1e-5,1e-4", "1e-3,1e-2,0.1", "0.1"):
         out = run(f"tune big.sbm --C {grid} --folds 3 -o x.model --fresh")[1]
         best = float(re.search(r"best C is (\S+),", out)[1])
@@ -330,7 +330,7 @@ def test_names_follow_the_input(run, tmp_path, name, store):
     assert Path("other.model").is_file()
 
 
-def test_pipe_is_read_as_it_stands(run, monkeypatch):
+def test_pipe_is_read_and_problems_are_reported(run, monkeypatch):
     for text, code, facts in (
         (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no newline"),
         (b"1 1:1\n-1 2:1\n", 0, ""),
@@ -345,7 +345,7 @@ def test_pipe_is_read_as_it_stands(run, monkeypatch):
         assert (found, err.startswith(facts), err.count("\n")) == (code, True, bool(facts))
 
 
-def test_doubtful_labels_are_pointed_out(run):
+def test_suspicious_labels_are_reported(run):
     Path("prices.svm").write_text("".join(f"{k}.5 {k + 1}:1\n" for k in range(5)))
     Path("one.svm").write_text("1 1:1\n1 2:1\n")
     for name, fact, loss in (
@@ -454,7 +454,7 @@ def clutter(made, tmp_path_factory) -> Path:
     [*((line, facts, 1) for line, facts in ERRORS.items()),
      *((line, facts, 2) for line, facts in MISUSES.items())],
 )  # fmt: skip
-def test_refusal_is_one_line_and_leaves_nothing(run, clutter, monkeypatch, line, facts, expected):
+def test_error_is_one_line_and_changes_nothing(run, clutter, monkeypatch, line, facts, expected):
     monkeypatch.chdir(clutter)
     before = sorted(clutter.rglob("*"))
     code, out, err = run(line)
@@ -472,7 +472,7 @@ def test_bad_test_file_does_not_lose_the_training(run, clutter, monkeypatch, tmp
     assert re.search(r"^sbm: .*garbage:\d+: found .*\n\Z", err, re.M)
 
 
-def test_least_memory_works(run, here):
+def test_suggested_minimum_memory_works(run, here):
     err = run("train -o x.model --mem 1MB")[2]
     least = re.search(r"the least that works is --mem (\d+MB)\n", err)[1]
     assert run(f"train -o x.model -q --mem {least}")[0] == 0
@@ -517,7 +517,7 @@ def settings_of(path: str) -> dict:
     return Model.load(path).info["settings"]
 
 
-def test_options_override_the_file_in_either_language(run, here):
+def test_options_override_config_file(run, here):
     Path("a.toml").write_text(
         'loss = "squared_hinge"\nC = 0.5\ntol = 0.5\nmax-passes = 7\ncache_frac = 0.25\n'
         "[class_weight]\n1 = 2.5\n"
@@ -698,7 +698,7 @@ def screen(text: str) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
+def test_lines_do_not_overlap_progress_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
     progress = Terminal(verbose=True)
     progress.start("pass 4", 12, "blocks")
@@ -715,7 +715,7 @@ def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
     assert screen(sys.stderr.getvalue()) == ["note", "stage", "compiling: 2 s, done", ""]
 
 
-def test_tables_show_figures_in_80_columns(monkeypatch):
+def test_tables_fit_80_columns(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
     progress = Terminal()
     progress.row({**PASS, "test": {"rows": 8, "accuracy": 0.25}})
@@ -742,7 +742,7 @@ def test_tables_show_figures_in_80_columns(monkeypatch):
     ]  # fmt: skip
 
 
-def test_logs_show_a_pass_for_each_tenth_of_the_way(monkeypatch):
+def test_logs_show_only_milestone_passes(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     progress = Terminal()
     for k in range(41):  # from 1 to the tolerance

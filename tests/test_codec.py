@@ -75,7 +75,7 @@ def rows_of_gaps(draw: st.DrawFn) -> list[list[int]]:
 @example([[INDEX_LIMIT - 1]], None)
 @example([list(range(0, 70000 * 300, 300)), [0]], None)
 @example([list(range(k)) for k in [*range(70), 128, 1000, 5000, 65]], random.Random(1))
-def test_chosen_rows_come_back_sorted_in_order(rows, random):
+def test_selected_rows_round_trip_sorted(rows, random):
     order = list(range(len(rows)))[::-1]
     if random is not None and rows:
         order = random.choices(order, k=random.randint(0, 10))
@@ -95,7 +95,7 @@ def test_chosen_rows_come_back_sorted_in_order(rows, random):
         assert dtype is None or (got_values == (got_indices * 0.25 - 3).astype(dtype)).all()
 
 
-def test_values_that_are_all_one_take_no_array():
+def test_values_of_all_ones_take_no_array():
     starts, lengths, indices = arrays_of([[1, 5], [2]])
     values = np.full(len(indices), 1, np.float32)
     values[0] = 8  # belongs to no row
@@ -238,7 +238,7 @@ def test_id_table_grows_over_many_keys(shift):
     assert table.nbytes >= 8 * len(table)
 
 
-def test_keys_made_to_collide_do_not():
+def test_crafted_keys_do_not_collide():
     # With a factor that everybody knows, these would all begin at the same place of the table.
     known = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
     words = [k * pow(known, -1, 2**64) % 2**64 for k in range(20000)]

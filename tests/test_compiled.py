@@ -100,7 +100,7 @@ def fill() -> list[float]:
 
 
 @pytest.mark.long
-def test_every_kind_of_argument_and_result_arrives(probe):
+def test_all_argument_and_result_types_are_passed(probe):
     add = kernel("add")
     for negate, sums in ((False, [-0.5, 3.5, 7.5]), (np.True_, [-2.5, -6.5, -10.5])):
         numbers, flags = np.zeros(3), np.zeros(3, bool)
@@ -125,7 +125,7 @@ def test_bad_calls_and_kernels_are_refused(probe):
         kernel("fraction")(3.0)
 
 
-def test_threads_may_make_the_first_call_at_once(probe, made):
+def test_concurrent_first_calls_work(probe, made):
     shared = kernel("fill")
 
     def call(_):
@@ -141,7 +141,7 @@ def test_threads_may_make_the_first_call_at_once(probe, made):
 # -------------------------------------------------------------------------------------- keeping
 
 
-def test_machine_code_is_kept_and_replaced_when_the_source_changes(probe, made, tmp_path):
+def test_cached_code_is_replaced_when_source_changes(probe, made, tmp_path):
     assert fill() == fill() == [7, 7]
     assert made == ["fill"]
     (path,) = probe.iterdir()
@@ -153,7 +153,7 @@ def test_machine_code_is_kept_and_replaced_when_the_source_changes(probe, made, 
     assert after != path
 
 
-def test_damaged_machine_code_is_made_again(probe, made):
+def test_damaged_machine_code_is_recompiled(probe, made):
     fill()
     (path,) = probe.iterdir()
     whole, random_bits = path.read_bytes(), random.Random(0)
@@ -205,7 +205,7 @@ def test_edited_helper_leaves_no_stale_code(probe, tmp_path):
     assert before not in probe.iterdir()
 
 
-def test_full_disk_leaves_no_half_of_a_file(probe, monkeypatch):
+def test_full_disk_leaves_no_partial_file(probe, monkeypatch):
     def full(self, target):
         raise OSError(28, "No space left on device")
 
@@ -214,7 +214,7 @@ def test_full_disk_leaves_no_half_of_a_file(probe, monkeypatch):
     assert list(probe.iterdir()) == []
 
 
-def test_settings_of_numba_that_change_code_change_its_name(monkeypatch):
+def test_numba_settings_change_cache_key(monkeypatch):
     names = [compiled.fingerprint()]
     for name in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
         monkeypatch.setenv(name, "1")
@@ -239,7 +239,7 @@ ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns t
         (ME, 0o777, 0o775, False),
     ],
 )  # fmt: skip
-def test_only_code_that_others_cannot_write_is_trusted(
+def test_code_writable_by_others_is_not_trusted(
     monkeypatch, owner, mode, package_mode, trusted
 ):
     monkeypatch.setattr(compiled.os, "geteuid", lambda: ME)
@@ -250,7 +250,7 @@ def test_only_code_that_others_cannot_write_is_trusted(
     assert compiled._is_ours(file, package) is (trusted and not mode & 0o020)
 
 
-def test_only_we_can_write_kept_code(probe, made):
+def test_cached_code_is_writable_by_owner_only(probe, made):
     for mask in (0o077, 0o000):
         before = os.umask(mask)
         try:
@@ -383,7 +383,7 @@ def test_child_that_fails_is_an_error(probe, monkeypatch, answer):
 
 
 @pytest.mark.process
-def test_child_ends_with_us_at_ctrl_c(tmp_path):
+def test_ctrl_c_ends_compiling_child(tmp_path):
     pid = tmp_path / "pid"
     order = (
         f"import os, time; from pathlib import Path; Path({str(pid)!r}).write_text("
@@ -406,7 +406,7 @@ def test_child_ends_with_us_at_ctrl_c(tmp_path):
 # --------------------------------------------------------------------- constants on both sides
 
 
-def test_constants_on_both_sides_are_the_same():
+def test_constants_of_kernels_match_their_callers():
     """Kernels cannot import what is outside their folder, so some constants are there twice."""
     for ours, theirs, apart in (
         ("rows.SPARE", "solver.kernels.working_set._RUN", 0),
@@ -425,7 +425,7 @@ def test_constants_on_both_sides_are_the_same():
         assert values[0] == values[1] + apart, ours
 
 
-def test_kernels_are_compiled_where_nothing_can_be_locked(monkeypatch, tmp_path):
+def test_kernels_compile_without_file_locks(monkeypatch, tmp_path):
     def refuse(*_):
         raise OSError("no locks available")
 

@@ -131,7 +131,7 @@ def test_picture_of_missing_and_unknown_labels(axes_of):
 # ----------------------------------------------------------------------------------------- refusals
 
 
-def test_bad_places_are_refused(monkeypatch):
+def test_invalid_output_paths_are_refused(monkeypatch):
     Path("folder.png").mkdir()
     for name, error, fact in (
         ("c.txt", SettingsError, ".tsv"), ("c.tsv.gz", SettingsError, ".png"),

@@ -72,7 +72,7 @@ def assert_holds(store: Path, *texts: bytes) -> None:
     ],
     ids=str,
 )
-def test_named_sources_go_and_others_stay(store, how, gone):
+def test_only_named_sources_are_dropped(store, how, gone):
     before, manifest = store_rows(store), read_manifest(store)
     ids = BlockStore(store).read_feature_ids()
     told = sbm.expire(store, **how, dry_run=True)
@@ -119,7 +119,7 @@ def test_store_of_targets_has_no_labels_to_count(tmp_path, monkeypatch):
     ]
 
 
-def test_files_of_one_split_go_together(tmp_path):
+def test_files_of_one_split_expire_together(tmp_path):
     texts = [written(tmp_path, f"{k}.svm", random_text(k, 20)) for k in range(4)]
     empty = written(tmp_path, "empty.svm", b"# nothing\n")
     store = tmp_path / "a.sbm"
@@ -157,7 +157,7 @@ def test_invalid_requests_are_refused_and_change_nothing(store, how, kind, facts
     assert files_of(store) == before
 
 
-def test_nothing_to_drop_may_be_no_error(store):
+def test_if_any_allows_nothing_to_drop(store):
     before = files_of(store)
     for how in ({"before": "2026-01-01"}, {"sources": "9.svm"}):
         report = sbm.expire(store, **how, if_any=True)
@@ -168,7 +168,7 @@ def test_nothing_to_drop_may_be_no_error(store):
     assert not (store.parent / "lock").exists()
 
 
-def test_long_list_of_sources_is_cut(tmp_path):
+def test_long_list_of_sources_is_truncated(tmp_path):
     texts = [written(tmp_path, f"{k:02d}.svm", b"1 1:1\n" * (k + 1)) for k in range(13)]
     sbm.split(texts, tmp_path / "a.sbm")
     with pytest.raises(DataError, match=r"00\.svm, .*, 09\.svm and 3 more$"):
@@ -222,7 +222,7 @@ def test_crash_leaves_a_sound_store(store, monkeypatch):
     assert_holds(store, text_of(1), text_of(2), b"1 1:1\n")
 
 
-def test_block_numbers_are_never_used_again(store):
+def test_block_numbers_are_never_reused(store):
     used: set[str] = set()
     for k in range(4):
         used |= {p.name for p in store.glob("*.sbb")}

@@ -125,7 +125,7 @@ def test_run_without_a_commit_is_described_by_its_log(tmp_path, half):
     assert [record["pass"] for record in facts["log"]] == [1]
 
 
-def test_info_and_check_refuse_anything_else(made, tmp_path):
+def test_info_and_check_refuse_other_paths(made, tmp_path):
     (tmp_path / "folder").mkdir()
     for call, path, facts in (
         (sbm.info, tmp_path / "none", "does not exist"),

@@ -220,7 +220,7 @@ def test_table_appended_to_a_store_adds_columns(tmp_path: Path) -> None:
     assert record["columns"] == ["a", "b", "c"]
 
 
-def test_names_need_a_model_and_a_job_that_know_them(tmp_path: Path) -> None:
+def test_named_features_need_supporting_model_and_command(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("y,b\n1,2\n")
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
@@ -281,7 +281,7 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     tables(), st.sampled_from(["csv", "tsv", "csv.gz"]), st.sampled_from(["\n", "\r\n"]),
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.integers(1, 30), st.booleans(),
 )  # fmt: skip
-def test_table_of_csv_library_is_read_back(
+def test_csv_module_output_is_read(
     tmp_path_factory: pytest.TempPathFactory, table: list[list[str]], ending: str, end: str,
     quoting: int, cells: int, all_text: bool,
 ) -> None:  # fmt: skip
@@ -307,7 +307,7 @@ def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def test_table_is_the_vw_text_that_says_the_same(tmp_path: Path) -> None:
+def test_table_matches_equivalent_vw_text(tmp_path: Path) -> None:
     table = 'age,colour,7,y\n33,"dark_red",2,1\n,blue,,-1\n0,5,x,1\n'
     text = "1 | age:33 colour=dark_red 7:2\n-1 | colour=blue\n1 | colour:5 7=x\n"
     rows = rows_in(tmp_path / "a.csv", "\ufeff" + table)
@@ -352,7 +352,7 @@ REFUSED_TABLES = [
 
 
 @pytest.mark.parametrize(("text", "options", "facts"), REFUSED_TABLES)
-def test_table_is_refused_by_line(
+def test_malformed_table_line_is_named(
     text: str | bytes, options: dict[str, Any], facts: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=facts):
@@ -360,7 +360,7 @@ def test_table_is_refused_by_line(
     assert not (tmp_path / "rows.sbm").exists()
 
 
-def test_wrong_rows_of_table_may_be_skipped(tmp_path: Path) -> None:
+def test_malformed_table_rows_may_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,b\n1,2\nx,2\n1\n-1,1e99\n-1,4\n")
     report = split(tmp_path / "a.csv", tmp_path / "a.sbm", on_error="skip", **IN_TURN)
     b = identity("b")
@@ -433,7 +433,7 @@ def vw_lines(draw: st.DrawFn) -> str:
 
 
 @given(line=vw_lines())
-def test_vw_rows_are_those_of_vowpal_wabbit(line: str, theirs: Any) -> None:
+def test_vw_rows_match_vowpal_wabbit(line: str, theirs: Any) -> None:
     assert_close(vw_rows(line.encode() + b"\n"), [theirs(line)], 1e-6)
 
 
@@ -468,7 +468,7 @@ def test_random_bytes_keep_vw_arrays_consistent(rows: list[bytes], skip: bool) -
         assert len(p.labels) + p.n_errors <= p.n_lines == text.count(b"\n")
 
 
-def test_shortest_vw_names_find_room() -> None:
+def test_shortest_vw_names_fit() -> None:
     text = b"1 |f " + b" ".join(b"%c" % (97 + k % 26) for k in range(5000)) + b"\n"
     [(_, features)] = vw_rows(text)
     assert (len(features), sum(v for _, v in features)) == (26, 5000)

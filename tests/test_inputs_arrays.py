@@ -77,7 +77,7 @@ SAVE = st.sampled_from([save_inside, save_beside])
 
 
 @given(ROWS, st.sampled_from([1, 6, 1000]), SAVE, st.sampled_from(["y", "labels"]))
-def test_shard_gives_its_rows_and_digest(
+def test_shard_rows_and_digest_are_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Plain], piece: int,
     save: Callable[..., Path], name: str,
 ) -> None:  # fmt: skip
@@ -140,7 +140,7 @@ def test_hostile_shard_is_refused(tmp_path: Path, name: str, content: Any, facts
     assert not (tmp_path / "a.sbm").exists()
 
 
-def test_wrong_rows_of_shard_may_be_skipped(tmp_path: Path) -> None:
+def test_malformed_shard_rows_may_be_skipped(tmp_path: Path) -> None:
     path = save_inside(tmp_path / "a.npz", [(1.0, [(1, np.nan)]), (np.nan, []), (2.0, [(2, 2.0)])])
     report = split(path, tmp_path / "b.sbm", on_error="skip")
     assert rows_in(path, on_error="skip") == [(2.0, ((2, 2.0),))]
@@ -164,7 +164,7 @@ def write(path: Path, rows: list[Plain], ids: Any = None, values: Any = None, n:
 
 
 @given(ROWS, st.sampled_from([1, 6, 1000]), st.integers(1, 30))
-def test_parquet_gives_its_rows(
+def test_parquet_rows_are_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Plain], piece: int, group: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("parquet") / "a.parquet", rows, n=group)
@@ -181,7 +181,7 @@ def test_parquet_gives_its_rows(
     ],
     ids=str,
 )
-def test_parquet_of_other_types_is_read(tmp_path: Path, ids: Any, values: Any) -> None:
+def test_other_parquet_types_are_read(tmp_path: Path, ids: Any, values: Any) -> None:
     rows: list[Plain] = [(1.0, [(5, 2.0), (3, -1.0)]), (2.0, [(4, 1.0), (1, 1.0)])]
     ones = [(y, [(i, 1.0) for i, _ in f]) for y, f in rows]
     found = rows_in(write(tmp_path / "a.pq", rows, ids, values))
@@ -189,7 +189,7 @@ def test_parquet_of_other_types_is_read(tmp_path: Path, ids: Any, values: Any) -
     assert (read_manifest(tmp_path / "a.sbm")["value_type"] == "ones") == (values is False)
 
 
-def test_label_column_may_be_named_and_a_dictionary(tmp_path: Path) -> None:
+def test_label_column_may_be_renamed_or_dictionary_encoded(tmp_path: Path) -> None:
     target = pa.array([3, 3, 5], pa.int16()).dictionary_encode()
     table = pa.table({"target": target, "indices": [[1], [], [2, 2]], "values": [[1], [], [1, 4]]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -212,7 +212,7 @@ REFUSED_TABLES: list[tuple[dict[str, Any] | None, str]] = [
 
 
 @pytest.mark.parametrize(("columns", "facts"), REFUSED_TABLES)
-def test_wrong_parquet_is_refused_or_row_skipped(
+def test_malformed_parquet_is_refused_or_skipped(
     tmp_path: Path, columns: dict[str, Any] | None, facts: str
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -227,7 +227,7 @@ def test_wrong_parquet_is_refused_or_row_skipped(
         assert rows_in(path, on_error="skip") == [(1.0, ((1, 1.0),)), (2.0, ((3, 1.0),))]
 
 
-def test_pyarrow_is_asked_for_and_its_memory_planned(
+def test_missing_pyarrow_is_reported_and_memory_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.parquet", TWO_ROWS)

@@ -89,7 +89,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("options", "labels"), THEIRS)
-def test_their_models_predict_as_there(here, options, labels):
+def test_liblinear_models_predict_as_in_liblinear(here, options, labels):
     write_text(labels)
     train_there(options)
     solver = int(options.split()[1])
@@ -137,7 +137,7 @@ def write_ties() -> None:
 
 
 @pytest.mark.parametrize("solver", [1, 3, 4])
-def test_their_ties_are_broken_as_there(here, solver):
+def test_liblinear_ties_break_as_in_liblinear(here, solver):
     write_ties()
     train_there(f"-s {solver} -c 1 -B 1 -e 1e-9", rows=240)
     ties = same_to_the_last_bit()
@@ -145,7 +145,7 @@ def test_their_ties_are_broken_as_there(here, solver):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "weston_watkins"])
-def test_our_ties_are_broken_there_as_here(here, loss):
+def test_exported_ties_break_the_same(here, loss):
     write_ties()
     sbm.split(["t.svm"], "t.sbm", blocks=2)
     fit(here / "t.sbm", loss=loss, bias=1.0, C=1.0, tol=1e-6, max_passes=200)
@@ -154,7 +154,7 @@ def test_our_ties_are_broken_there_as_here(here, loss):
     assert loss != "hinge" or ties > 0.5
 
 
-def test_bias_is_added_last_as_there(here):
+def test_bias_is_added_last_as_in_liblinear(here):
     """0.1 + 0.2 + 0.3 is more than 0.3 + 0.2 + 0.1, but as much as 0.1 + 0.3 + 0.2."""
     W = np.array([[0.3, 0.1, 0.2], [0.2, 0.2, 0.1]])
     bias_weights = np.array([0.1, 0.3, 0.3])
@@ -197,7 +197,7 @@ def random_model(labels, outputs, bias, loss) -> Model:
         ("one_class", (-1, 1), 1, 2.0, "ONECLASS_SVM"),
     ],
 )  # fmt: skip
-def test_our_models_predict_there_as_here(here, loss, labels, outputs, bias, solver):
+def test_exported_models_predict_the_same(here, loss, labels, outputs, bias, solver):
     model = random_model(labels, outputs, bias, loss)
     write_model(model, "m.txt")
     assert Path("m.txt").read_text().startswith(f"solver_type {solver}\n")
@@ -219,7 +219,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_random_models_survive_the_text(here, data):
+def test_random_models_round_trip_as_text(here, data):
     n_labels = data.draw(st.sampled_from([0, 2, 3, 5]))
     whole = st.integers(-(2**31) + 1, 2**31 - 1)
     labels = data.draw(st.lists(whole, min_size=n_labels, max_size=n_labels, unique=True))

@@ -100,7 +100,7 @@ TEXTS = st.builds(
 @example(b"\n\n", "float32")
 @example(b"1", "float32")
 @example(b"1 1:1", "float64")
-def test_random_text_is_read_as_the_slow_parser(text: bytes, dtype: str) -> None:
+def test_random_text_matches_slow_parser(text: bytes, dtype: str) -> None:
     check(text, dtype)
     refused = slow_parse(text, dtype)[1][:1]
     parsed = parse(text, dtype, skip=False)
@@ -132,13 +132,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_refused_line_is_named_alone(text: bytes) -> None:
+def test_only_malformed_line_is_named(text: bytes) -> None:
     [error] = check(b"1 1:1\n\n" + text + b"\n#\n1 1:1").errors
     assert error.line == 3
     assert check(text).n_errors == 1
 
 
-def test_only_first_refused_lines_are_described() -> None:
+def test_only_first_malformed_lines_are_described() -> None:
     text = b"".join(b"%d %d:1\n" % (k, k) + b"bad 1:1\n" for k in range(50))
     parsed = parse(text, max_errors=3)
     assert (parsed.n_errors, parsed.n_lines) == (50, 100)
@@ -166,7 +166,7 @@ def test_long_rows_are_sorted_with_their_values() -> None:
         check(("1 " + " ".join(f"{i}:1" for i in ids)).encode())
 
 
-def test_values_have_the_type_asked_for_unless_all_are_1() -> None:
+def test_values_have_requested_type_unless_all_ones() -> None:
     assert parse(b"1 1:1 2:1.0\n-1 3:1e0\n").values is None
     assert parse(b"1 1:1\n-1 3:2 4:1\n").values.tolist() == [1, 2, 1]
     for dtype in ("float32", "float64"):
@@ -178,7 +178,7 @@ def test_values_have_the_type_asked_for_unless_all_are_1() -> None:
         assert parsed.values.tolist() == [largest, largest, 0]
 
 
-def test_refused_row_leaves_no_values_behind() -> None:
+def test_malformed_row_leaves_no_values() -> None:
     # Numbers that need arbitrary precision are put in place later: not those of refused rows.
     text = f"1 1:{ABOVE_1} 2:x\n2 1:2 5:{ABOVE_1}\n3 7:{ABOVE_1} 7:1\n{ABOVE_1} 3:3\n1 5:{ABOVE_1}"
     parsed = check(text.encode(), "float64")
@@ -243,7 +243,7 @@ def test_last_digit_decides_what_is_too_large(middle: int) -> None:
     check_numbers(words)
 
 
-def test_products_with_powers_of_five_that_end_in_ones() -> None:
+def test_power_of_five_products_ending_in_ones() -> None:
     words = []
     for q in range(-342, 309):
         power = 5**q << 128 if q >= 0 else 2 ** (2 * (5**-q).bit_length() + 128) // 5**-q + 1
@@ -283,6 +283,6 @@ def test_numbers_half_way_between_two_floats() -> None:
         (b"PAR1\x15\x04", "binary"), ("ü 1:1".encode(), "label is expected$"),
     ],
 )  # fmt: skip
-def test_refusal_names_what_is_wrong(line: bytes, facts: str) -> None:
+def test_error_names_the_problem(line: bytes, facts: str) -> None:
     [error, *_] = parse(line).errors
     assert re.search(facts, error.explain(REASONS))

@@ -67,7 +67,7 @@ def test_silent_pipe_does_not_block(tmp_path: Path) -> None:
     assert not is_pipe(pipe)  # it is closed
 
 
-def test_line_begun_in_a_pipe_is_read_to_its_end() -> None:
+def test_partial_pipe_line_is_read_to_end() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb", 0) as pipe:
         live, room = LiveFile(pipe, "-", Patience(is_over=over_after(1))), bytearray(20)
@@ -81,7 +81,7 @@ def test_line_begun_in_a_pipe_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_patience_ends_the_reading(follow: bool, tmp_path: Path) -> None:
+def test_timeout_or_stop_ends_reading(follow: bool, tmp_path: Path) -> None:
     path, room = tmp_path / "f", memoryview(bytearray(10))
     path.write_bytes(b"abc")
     for more in ({"is_over": over_after(1)}, {"idle_timeout": 0.0}):
@@ -137,7 +137,7 @@ def test_text_resumes_from_any_place(
 
 
 @pytest.mark.long
-def test_rotated_file_is_read_to_its_end_then_the_new_one(
+def test_rotated_file_is_read_before_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, 64)
@@ -162,7 +162,7 @@ def test_rotated_file_is_read_to_its_end_then_the_new_one(
 
 
 @pytest.mark.long
-def test_followed_file_waits_for_line_ends_and_starts_over_when_cut(tmp_path: Path) -> None:
+def test_followed_file_waits_for_lines_and_detects_truncation(tmp_path: Path) -> None:
     path, rows = tmp_path / "log.svm", []
     path.write_bytes(b"1 1:1\n2 2:2")
     patience = Patience(follow=True, is_over=lambda: len(rows) == 3)
@@ -177,7 +177,7 @@ def test_followed_file_waits_for_line_ends_and_starts_over_when_cut(tmp_path: Pa
     assert rows == [(1, ((1, 1),)), (2, ((2, 25),)), (5, ((5, 5),))]
 
 
-def test_no_source_is_opened_behind_a_stop(tmp_path: Path) -> None:
+def test_no_source_is_opened_after_stop(tmp_path: Path) -> None:
     sources = [Source(str(tmp_path / name)) for name in "ab"]
     for source in sources:
         Path(source.name).write_bytes(TEXT)

@@ -189,7 +189,7 @@ def test_multi_figures_match_sklearn(monkeypatch, dense, n, n_classes, batches):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=60))
-def test_multi_averages_match_sklearn_whatever_occurs(pairs):
+def test_multi_averages_match_sklearn_for_missing_classes(pairs):
     y = np.array([*FIVE, UNKNOWN])[[t for t, _ in pairs]]
     codes = np.array([[p] for _, p in pairs], np.int32)
     check_multi(score_multi(y, codes), y, np.array(FIVE)[codes[:, 0]], FIVE)
@@ -206,7 +206,7 @@ def test_multi_figures_without_known_rows(monkeypatch, dense):
     assert [empty[name] for name in names] == [None] * 4
 
 
-def test_many_classes_take_memory_by_pairs():
+def test_many_classes_use_memory_per_pair():
     n, rows = 30_000, 60_000
     labels = (np.arange(n) * 1.5).tolist()
     truth = np.arange(rows) * 7919 % n
@@ -254,7 +254,7 @@ def exact_figures(y, scores):
     ("shift", "scale"), [(0.0, 1.0), (1e9, 1e-3), (-1e12, 1.0), (1e-9, 1e-15), (1e6, 1e6)]
 )
 @pytest.mark.parametrize("far", [None, 0, 199])
-def test_nothing_cancels_in_regression_figures(batches, shift, scale, far):
+def test_regression_figures_avoid_cancellation(batches, shift, scale, far):
     random = np.random.default_rng(1)
     y = shift + scale * random.standard_normal(200)
     z = y + 0.5 * scale * random.standard_normal(200)

@@ -23,7 +23,7 @@ WEIGHTS = hnp.arrays(
 
 
 @given(WEIGHTS, st.sampled_from([1, 7, 1 << 17]))
-def test_weights_come_back_from_any_parts(tmp_path_factory, W, part):
+def test_weights_round_trip_from_any_parts(tmp_path_factory, W, part):
     path = tmp_path_factory.mktemp("m") / "m.model"
     outputs = W.shape[1]
     ids = np.arange(len(W)) * 3
@@ -109,7 +109,7 @@ def test_predictions_follow_the_kind_of_model(tmp_path):
     assert wide.predict(scipy.sparse.csr_matrix(np.ones((1, 2)))).tolist() == [3.0]  # not a NaN
 
 
-def test_unknown_fields_and_the_short_form_of_a_model(tmp_path):
+def test_unknown_fields_are_kept_and_repr_shown(tmp_path):
     model = Model(np.arange(3), np.ones((3, 1)), [-1.0, 1.0], info={"loss": "hinge"})
     model.more = {"future": 1}
     model.save(tmp_path / "m")

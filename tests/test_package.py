@@ -106,7 +106,7 @@ def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
     assert contents(build(unpacked, tmp_path / "wheel", "wheel")) == contents(wheel)
 
 
-def test_words_are_completed():
+def test_shell_completion_works():
     completion = BashComplete(cli, {}, "sbm", "_SBM_COMPLETE")
     for typed, last, found in (
         ([], "tr", {"train"}), (["train", "--loss"], "cr", {"crammer_singer"}),

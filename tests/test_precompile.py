@@ -103,7 +103,7 @@ def test_compilers_end_with_a_killed_parent():
         assert process.stdout.read() == b""  # the worker has closed it, too
 
 
-def test_tasks_are_shared_out_and_failures_told(monkeypatch):
+def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     done = []
     monkeypatch.setattr(precompile, "is_ready", lambda command, kind: command == "svc")
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: done.append(task) or "")

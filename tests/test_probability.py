@@ -210,7 +210,7 @@ def test_calibration_fits_each_output():
 # -------------------------------------------------------------------- probabilities from the values
 
 
-def test_sigmoids_are_those_of_the_formula():
+def test_sigmoids_match_formula():
     p = probabilities(make_model(1, platt([-2.0], [0.5])), np.array([0.75]))
     np.testing.assert_allclose(p, [[1 - 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-1))]])
     p = probabilities(make_model(2, platt([-1.0, -2.0], [0.0, 1.0])), np.array([[0.0, 1.0]]))
@@ -342,7 +342,7 @@ def test_predicted_probabilities_match_liblinear(here, n_classes):
     np.testing.assert_allclose(np.loadtxt("s.txt", skiprows=1), found, rtol=1e-9)
 
 
-def test_label_is_that_of_the_decision_value(here):
+def test_label_follows_decision_value(here):
     model = Model(np.array([1]), np.array([[1.0]]), [3.0, 7.0], info=platt([-1.0], [2.0]))
     Path("t.svm").write_text("7 1:1\n3 1:-1\n5 1:9\n")
     report = sbm.predict(model, "t.svm", "out.txt", probability=True)

@@ -71,7 +71,7 @@ def lists_strategy(n_rows: int, n_outputs: int):
 
 @SHARES_FOLDER
 @given(st.data(), st.sampled_from([None, 1, 3, 65_535, 65_536, K]), st.integers(0, 30))
-def test_alphas_come_back_exactly(tmp_path, data, n_outputs, n_rows):
+def test_alphas_round_trip_exactly(tmp_path, data, n_outputs, n_rows):
     run = Run(tmp_path, [7, n_rows], n_outputs, data.draw(st.sampled_from([(), (C,), (C, 3 * C)])))
     resting = {0.0, *run._resting}
     if n_outputs is None:
@@ -92,7 +92,7 @@ def test_alphas_come_back_exactly(tmp_path, data, n_outputs, n_rows):
 
 @SHARES_FOLDER
 @given(st.data(), st.sampled_from([None, K]))
-def test_any_order_of_verbs_matches_plain_lists(tmp_path, data, n_outputs):
+def test_any_operation_order_matches_plain_lists(tmp_path, data, n_outputs):
     rows = [3, 1, 4]
     for path in tmp_path.iterdir():  # of an earlier example
         path.unlink()
@@ -148,7 +148,7 @@ def test_resting_alphas_take_little_space(folder):
     assert n * 6 < path.stat().st_size < n * 9
 
 
-def test_alphas_are_held_back_up_to_the_limit(folder):
+def test_alphas_are_buffered_up_to_limit(folder):
     run = Run(folder, [1000] * 8, unwritten_bytes=30_000)
     for block in range(8):  # 7 to 8 kB each, all of them free
         run.store(block, Dense(np.random.default_rng(block).random(1000)))
@@ -245,7 +245,7 @@ LISTS = {
     ],
     ids=str,
 )
-def test_unfit_lists_are_refused(folder, changes):
+def test_invalid_lists_are_refused(folder, changes):
     run = Run(folder, [2], 3, [C])
     run._files[0] = "alpha-00000.000001.sba"
     path = folder / run._files[0]
@@ -386,7 +386,7 @@ def test_earlier_commit_stays_until_the_first_commit(folder):
     assert not (folder / "log.jsonl").exists()
 
 
-def test_uncommitted_files_go_when_a_run_is_opened(folder):
+def test_uncommitted_files_are_removed_on_open(folder):
     with Run.create(folder, [3]) as run:
         run.store(0, alpha_of(0, 3))
         run.log({"event": "kept"})

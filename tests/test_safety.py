@@ -70,13 +70,13 @@ def train_and(what: Callable[[], Any]) -> Any:
         (lambda: sbm.split("a.svm", "a.sbm", force=True), "the store a.sbm is in use"),
     ],
 )
-def test_changing_what_a_training_uses_is_refused(here, what, refused):
+def test_changing_files_in_use_is_refused(here, what, refused):
     assert train_and(what).startswith(refused)
     assert not Path("a.sbm.partial").exists()
     assert sbm.check("a.sbm")["rows"] == 64
 
 
-def test_training_and_appending_run_beside_a_training(here):
+def test_training_and_appending_run_during_training(here):
     train_and(lambda: sbm.train("a.sbm", "other.model", SLOW))
     assert (sbm.Model.load("other.model").W == sbm.Model.load("alone.model").W).all()
     append = lambda: sbm.split("a.svm", "a.sbm", append=True, force=True)  # noqa: E731
@@ -138,7 +138,7 @@ print(n, *sorted(errors), sep="\\n")
 
 
 @pytest.mark.process
-def test_readers_in_a_loop_see_whole_states(here):
+def test_concurrent_readers_see_consistent_states(here):
     sbm.stream("a.svm", "s.model")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = [sys.executable, "-c", READ]

@@ -140,7 +140,7 @@ def test_other_class_weights_are_refused(written):
         warm_start=st.none() | st.just(True) | st.just("m.model"),
     )
 )
-def test_settings_survive_json(made):
+def test_settings_round_trip_through_json(made):
     assert Settings.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
@@ -187,7 +187,7 @@ def test_every_config_file_is_valid():
         Settings.from_dict(Settings.read_toml(path), str(path))
 
 
-def test_settings_in_place_of_the_model_are_noticed(tmp_path):
+def test_settings_passed_as_model_are_reported(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     store = sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm")["store"]
     for function in (sbm.train, sbm.tune, sbm.stream):

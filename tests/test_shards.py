@@ -53,7 +53,7 @@ def here() -> set[str]:
     return {path.name for path in Path().iterdir()}
 
 
-def test_block_files_of_all_shards_are_the_whole_store(text, shards):
+def test_shards_together_equal_whole_store(text, shards):
     assert here() == NAMES
     blocks = [BlockStore(shard).blocks_here for shard in shards]
     assert blocks == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]]
@@ -90,7 +90,7 @@ def test_block_files_of_all_shards_are_the_whole_store(text, shards):
     ("name", "expected"),
     [("a/big.sbm", "a/big.2.sbm"), ("x.y.sbm", "x.y.2.sbm"), ("v1.5", "v1.5.2")],
 )
-def test_number_stands_before_the_ending(name, expected):
+def test_shard_number_precedes_extension(name, expected):
     assert shard_path(Path(name), 2) == Path(expected)
 
 
@@ -109,7 +109,7 @@ def test_damaged_records_are_refused(tmp_path):
 # -------------------------------------------------------------------------------------- refusals
 
 
-def test_shard_is_refused_where_all_blocks_are_needed(shards):
+def test_shard_is_refused_if_all_blocks_needed(shards):
     Path("new.svm").write_text("1 3:1\n")
     before = contents(shards[1])
     for command in (
@@ -179,7 +179,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "force"), [(0, False), (2, False), (1, True), (3, True)])
-def test_all_shards_are_new_or_none(shards, monkeypatch, n, force):
+def test_shards_are_replaced_together(shards, monkeypatch, n, force):
     if not force:
         for shard in shards:
             shutil.rmtree(shard)
@@ -193,7 +193,7 @@ def test_all_shards_are_new_or_none(shards, monkeypatch, n, force):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_same_command_works_after_a_kill_between_names(text, monkeypatch, n):
+def test_rerun_works_after_kill_between_renames(text, monkeypatch, n):
     with monkeypatch.context() as patch:
         fail_at(patch, n)
         patch.setattr(destination, "_take_back", lambda whole, shards: None)  # killed before it

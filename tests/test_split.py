@@ -118,7 +118,7 @@ LINES = st.builds(
     st.lists(LINES, min_size=1, max_size=30), st.integers(1, 9), st.booleans(), st.integers(0, 3),
     st.sampled_from([128, 320, 10**6]),
 )  # fmt: skip
-def test_any_rows_come_back(tmp_path_factory, lines, blocks, shuffle, seed, batch):
+def test_random_rows_round_trip(tmp_path_factory, lines, blocks, shuffle, seed, batch):
     folder = tmp_path_factory.mktemp("any")
     text = "\n".join(lines).encode()
     source = written(folder, "a.svm", text)
@@ -161,7 +161,7 @@ def test_threads_and_pieces_change_no_byte(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_rows_longer_than_a_batch_come_back(tmp_path):
+def test_rows_longer_than_a_batch_round_trip(tmp_path):
     lines = [f"1 {k}:{k}" for k in range(400)]
     for place, label, n in ((5, 2, 850), (200, 3, 900), (201, 4, 850), (403, 5, 900)):
         lines.insert(place, f"{label} " + " ".join(f"{k}:{label}" for k in range(n)))
@@ -186,7 +186,7 @@ def test_sorted_labels_are_mixed_between_and_within_blocks(tmp_path):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_only_other_values_than_1_are_stored(tmp_path):
+def test_values_of_all_ones_are_not_stored(tmp_path):
     lines = [f"1 {k % 100}:1" for k in range(700)]
     source = written(tmp_path, "a.svm", "\n".join(lines).encode())
     report = split([source], tmp_path / "ones.sbm", dtype="float64")
@@ -262,7 +262,7 @@ def without_source(folder: Path) -> dict[str, Any]:
     st.lists(WORDS, min_size=1, max_size=25), st.lists(WORDS, max_size=5), st.integers(1, 5),
     st.integers(1, 4), st.sampled_from(["float32", "float64"]), st.sampled_from([64, 1 << 20]),
 )  # fmt: skip
-def test_rare_features_are_left_out_as_if_never_there(
+def test_min_count_equals_removing_rare_features(
     tmp_path_factory, rows, before, least, blocks, dtype, piece
 ):
     folder = tmp_path_factory.mktemp("rare")
@@ -305,7 +305,7 @@ def test_refused_rows_are_not_counted(tmp_path):
     assert report["value_type"] == "ones"  # the only other value is gone
 
 
-def test_counting_needs_a_text_that_stays_the_same(tmp_path, monkeypatch):
+def test_min_count_detects_changed_input(tmp_path, monkeypatch):
     source = written(tmp_path, "a.svm", b"1 1:1\n1 1:1\n")
     with pytest.raises(SettingsError, match="standard input can be read only once"):
         split([source, "-"], tmp_path / "a.sbm", min_count=2)
@@ -367,7 +367,7 @@ def test_same_source_twice_needs_force(tmp_path, store):
     assert split([*empty, again], tmp_path / "c.sbm")["rows"] == 50
 
 
-def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
+def test_invalid_appends_are_refused(tmp_path, store, monkeypatch):
     monkeypatch.chdir(tmp_path)
     split(["a.svm"], "b.sbm", dtype="float64")
     written(tmp_path, "new.svm", b"1 1:0.1\n2 1:1\n")
@@ -391,7 +391,7 @@ def test_what_cannot_be_appended_is_refused(tmp_path, store, monkeypatch):
     assert (1, ((1, 0.1),)) in multiset(store_rows("b.sbm"))
 
 
-def test_values_appended_to_ones_come_back(tmp_path):
+def test_values_appended_to_ones_round_trip(tmp_path):
     texts = [b"1 1:1 2:1\n", b"1 1:0.5\n", b"2 3:1\n"]
     for k, kind in enumerate(("ones", "float32", "float32")):
         source = written(tmp_path, f"{k}.svm", texts[k])
@@ -433,7 +433,7 @@ def test_existing_store_is_replaced_only_by_force(tmp_path, store):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.sbm", "a.svm", "b.svm"]
 
 
-def test_files_of_others_are_left_alone(tmp_path, store):
+def test_unrelated_files_are_not_replaced(tmp_path, store):
     precious = [tmp_path / "file"]
     precious[0].write_text("mine")
     for name in ("b.sbm.replaced", "a.sbm.partial", "folder"):
@@ -572,7 +572,7 @@ def test_invalid_options_are_refused(tmp_path, options, facts):
     assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
 
 
-def test_input_without_rows_or_place_is_refused(tmp_path):
+def test_empty_input_and_invalid_output_are_refused(tmp_path):
     for text in (b"", b"\n\r\n", b"# only\n  # comments\n"):
         with pytest.raises(DataError, match="no rows"):
             split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm")
@@ -600,7 +600,7 @@ def test_several_inputs_of_all_kinds_make_one_store(tmp_path, monkeypatch):
         assert default_store(name) == Path(store)
 
 
-def test_memory_that_is_too_little_names_the_least(tmp_path, monkeypatch):
+def test_too_little_memory_reports_minimum(tmp_path, monkeypatch):
     source = written(tmp_path, "a.svm", b"1 1:1 5:1\n")
     with pytest.raises(MemoryPlanError) as caught:
         split([source], tmp_path / "a.sbm", mem="100MB", threads=2)

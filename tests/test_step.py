@@ -294,7 +294,7 @@ def test_steps_keep_link_homes_bounds_and_raise_dual(
     class_blocks=st.integers(4, 9), row_variables=st.sampled_from([None, 1, 2]),
     bias=st.sampled_from([0.0, 1.5]), weighted=st.booleans(), rounds=st.integers(1, 4),
 )  # fmt: skip
-def test_steps_by_blocks_of_classes_do_too(seed, **options):
+def test_class_block_steps_keep_link_and_bounds(seed, **options):
     case = next(c for c in KINDS if c.loss == "weston_watkins")
     sim = make(case, seed, cost=3.0, zero=seed % 2 == 0, **options)
     starved = check_steps(sim, seed, screened=False)
@@ -401,7 +401,7 @@ def test_prefetching_changes_no_byte(case, monkeypatch):
 
 
 @EVERY
-def test_rounds_end_count_gap_once_and_move_random_state(case):
+def test_rounds_stop_at_gap_and_advance_random_state(case):
     def rounds(n, tol=0.0, block=0):
         sim = make(case, 2, 1, 30, 30, 1, cache_nnz=300)
         sim.step(0)
@@ -572,7 +572,7 @@ def test_logistic_visit_is_exact_for_extreme_numbers(C, x):
 
 
 @EVERY
-def test_foreign_alphas_are_moved_inside_their_bounds(case):
+def test_imported_alphas_are_moved_inside_bounds(case):
     sim = make(case, 4, 1, 30, 0, 1, zero=True, weighted=True)
     random, alpha, rows = np.random.default_rng(0), sim.spill[0], sim.load(0)
     places = sim.blocks[0]
@@ -619,7 +619,7 @@ def test_certificate_is_due_when_the_estimate_allows():
     assert GapWatch(tol=1e-3).is_due(0.0, 0.0)
 
 
-def test_foreign_alphas_of_one_class_are_moved_inside():
+def test_imported_one_class_alphas_become_feasible():
     sim, upper = one_class(4, 1, 30, 0.5)
     rows, alpha = sim.load(0), sim.spill[0]
     alpha.values[:] = before = 2 * np.random.default_rng(0).normal(size=30)
@@ -722,7 +722,7 @@ def test_one_class_visit_moves_alpha_weights_and_level():
 
 
 @pytest.mark.parametrize("nu", [0.05, 0.5, 1.0])
-def test_one_class_certificate_is_of_nearest_feasible_alphas(nu):
+def test_one_class_certificate_uses_nearest_feasible_alphas(nu):
     sim, v = one_class(2, 3, 20, nu)
     X, N = sim.X, nu * v.sum()
     for block in (0, 1, 2) * 3:

@@ -79,7 +79,7 @@ def test_plan_keeps_its_bound(
     assert made.value_type == (dtype if has_values else "ones")
 
 
-def test_refusal_names_what_is_needed_and_what_would_do():
+def test_refusal_names_needed_and_sufficient_memory():
     with pytest.raises(MemoryPlanError, match=r"--mem 1 MB .*d\.model.* 9,000 features") as caught:
         plan(1_000_000)
     assert plan(caught.value.least_bytes).size.block_rows >= LEAST_ROWS - 1

@@ -134,7 +134,7 @@ def moments() -> Moments:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_signal_at_any_moment_leaves_nothing_half_written(name, made, here, run, moments):
+def test_signal_at_any_moment_leaves_no_partial_files(name, made, here, run, moments):
     line, before, rows = LINES[name], contents(here), [sbm.info("a.sbm")["rows"]]
     assert moments.watch(lambda: run(line))[0] == 0
     rows.append(sbm.info("a.sbm")["rows"])
@@ -297,7 +297,7 @@ def test_closed_streams_are_not_reused_for_files(here):
 @pytest.mark.parametrize(
     "name", [b"-\xff\"uo'te\nline\x1b[31m %s{}", b"[x]*", "~é😀, #$H\\".encode()]
 )
-def test_any_name_does_for_any_file(here, run, name):
+def test_unusual_file_names_work(here, run, name):
     name = os.fsdecode(name)
     Path(f"{name}.svm").write_text(TEXT)
     Path(f"{name}2.svm").write_text(MORE)
@@ -346,7 +346,7 @@ def test_encodings_change_only_how_names_are_shown(here, monkeypatch, encoding, 
     assert err.buffer.getvalue().startswith(b"sbm: " + shown + b".svm0 does not exist")
 
 
-def test_missing_current_folder_does_no_harm(here, run):
+def test_missing_current_folder_is_handled(here, run):
     (here / "gone").mkdir()
     os.chdir("gone")
     (here / "gone").rmdir()
@@ -430,7 +430,7 @@ def test_commands_run_without_functions_of_linux(here):
 
 
 @pytest.mark.process
-def test_windows_is_refused_in_a_sentence():
+def test_windows_is_refused_with_message():
     code = "import sys; sys.platform = 'win32'; import sbm"
     done = finished([sys.executable, "-c", code], cwd=ROOT)
     assert done.stderr.splitlines()[-1].startswith("ImportError: sbm runs on")

@@ -75,7 +75,7 @@ def test_compressed_members_give_rows_and_digest(
 
 
 @PACKED
-def test_cut_or_mislabelled_compressed_file_is_refused(ending: str, tmp_path: Path) -> None:
+def test_truncated_or_mislabelled_compressed_file_is_refused(ending: str, tmp_path: Path) -> None:
     text = "".join(f"1 1:{random.Random(k).random()}\n" for k in range(2000)).encode()
     data = PACK[ending](text)
     for cut in (len(data) // 50, len(data) // 2, len(data) - 2, 2 * len(data) - 9):
@@ -171,7 +171,7 @@ def line_of(length: int, k: int) -> bytes:
 @example([200, 200, 200, 200, 5, 5], False, 1)
 @example([63, 63, 64, 63], True, 0)
 @example([64], False, 0)
-def test_rows_and_lines_do_not_depend_on_cuts(
+def test_piece_boundaries_do_not_change_rows(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], newline: bool, ahead: int
 ) -> None:
     body = b"\n".join(line_of(length, k) for k, length in enumerate(lengths))

@@ -167,7 +167,7 @@ GRID = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
 
 
 @pytest.mark.long
-def test_larger_values_wait_for_the_best(ladder, tmp_path):
+def test_larger_values_are_skipped_after_best(ladder, tmp_path):
     _, report = tune(ladder / "noisy.sbm", tmp_path, GRID, metric="auc", max_passes=20)
     assert report["best"] <= 0.01
     assert [row["status"] for row in report["settings"]][-2:] == ["not tried"] * 2
@@ -183,7 +183,7 @@ def test_larger_values_wait_for_the_best(ladder, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "metric"), [("noisy", "auc"), ("clean", "accuracy")])
-def test_best_is_that_of_the_whole_grid(name, metric, ladder, tmp_path, monkeypatch):
+def test_best_value_matches_whole_grid(name, metric, ladder, tmp_path, monkeypatch):
     how = {"Cs": GRID[:6], "metric": metric, "max_passes": 40}
     _, ours = tune(ladder / f"{name}.sbm", tmp_path, **how)
     try_everything(monkeypatch)
@@ -201,7 +201,7 @@ def test_best_is_that_of_the_whole_grid(name, metric, ladder, tmp_path, monkeypa
 # --------------------------------------------------------------------------------- model and report
 
 
-def test_model_is_that_of_train_with_the_best_value(data, tmp_path):
+def test_model_matches_train_with_best_value(data, tmp_path):
     model, report = tune(data / "2-4.sbm", tmp_path, C=77.0, seed=3, bias=1.0)
     expected = sbm.Settings(C=report["best"], mem="400MB", seed=3, bias=1.0)
     sbm.train(data / "2-4.sbm", tmp_path / "own.model", expected)
@@ -234,7 +234,7 @@ def test_threads_change_no_report(data, tmp_path):
 
 
 @pytest.mark.parametrize("budget", [{"max_passes": 1}, {"time_limit": 0}])
-def test_small_budget_leaves_a_whole_report(budget, data, tmp_path):
+def test_small_budget_gives_complete_report(budget, data, tmp_path):
     _, report = tune(data / "2-4.sbm", tmp_path, GRID, tol=1e-9, **budget)
     json.dumps(report, allow_nan=False)
     assert [row["status"] for row in report["settings"][4:]] == ["not tried"] * 4

@@ -49,7 +49,7 @@ def moment(text):
         }),
     ],
 )  # fmt: skip
-def test_written_values_are_read(read, written):
+def test_formatted_values_parse_back(read, written):
     assert {text: read(text) for text in written} == written
 
 
@@ -64,7 +64,7 @@ def test_written_values_are_read(read, written):
                       "1:2:x1.0001", "1:2:x2:3"]),
     ],
 )  # fmt: skip
-def test_other_texts_are_refused(read, texts):
+def test_invalid_texts_are_refused(read, texts):
     for text in texts:
         with pytest.raises(SettingsError, match=re.escape(repr(text))):
             read(text)
@@ -82,7 +82,7 @@ def test_durations_count_back_from_now():
     assert ago.total_seconds() == pytest.approx(3600, abs=60)
 
 
-def test_numbers_are_written():
+def test_numbers_are_formatted():
     sizes = {
         0: "0 B", 999: "999 B", 1000: "1 kB", 1234: "1.23 kB", 12_345: "12.3 kB", 99_999: "100 kB",
         123_456: "123 kB", 999_499: "999 kB", 999_500: "1 MB", 1.5e9: "1.5 GB", 2e12: "2 TB",

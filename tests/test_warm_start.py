@@ -231,7 +231,7 @@ def grown(tmp_path_factory):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
+def test_warm_start_with_few_new_saves_updates(grown, loss):
     options = {"loss": loss, "C": 0.1}
     start = str(grown.parent / f"{loss}.model")
     model, report, passes = fit(grown, "b.model", warm_start=start, **options)
@@ -280,7 +280,7 @@ def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
 # ----------------------------------------------------------------------- from the run beside it
 
 
-def test_warm_start_true_begins_from_last_run(night, tmp_path):
+def test_warm_start_true_uses_last_run(night, tmp_path):
     first, before, _ = night.first
     options = options_of(warm_start=True)
     model, report, _ = fit(night.store, "a.model", **options)
@@ -294,7 +294,7 @@ def test_warm_start_true_begins_from_last_run(night, tmp_path):
         fit(night.store, "b.model", **{**options, "loss": "squared_hinge"})
 
 
-def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
+def test_killed_warm_starts_resume_from_last_commit(nights, night, tmp_path):
     twin = nights(HINGE).copy(tmp_path / "twin")
     for one in (night, twin):
         one.append(7, 40)
@@ -312,7 +312,7 @@ def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
 # ------------------------------------------------------------------------------------- refusals
 
 
-def test_unfit_starts_are_refused(nights, tmp_path):
+def test_invalid_warm_starts_are_refused(nights, tmp_path):
     night = nights(HINGE)
     X, y = HINGE.rows(1, n=130)
     same_sizes = make_store(tmp_path, X, y, "same", blocks=6)
