@@ -239,9 +239,7 @@ ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns t
         (ME, 0o777, 0o775, False),
     ],
 )  # fmt: skip
-def test_code_writable_by_others_is_not_trusted(
-    monkeypatch, owner, mode, package_mode, trusted
-):
+def test_code_writable_by_others_is_not_trusted(monkeypatch, owner, mode, package_mode, trusted):
     monkeypatch.setattr(compiled.os, "geteuid", lambda: ME)
     file = SimpleNamespace(st_uid=owner, st_gid=7, st_mode=mode)
     package = SimpleNamespace(st_uid=COLLEAGUE, st_gid=7, st_mode=package_mode)

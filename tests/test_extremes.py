@@ -142,7 +142,7 @@ def test_weights_barely_drift_in_many_passes(tmp_path):
 
 
 @pytest.mark.parametrize("n_classes", [3, 8, 9, 16, 19])
-def test_rounding_of_a_row_is_bounded_over_all_classes(n_classes, monkeypatch):
+def test_row_rounding_is_bounded_over_all_classes(n_classes, monkeypatch):
     for name in ("_size1", "_size8", "rounding"):  # as plain Python
         monkeypatch.setattr(classes, name, getattr(classes, name).py_func)
     random = np.random.default_rng(n_classes)

@@ -72,7 +72,7 @@ def test_info_of_a_store(made):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", source["added"])
 
 
-def test_info_of_other_value_types_and_left_out_features(tmp_path):
+def test_info_of_other_types_and_left_out_features(tmp_path):
     text = tmp_path / "t.svm"
     for value, kind, nonzero in (("1", "ones", 4), ("0.1", "float64", 12)):
         text.write_text(f"1 1:1 2:{value}\n-1 3:1\n")
@@ -115,7 +115,7 @@ def test_info_of_a_model_and_its_run(made):
 @pytest.mark.parametrize(
     "half", ["", '{"event": "pa', '{"event": "pass"}\n', "5\n", '{"event": 1}']
 )
-def test_run_without_a_commit_is_described_by_its_log(tmp_path, half):
+def test_run_without_commit_is_described_by_log(tmp_path, half):
     with Run.create(tmp_path / "b.run", [3]) as run:
         run.log({"event": "pass", "pass": 1})
     with open(tmp_path / "b.run" / "log.jsonl", "a") as file:

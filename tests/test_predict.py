@@ -129,7 +129,7 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
     assert report["unknown_nonzeros"] == np.count_nonzero(~np.isin(X.indices, model.ids)) > 0
 
 
-def test_store_is_predicted_in_the_order_of_its_text(here, monkeypatch):
+def test_store_is_predicted_in_text_order(here, monkeypatch):
     monkeypatch.setattr(splitting, "LARGEST_BATCH", 64 * 30)  # batches of 30 rows
     monkeypatch.setattr(blocks, "CHUNK_ROWS", 4)
     texts = [make_rows((-1.0, 1.0), n=n)[2] for n in (100, 7, 65)]

@@ -455,7 +455,7 @@ def test_estimator_columns_hold_every_id(monkeypatch):
         model.to_sklearn()
 
 
-def test_columns_of_text_without_id_0_begin_at_1(tmp_path):
+def test_text_without_id_0_starts_at_1(tmp_path):
     X, y = load_breast_cancer(return_X_y=True)
     X = X / X.max(axis=0)
     for first, n_columns in ((1, 30), (0, 30)):

@@ -443,7 +443,7 @@ def test_given_classes_restrict_labels(small):
     learn(write(lines), OTHER, options={"classes": (-1, 1, 3)}, **weights)
 
 
-def test_one_label_waits_for_another_if_loss_needs_it(small):
+def test_stream_waits_for_second_label_if_needed(small):
     one = [b"1 1:1 %d:2\n" % k for k in range(2, 60)]
     refusal(one, "all 58 rows have one label, crammer_singer .*--resume", loss="crammer_singer")
     assert not OTHER.exists()

@@ -119,7 +119,7 @@ def test_table_matches_separate_models(classes, blocks, loss, metric, data, tmp_
             assert row["folds"][f] == pytest.approx(expected, rel=1e-12 if exact else 2e-3)
 
 
-def test_rows_of_one_label_have_accuracy_but_no_auc(tmp_path, monkeypatch):
+def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):
     try_everything(monkeypatch)
     X = make_rows()[0]
     X += 0.3 * (X != 0)

@@ -249,7 +249,7 @@ def test_warm_start_with_few_new_saves_updates(grown, loss):
 
 
 @pytest.mark.long
-def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
+def test_partial_pass_follows_short_certificate(grown, monkeypatch):
     parts, real = [], Engine.run_pass
 
     def told(self, number, groups=None, what="pass", only=None):
