@@ -1,6 +1,6 @@
 #!/bin/sh
-# From nothing to a certified model: installs, makes a real data set from the text of this Python
-# installation, splits, trains, predicts. About two minutes; writes to .venv and data/demo only.
+# From nothing to a certified model: install sbm, make a real data set from the text of this Python
+# installation, split, train, predict. Takes about two minutes; writes only to .venv and data/demo.
 set -e
 cd "$(dirname "$0")/.."
 EXTRAS=''
@@ -9,7 +9,7 @@ EXTRAS=''
 mkdir -p data/demo
 cd data/demo
 if [ ! -s prep.svm ] || [ ! -s prep.t.svm ]; then
-    echo "== making data/demo/prep.svm: is the missing preposition 'of'? (reads the Python library)"
+    echo "== making data/demo/prep.svm from the Python library: is the missing preposition 'of'?"
     PYTHONPATH=../.. python -m scripts.data.prep -o prep.svm --test-out prep.t.svm
 fi
 
@@ -19,4 +19,4 @@ echo "== sbm train -C 0.1 --cache-frac 0.5 --mem 300MB --fresh"
 sbm train -C 0.1 --cache-frac 0.5 --mem 300MB --fresh
 echo "== sbm predict prep.model prep.t.svm -o labels.txt"
 sbm predict prep.model prep.t.svm -o labels.txt
-echo "== done: data/demo holds prep.sbm, prep.model and labels.txt"
+echo "== done: wrote prep.sbm, prep.model and labels.txt to data/demo"

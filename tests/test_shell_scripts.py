@@ -123,12 +123,12 @@ def test_invalid_nightly_usage_changes_nothing(here, arguments, code):
 
 @pytest.mark.process
 @pytest.mark.parametrize(("launch", "options", "tries", "code", "status", "is_queued"), [
-    ("lost", [], 0, 9, "to be gone on with", True), ("lost", [], 3, 9, "failed", False),
-    ("lying", [], 0, 1, "to be gone on with", True),
+    ("lost", [], 0, 9, "requeued", True), ("lost", [], 3, 9, "failed", False),
+    ("lying", [], 0, 1, "requeued", True),
     pytest.param("alone", [], 0, 0, "converged", False, marks=slow),
-    pytest.param("alone", ["--max-passes", "1", "--tol", "1e-9"], 0, 3, "to be gone on with", True,
+    pytest.param("alone", ["--max-passes", "1", "--tol", "1e-9"], 0, 3, "requeued", True,
                  marks=slow),
-    pytest.param("alone", ["--rouns", "3"], 0, 2, "wrong use", False, marks=slow),
+    pytest.param("alone", ["--rouns", "3"], 0, 2, "invalid usage", False, marks=slow),
 ])  # fmt: skip
 def test_slurm_job_requeues_if_recoverable(here, launch, options, tries, code, status, is_queued):
     sbm.split(ROOT / "data" / "sample.svm", "s.sbm")
