@@ -1,5 +1,5 @@
 #!/bin/sh
-# Nightly job: append new files to a store, drop old ones, and train from the last night's state.
+# Nightly job: append new files to a store, drop old ones, and train from last night's run.
 #
 #   sh scripts/nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
 #
@@ -9,12 +9,12 @@
 #   -c CONFIG  settings of sbm train; default: configs/nightly.toml of this checkout
 #
 # From a FOLDER, the files *.svm are used, plain or .gz, .bz2, .xz, .zst. Each file becomes one
-# source. Files with content that is in the store, or was expired from it, are skipped. Files must be
-# complete: write them to another folder and move them here. The first night makes the store.
+# source. Files with content that is in the store, or was expired from it, are skipped. Files must
+# be complete: write them to another folder and move them here. The first night makes the store.
 #
 # Exit codes: 0 done; 1 error, with a message on stderr; 2 invalid usage; 3 --max-passes or
-# --time-limit was reached before --tol (the model is written and certified, the next night continues);
-# 130 stopped. After any of them, and after a crash, the same command can be run again.
+# --time-limit was reached before --tol (the model is written and certified, the next night
+# continues); 130 stopped. After any of them, or a crash, the same command can be run again.
 #
 # SBM is the program; default: .venv/bin/sbm of this checkout if it exists, else sbm on PATH.
 set -eu
