@@ -1,4 +1,4 @@
-"""Rows of a stream in blocks: the same whatever the pieces, cut exactly where a plan ends."""
+"""Rows of a stream in blocks: the same for any pieces, cut exactly where a plan ends."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ class Reader:
                 return rows
 
     def kept(self, needs: Needs, position: Any, pending: Sequence[Any]) -> dict[str, Any]:
-        """What another process resumes from."""
+        """Return the state that another process resumes from."""
         labels = self.labels.values if self.labels else ()
         copies = [{name: array.copy() for name, array in part.items()} for part in pending]
         return {
@@ -89,7 +89,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def needs_of(rows: Sequence[Row], with_labels: bool = True) -> Needs:
-    """What rows need, counted slowly."""
+    """Count slowly what rows need."""
     ids = {i for _, pairs in rows for i, _ in pairs}
     lengths = [len(pairs) for _, pairs in rows]
     return Needs(

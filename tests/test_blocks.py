@@ -1,4 +1,4 @@
-"""Block files: cut in bounded chunks, read back in any number and order; the names of files."""
+"""Block files: cut into bounded chunks, read in any number and order; durable file names."""
 
 import errno
 import os

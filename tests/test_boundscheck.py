@@ -1,4 +1,4 @@
-"""Kernels in guarded memory and with their bounds checked, by scripts/torture/guard.py."""
+"""Kernels in guarded memory and with bounds checks, by scripts/torture/guard.py."""
 
 import subprocess
 import sys

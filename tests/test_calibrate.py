@@ -1,4 +1,4 @@
-"""Probabilities of a training with --calibrate: near the truth, and nothing else changes."""
+"""Training with --calibrate: probabilities are near the truth, and nothing else changes."""
 
 import numpy as np
 import pytest

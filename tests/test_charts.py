@@ -1,4 +1,4 @@
-"""Scales, ticks and places of charts."""
+"""Scales, ticks and positions in charts."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Chunks of matrices: the same store as from the text that says the same."""
+"""Chunks of matrices give the same store as the equivalent text."""
 
 import itertools
 from collections import defaultdict
@@ -22,7 +22,7 @@ Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any orde
 
 
 def csr(rows: list[Plain], index: Any = np.int64) -> sp.csr_array:
-    """A matrix of exactly these nonzeros, whatever scipy would make of them."""
+    """Return a matrix with exactly these nonzeros, not canonicalised by scipy."""
     nonzeros = [pair for _, features in rows for pair in features]
     X = sp.csr_array((len(rows), 50))
     X.indptr = np.cumsum([0, *(len(features) for _, features in rows)]).astype(index)
@@ -36,7 +36,7 @@ def chunk(rows: list[Plain]) -> tuple[sp.csr_array, list[float]]:
 
 
 def slow(rows: list[Plain]) -> list[Row]:
-    """What a store should hold of the rows."""
+    """Return the expected content of a store of the rows."""
     expected = []
     for label, features in rows:
         total: dict[int, float] = defaultdict(float)

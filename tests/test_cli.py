@@ -128,7 +128,7 @@ def of_tune(r):
     return [*lines, *of_train(r["train"])]
 
 
-# What is printed in words, from the JSON of the same command.
+# Facts of the printed text, from the JSON of the same command.
 RESULTS = {
     "split big.svm -o x.sbm --blocks 3 --min-count 5 --force": lambda r: [
         f"x.sbm: {r['rows']} rows, {r['features']} features, {r['nnz']} nonzeros in 3 blocks",
@@ -360,7 +360,7 @@ def test_suspicious_labels_are_reported(run):
 
 # ------------------------------------------------------------------------------------- refusals
 
-# What is typed, and facts that the one line on stderr has. The exit code is 1.
+# Arguments, and facts that the error line on stderr contains. The exit code is 1.
 ERRORS = {
     "split none.svm": "none.svm does not exist", "split sub": "sub is a folder",
     "split spam.svm": "spam.svm:2: found 'spam'", "split empty.svm": "no rows",

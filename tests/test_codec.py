@@ -37,7 +37,7 @@ def arrays_of(rows: list[list[int]]) -> tuple[Any, Any, Any]:
 def decode(
     arrays: Arrays, n_rows: int, nnz: int, n_features: int, dtype: str | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[Any] | None]:
-    """Decode between guard zones; a write into them is an error, whatever else happens."""
+    """Decode between guard zones; a write into them is always an error."""
     lengths = np.full(n_rows + 2 * GUARD, -99, np.int32)
     indices = np.full(nnz + 2 * GUARD, -99, np.int32)
     values = None if dtype is None else np.full(nnz + 2 * GUARD, -99, dtype)

@@ -1,5 +1,5 @@
-"""Kernels: machine code from the disk gives what numba gives, is kept safely, and never trusted
-where others could have written it."""
+"""Cached machine code gives the same results as numba, is stored safely, and is never trusted if
+other users could have written it."""
 
 import importlib
 import os
@@ -60,7 +60,7 @@ def fraction(x):
 
 @pytest.fixture
 def probe(tmp_path, monkeypatch):
-    """A module of kernels that is loaded like ours; the folder where its machine code is kept."""
+    """Make a module of kernels; return it and the folder of its machine code."""
     (tmp_path / "sbm_probe").mkdir()
     (tmp_path / "sbm_probe" / "kernels.py").write_text(PROBE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -73,7 +73,7 @@ def probe(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch) -> list[str]:
-    """Names of kernels, as they are compiled."""
+    """List the names of kernels as they are compiled."""
     names: list[str] = []
     make = compiled._make
 
@@ -405,7 +405,7 @@ def test_ctrl_c_ends_compiling_child(tmp_path):
 
 
 def test_constants_of_kernels_match_their_callers():
-    """Kernels cannot import what is outside their folder, so some constants are there twice."""
+    """Kernels cannot import from outside their folder, so some constants are duplicated."""
     for ours, theirs, apart in (
         ("rows.SPARE", "solver.kernels.working_set._RUN", 0),
         ("store.codec._SHORTEST", "store.kernels.rows.SPARE", 0),

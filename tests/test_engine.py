@@ -26,7 +26,7 @@ from sbm.store.blocks import BlockStore
 
 
 def made(seed=0, n=240, features=8, classes=2):
-    """Rows and labels 1, 2, ...; or targets where there are no classes."""
+    """Return rows with labels 1, 2, ..., or with targets if there are no classes."""
     random = np.random.default_rng(seed)
     X = random.normal(size=(n, features)).astype(np.float32).astype(float)
     X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features

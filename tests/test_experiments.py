@@ -1,4 +1,4 @@
-"""Benchmarks and experiments of scripts/: every one runs at toy size, and its facts hold."""
+"""Every benchmark and experiment of scripts/ runs at toy size, and its facts hold."""
 
 import importlib.util
 import json

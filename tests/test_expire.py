@@ -1,4 +1,4 @@
-"""Expire: exactly the rows of the sources named are gone, and nothing else changes its meaning."""
+"""Expire removes exactly the rows of the named sources."""
 
 import datetime
 import fcntl

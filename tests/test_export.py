@@ -1,4 +1,4 @@
-"""Exports: every format reads back, pruning reports what it costs, bad places are refused."""
+"""Exports: every format reads back, pruning reports its cost, invalid outputs are refused."""
 
 import json
 import os

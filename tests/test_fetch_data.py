@@ -1,4 +1,4 @@
-"""scripts/data/fetch.py against a server of our own: whole, unpacked, retried and refused files."""
+"""scripts/data/fetch.py with a local server: complete, unpacked, retried and refused files."""
 
 import bz2
 import contextlib
@@ -20,7 +20,7 @@ script = load_script("data.fetch")
 
 @dataclass
 class Site:
-    """What the server offers, and how many requests it saw."""
+    """Files of the server, and the number of requests."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     cut: int = 0  # requests whose body ends early

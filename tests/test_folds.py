@@ -1,4 +1,4 @@
-"""Folds: a row's content decides, and nothing else."""
+"""Folds depend only on the content of a row."""
 
 import struct
 
@@ -22,7 +22,7 @@ def mix(x):
 
 
 def slow_fold(row, n, seed, place=(0, 0), dtype="f"):
-    """Fold of a row of (index, value) pairs; values are None where all are 1."""
+    """Return the fold of a row of (index, value) pairs; values are None if all are 1."""
     h = mix((seed + GOLDEN) & MASK)
     content = [(k, v) for k, v in row if v != 0]
     for k, v in content:

@@ -1,7 +1,7 @@
-"""Formats over time: files stay readable and are written to the same bytes.
+"""Formats over time: old files stay readable and are reproduced byte for byte.
 
 Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made once by ``make``
-below, with zstd 1.5.7. Never make it anew: a change of a format gets a folder of its own.
+below, with zstd 1.5.7. Never regenerate it: a changed format gets a new folder.
 """
 
 import json
@@ -152,7 +152,7 @@ def test_newer_store_and_run_are_refused(tmp_path):
 
 
 def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header of a container, and what is behind it."""
+    """Return the header of a container, and the bytes after it."""
     end = container.HEAD + int.from_bytes(data[12:16], "little")
     return json.loads(data[container.HEAD : end]), data[end:]
 

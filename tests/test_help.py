@@ -1,4 +1,4 @@
-"""What `sbm --help` and the help of each command say, held against what is true."""
+"""The help of `sbm` and of each command agrees with the code."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Hostile files: a `SbmError` and no crash, little memory, and no other file is opened."""
+"""Hostile files raise `SbmError`, take little memory and open no other file."""
 
 import contextlib
 import copy
@@ -139,7 +139,7 @@ def lay(
     crcs: Callable[[Any], Any] = lambda crcs: crcs,
     **manifest: Any,
 ) -> Path:
-    """Make a store of one chunk with valid checksums, whatever it says."""
+    """Make a store of one chunk with any content and valid checksums."""
     folder.mkdir(exist_ok=True)
     arrays = {k: v for k, v in {**CHUNK, **(chunk or {})}.items() if v is not None}
     data = b"".join(container.encode("chunk", arrays))

@@ -1,4 +1,4 @@
-"""What info reports of stores, runs and models, and what check notices."""
+"""Info on stores, runs and models; damage that check finds."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Inputs of every format: tables and Vowpal Wabbit's text, named, mixed, predicted, refused."""
+"""Input formats: tables and Vowpal Wabbit's text, mixed inputs, prediction, malformed lines."""
 
 import csv
 import gzip
@@ -394,7 +394,7 @@ def vw_rows(text: bytes, bits: int = 18) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    """What Vowpal Wabbit makes of a line: its label, and its features added up by id."""
+    """Return a line as Vowpal Wabbit reads it: its label, and its features summed by id."""
     pyvw = pytest.importorskip("vowpalwabbit.pyvw")
     workspace = pyvw.Workspace("--quiet --noconstant -b 18")
 

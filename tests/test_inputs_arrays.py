@@ -1,4 +1,4 @@
-"""Shards of scipy.sparse and Parquet files: the rows that the other tool wrote, however it did."""
+"""Files of scipy.sparse and Parquet: rows as the other tool wrote them."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ TWO_ROWS: list[Plain] = [(1.0, [(1, 2.0)]), (2.0, [(2, 2.0)])]
 
 
 def rows_in(path: Path, piece: int = 1000, **options: Any) -> list[Row]:
-    """Split a file in pieces of so many nonzeros, and read the rows of the store."""
+    """Split a file in pieces of a given number of nonzeros, and read the rows of the store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.inputs.matrices.PIECE", 16 * piece)
         split(path, path.parent / "a.sbm", **{**IN_TURN, **options})
@@ -65,7 +65,7 @@ def save_inside(path: Path, rows: list[Plain], name: str = "y", **more: Any) -> 
 
 
 def save_beside(path: Path, rows: list[Plain], name: str = "y") -> Path:
-    """Write a shard with scipy, and its labels beside it."""
+    """Write a shard with scipy, and its labels next to it."""
     save_inside(path, rows)
     with np.load(path) as a:
         sp.save_npz(path, sp.csr_matrix((a["data"], a["indices"], a["indptr"]), (len(rows), 41)))

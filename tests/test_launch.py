@@ -1,4 +1,4 @@
-"""`sbm train --launch N`: the line that is run, and what is refused."""
+"""`sbm train --launch N`: the command line that runs, and invalid usage."""
 
 import shlex
 import signal

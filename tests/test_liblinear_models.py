@@ -1,4 +1,4 @@
-"""Models of LIBLINEAR, both ways: the same labels on the same file, and refusals."""
+"""LIBLINEAR models, read and written: same labels on the same file; damaged files."""
 
 import re
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Text that is not all there yet: pipes, growing files, and places in them to resume from."""
+"""Incomplete text: pipes, growing files, and positions to resume from."""
 
 import io
 import os

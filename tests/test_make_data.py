@@ -1,4 +1,4 @@
-"""The scripts that make data: rows worked out by hand or counted slowly, and bytes that stay."""
+"""Scripts that make data: rows computed by hand or counted slowly, and stable bytes."""
 
 import bz2
 import gzip

@@ -44,7 +44,7 @@ WIDTH = {"ones": 4, "float32": 8, "float64": 12}
 
 
 def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: bool = False) -> Any:
-    """Return what a plan asks of a store: chunks with N rows and nonzeros each."""
+    """Return the part of a store that a plan uses: chunks with N rows and nonzeros each."""
     made = [
         [
             Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0), 0)

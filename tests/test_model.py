@@ -1,4 +1,4 @@
-"""Model files: what they hold and leave out, and models that are not of two classes."""
+"""Model files: their content, and models without two classes."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""The wheel and the source archive: what is in them, and that they work where nothing else is."""
+"""The wheel and the source archive: their content, and that they work on their own."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def wheel(tmp_path_factory):
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Return the Python of a new environment that has the wheel, and borrows what that needs."""
+    """Return the Python of a new environment with the wheel and borrowed dependencies."""
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead are those that commands need later."""
+"""Precompiled kernels are those that commands need later."""
 
 import json
 import os

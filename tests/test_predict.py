@@ -75,7 +75,7 @@ def scores_of(model, text):
 
 
 def best_labels(model, scores):
-    """Labels of a row, best first; of equal values the first column."""
+    """Return the labels of a row, best first; ties go to the first column."""
     if len(scores) == 1:
         return [model.labels[int(scores[0] > 0)]]
     return [model.labels[k] for k in sorted(range(len(scores)), key=lambda k: -scores[k])]

@@ -1,4 +1,4 @@
-"""What rows cost before they are learned, by the formulas of the losses, and when it is told."""
+"""Progressive loss: cost of rows before they are learned, and when it is reported."""
 
 import json
 from types import SimpleNamespace

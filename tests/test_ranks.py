@@ -1,4 +1,4 @@
-"""Several ranks train one model: optimum, resumed runs, shards, and what is refused."""
+"""Several ranks train one model: optimum, resumed runs, shards, invalid settings."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ def store_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(store_of):
-    """Return what one process without others comes to."""
+    """Return the result of a single process."""
 
     def model(case):
         path = store_of(case)  # a second call finds the training finished
@@ -62,7 +62,7 @@ def model(tmp_path):
 
 
 def train(size, store, path, options, **more):
-    """Train as several ranks; return what each returned."""
+    """Train as several ranks; return the results by rank."""
     return in_threads(
         size, lambda comm: train_ranks(comm, store, path, options, TrainOptions(**more))
     )

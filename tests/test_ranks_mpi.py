@@ -1,4 +1,4 @@
-"""Ranks as users start them: the bytes of the ranks in threads, one voice, every early end."""
+"""Ranks under a launcher: the same bytes as in threads, one message, every early end."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def launch(size, *words):
 
 
 def said(done):
-    """Return what sbm itself wrote to stderr; a launcher may add to it."""
+    """Return the lines that sbm wrote to stderr, without those of the launcher."""
     return [text for text in done.stderr.splitlines() if text.startswith(("sbm:", "Error:"))]
 
 

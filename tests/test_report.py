@@ -1,4 +1,4 @@
-"""The page about runs: its figures equal those of the logs, and hostile text does no harm."""
+"""The report page: its figures equal those of the logs, and hostile text is harmless."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Training resumes where it was stopped, killed or lost, and reaches the same bytes."""
+"""Training resumes after a stop, a kill or a power cut, and reaches the same bytes."""
 
 import json
 import signal
@@ -394,7 +394,7 @@ def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkey
 
 
 def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
-    """Tune; the model's bytes, and what was found on the way."""
+    """Tune; return the bytes of the model and the results."""
     path, settings = folder / name, options_of(tol=1e-6, max_passes=12)
     report = sbm.tune(
         folder / "d.sbm", path, settings, Cs=list(Cs), folds=3, progress=progress, **options

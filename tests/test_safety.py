@@ -1,4 +1,4 @@
-"""Commands side by side, and files that are not theirs: refused, waited for, or left alone."""
+"""Concurrent commands and unrelated files: refused, waited for, or left unchanged."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ class Meanwhile(Passes):
 
 
 def train_and(what: Callable[[], Any]) -> Any:
-    """Do something during a training, which must come to the model that it comes to alone."""
+    """Do something during a training, which must give the same model as undisturbed."""
     sbm.train("a.sbm", "alone.model", SLOW)
     progress = Meanwhile(what)
     sbm.train("a.sbm", "x.model", SLOW, progress=progress, resume=False)
@@ -151,7 +151,7 @@ def test_concurrent_readers_see_consistent_states(here):
         Path("stop").touch()
         n, *errors = reader.communicate()[0].splitlines()
     assert int(n) > 0
-    # A run that begins anew has no commit yet.
+    # A run that starts over has no commit yet.
     assert all("is not a run" in e or "neither a store" in e for e in errors), errors
     assert sbm.check("a.sbm")["rows"] == 64 + 3 * 48
 

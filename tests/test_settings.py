@@ -1,4 +1,4 @@
-"""Settings: their table, their rules and the files they are written in."""
+"""Settings: their table, their rules and configuration files."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def test_defaults():
 
 
 WRONG_TYPE = [np.ones(3), np.array(["auto", "balanced"]), object(), b"1", (1, 2)]
-# Of each setting: what is taken, as it is kept; and what is refused.
+# Per setting: accepted values with their stored form, and refused values.
 RANGES = {
     "loss": ({"log_loss": "log_loss"}, ["hing", 5]),
     "C": ({2: 2.0, 1e-300: 1e-300}, [0, -2.5, math.inf, math.nan, "1", True, None, 10**400]),

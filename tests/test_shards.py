@@ -1,4 +1,4 @@
-"""Shards: a store in several folders, whole again when all block files lie in one."""
+"""Shards: a store in several folders, complete again if all block files are in one."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Split: no row lost or changed, dealt at random, and no half store left on any failure."""
+"""Split loses and changes no row, shuffles, and leaves no partial store on failure."""
 
 import errno
 import fcntl
@@ -49,7 +49,7 @@ def multiset(rows: list[Row] | list[list[Row]]) -> list[Any]:
 
 
 def rows_of(*texts: bytes, dtype: str = "float32") -> list[Any]:
-    """What a store should hold of texts, sorted."""
+    """Return the expected rows of a store, sorted."""
     return multiset([row for text in texts for row in slow_parse(text, dtype)[0]])
 
 
@@ -246,7 +246,7 @@ def as_text(rows: list[Word]) -> bytes:
 
 
 def without_source(folder: Path) -> dict[str, Any]:
-    """Every file; the manifest without what tells of the text and of what was left out of it."""
+    """Return every file; the manifest without facts on the text and on rare features."""
     files: dict[str, Any] = dict(files_of(folder))
     manifest = json.loads(files["manifest.json"])
     for generation in manifest["generations"]:
@@ -496,7 +496,7 @@ def test_bad_line_leaves_nothing_behind(tmp_path, store, how):
 
 
 class FullDisk(io.FileIO):
-    """A file whose disk is full after so many writes to any."""
+    """A file on a disk that is full after a given number of writes."""
 
     room = 0
 

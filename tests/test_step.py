@@ -303,7 +303,7 @@ def test_class_block_steps_keep_link_and_bounds(seed, **options):
 
 
 def check_steps(sim, seed, screened, passes=3):
-    """Take steps and look at everything after each; return how many visits were cut short."""
+    """Take steps and check everything after each; return how many visits were cut short."""
     before, starved, working = 0.0, 0, sim.working
     random = np.random.default_rng(seed)
     for _ in range(passes):

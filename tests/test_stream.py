@@ -1,4 +1,4 @@
-"""`sbm stream` end to end: the same bytes however often it stops, and what it keeps and refuses."""
+"""`sbm stream` end to end: stops change no byte; state, resuming and invalid usage."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from sbm.store.run import Run
 ROOT = Path(__file__).resolve().parent.parent
 ONE, OTHER = Path("one.model"), Path("other.model")
 
-# What is learned, with text for it; each has a way of its own through plans, classes and states.
+# Problems with text for them; each takes another path through plans, classes and states.
 KINDS: dict[str, dict[str, Any]] = {
     "hinge": {},
     "squared_hinge": {"loss": "squared_hinge", "bias": 1.0},
@@ -280,7 +280,7 @@ def test_resume_reads_new_rows_from_pipe(monkeypatch):
 
 
 def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
-    """Run a line in a process of its own."""
+    """Start a command line in a separate process."""
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -288,7 +288,7 @@ def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
 
 
 def shell(line: str, **options: Any) -> tuple[int, str, str]:
-    """Run a line to its end; exit code, stdout, stderr."""
+    """Run a command line to its end; return exit code, stdout and stderr."""
     with start(line, **options) as process:
         out, err = process.communicate()
     assert "Traceback" not in err

@@ -156,11 +156,11 @@ def test_signal_at_any_moment_leaves_no_partial_files(name, made, here, run, mom
             stopped += 1
             assert err.count("\n") == 1, case
             assert sbm.check("a.sbm")["rows"] in rows, case
-            # What was there is whole, in its old or its new state; what is new is a run at most.
+            # Old files are complete, in their old or new state; the only new one may be a run.
             for path, data in before.items():
                 if ".run/" not in path and not path.endswith("manifest.json"):  # it has the time
                     assert now.get(path) in (data, after.get(path)), f"{case}: {path}"
-        # The same command comes to the same end, unless it was too late to stop it.
+        # The same command gives the same result, unless it was too late to stop it.
         is_done = name in ("append", "expire") and sbm.info("a.sbm")["rows"] == rows[1]
         if not (is_done or (name == "split" and Path("x.sbm").exists())):
             assert run(line)[0] == 0, case
@@ -234,7 +234,7 @@ def stream_in_the_state(what: str):
         return
     if what == "full":
         handle = os.open("/dev/full", os.O_WRONLY)
-    else:  # whoever read it has gone
+    else:  # the reader closed the pipe
         reading, handle = os.pipe()
         os.close(reading)
     stream = io.TextIOWrapper(io.FileIO(handle, "w"), write_through=True)
@@ -246,7 +246,7 @@ def stream_in_the_state(what: str):
 @pytest.mark.parametrize(
     ("name", "state", "line", "code", "facts"),
     [
-        # What is told on the way is not the result.
+        # Progress is not part of the result.
         ("stderr", "full", "train a.sbm -o x.model -C 2", 0, "x.model: primal"),
         ("stderr", "full", "stream a.svm -o x.model", 0, "x.model: 48 rows"),
         ("stderr", "full", "nonsense", 2, ""),

@@ -1,4 +1,4 @@
-"""Sources of text: compression, globs, pieces, and the place of what is refused."""
+"""Sources of text: compression, globs, pieces, and positions of malformed lines."""
 
 import hashlib
 import io
@@ -153,7 +153,7 @@ def test_standard_input_is_read_and_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def line_of(length: int, k: int) -> bytes:
-    """Return a line of about `length` bytes that says which line it is."""
+    """Return a line of about `length` bytes that contains its own number."""
     features, j = b"", 1
     while len(features) < length - 12:
         features += b" %d:%d" % (j, k + 1)

@@ -1,4 +1,4 @@
-"""Training end to end: the optimum, its certificate, and what must not change it."""
+"""Training end to end: the optimum, its certificate, and invariances."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Tuning end to end: its table against models trained one by one, its ladder, its refusals."""
+"""Tuning end to end: results match models trained one by one; order of values; invalid options."""
 
 import json
 import math
@@ -23,7 +23,7 @@ N_FOLDS = 3
 
 
 def make_rows(classes=2, n=240, features=8):
-    """Rows and labels 1, 2, ...; or targets if there are no classes."""
+    """Return rows with labels 1, 2, ..., or with targets if there are no classes."""
     random = np.random.default_rng(0)
     X = random.normal(size=(n, features)).astype(np.float32).astype(float)
     X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features
@@ -213,7 +213,7 @@ def test_model_matches_train_with_best_value(data, tmp_path):
 
 
 def without_seconds(value):
-    """Leave out what the clock and the machine say."""
+    """Remove times and facts of the machine."""
     if isinstance(value, dict):
         noise = ("seconds", "peak_rss_bytes", "model")
         return {k: without_seconds(v) for k, v in value.items() if k not in noise}

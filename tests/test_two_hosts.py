@@ -1,4 +1,4 @@
-"""Messages between two hosts: bytes on the cable, and what happens when it breaks."""
+"""Messages between two hosts: bytes on the cable, and behaviour after it breaks."""
 
 import json
 import re

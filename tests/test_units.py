@@ -1,4 +1,4 @@
-"""Sizes, durations, dates, lists of numbers: how they are read and written."""
+"""Parsing and formatting of sizes, durations, dates and lists of numbers."""
 
 import datetime
 import math

@@ -1,4 +1,4 @@
-"""Warm starts: the same optimum from anywhere, at once if nothing changed, and refusals."""
+"""Warm starts reach the same optimum, at once if nothing changed; invalid starts."""
 
 import shutil
 
@@ -74,7 +74,7 @@ class Night:
         return model, report, passes
 
     def cold(self, name="c.model", **more):
-        """A training from nothing, on a store that is split anew."""
+        """Train from scratch on a newly split store."""
         X, y = (np.concatenate(part) for part in zip(*self.rows.values(), strict=True))
         anew = make_store(self.folder, X, y, f"anew-{name}", blocks=3)
         return fit(anew, name, **options_of(self.case, **more))[:2]
@@ -239,7 +239,7 @@ def test_warm_start_with_few_new_saves_updates(grown, loss):
     assert_same_optimum((model, report), (other, cold))
     assert report["updates"] <= 0.4 * cold["updates"]
     assert report["visits"] <= 0.4 * cold["visits"]
-    # Rows that are new come first; of part of a pass there is no estimate.
+    # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
     # But not if one pass is all there is.

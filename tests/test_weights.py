@@ -1,4 +1,4 @@
-"""Weights of rows: each finds its row, however the store was made; and refusals."""
+"""Row weights match their rows, however the store was made; invalid weights."""
 
 import numpy as np
 import pytest

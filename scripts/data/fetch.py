@@ -167,10 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}")
     parser.add_argument("--list", action="store_true", help="list the data sets and exit")
     parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("data/public"),
-        help="target folder (default: %(default)s)",
+        "--folder", type=Path, default=Path("data/public"), help="folder (default: %(default)s)"
     )
     parser.add_argument("--base-url", default=BASE_URL, help="base address (default: %(default)s)")
     parser.add_argument(
