@@ -11,9 +11,10 @@ Differences from scikit-learn:
   others, as in `sklearn.svm.LinearSVC`.
 - Training ends at a certified gap, not at an exact optimum. Another order of the rows, or a sample
   weight of 2 instead of a repeated row, gives coefficients that differ within `tol`.
-- `partial_fit` after `fit` starts over, with a warning, because the variables of the rows are gone.
-- `class_weight` multiplies the cost of a class's own rows; in one-vs-rest only where they are the
-  positive ones, as in `sklearn.svm.LinearSVC`.
+- `partial_fit` after `fit` starts over, with a warning, because `fit` does not keep the dual
+  variables.
+- `class_weight` multiplies the cost of the rows of a class. In one-vs-rest it applies only to the
+  problem in which they are the positive rows, as in `sklearn.svm.LinearSVC`.
 """
 
 from __future__ import annotations
@@ -65,21 +66,20 @@ Floats = npt.NDArray[np.float64]
 
 _TYPES = [np.float64, np.float32]
 _DTYPES = ("auto", "float32", "float64")
-_AT_A_TIME = 1 << 20  # values that are looked at at a time
-# Small data is a single block: no other one undoes what is gained by solving it well, and a pass
-# takes milliseconds beside that.
+_AT_A_TIME = 1 << 20  # values checked or written at a time
+# Small data is a single block. Many rounds pay off, because no other block undoes them.
 _ROUNDS_OF_ONE = 50
 
-# Parameters of estimators that are settings of ours; the others take a line of code.
+# Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
     "loss": "loss", "C": "C", "nu": "nu", "mem": "mem", "cache_frac": "cache_frac",
     "rounds": "rounds", "tol": "tol", "max_iter": "max_passes", "probability": "calibrate",
 }  # fmt: skip
-_OF_PASSES = ("tol", "max_iter")  # of no use for what comes once
+_OF_PASSES = ("tol", "max_iter")  # not used by partial_fit
 
 
 class _Linear(BaseEstimator):
-    """What the estimators share: a training on rows or files, and what is kept of it."""
+    """Base of the estimators: training on rows or files, and the fitted attributes."""
 
     _learner: Incremental | None
 
@@ -89,7 +89,7 @@ class _Linear(BaseEstimator):
         return tags
 
     def _settings(self, without: tuple[str, ...] = (), **more: Any) -> Settings:
-        """Return the parameters as settings, with some more."""
+        """Return the parameters as settings, combined with `more`."""
         params = {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in self.get_params(deep=False).items()
@@ -100,8 +100,8 @@ class _Linear(BaseEstimator):
         if params.get("fit_intercept"):
             if not params["intercept_scaling"] > 0:
                 raise SettingsError(
-                    f"intercept_scaling is {params['intercept_scaling']}; it must be above 0, "
-                    "fit_intercept=False leaves the intercept out"
+                    f"intercept_scaling is {params['intercept_scaling']}; it must be above 0. "
+                    "Use fit_intercept=False to fit no intercept"
                 )
             chosen["bias"] = params["intercept_scaling"]
         chosen["seed"] = int(check_random_state(self.random_state).randint(1 << 31))
@@ -111,7 +111,7 @@ class _Linear(BaseEstimator):
     # ----------------------------------------------------------------------------- training
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, **settings: Any) -> Model:
-        """Train on a path, or on rows with codes or targets; keep the figures, return the model."""
+        """Train on a path, or on rows with codes or targets; return the model."""
         chosen = self._settings(**settings)
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
@@ -141,14 +141,12 @@ class _Linear(BaseEstimator):
         return model
 
     def _store_of(self, X: Any, y: Any, folder: Path, settings: Settings) -> Path:
-        """Return the store that a path names, or one made in a folder of text, or of rows."""
+        """Return the store at a path, or make one in `folder` from text or rows."""
         chunks: Any = [(X, y)]
         dtype = self.dtype
         if _is_path(X):
             if y is not None:
-                raise DataError(
-                    f"y was given with the path {X}, which has the labels; leave it out"
-                )
+                raise DataError(f"y must be None if X is a path; {X} contains the labels")
             if (Path(X) / MANIFEST).is_file():
                 return Path(X)
             chunks = os.fspath(X)
@@ -164,7 +162,7 @@ class _Linear(BaseEstimator):
         self, X: Any, y: npt.NDArray[Any], weights: Floats | None, labels: list[float] | None,
         **settings: Any,
     ) -> Model:  # fmt: skip
-        """Learn from rows with codes or targets; return the model of all so far."""
+        """Learn from rows with codes or targets; return the model of all batches."""
         chosen = self._settings(_OF_PASSES, **settings)
         if self._learner is None:
             self._first_id = 0
@@ -176,19 +174,19 @@ class _Linear(BaseEstimator):
         )
 
     def _is_first_batch(self) -> bool:
-        """Whether `partial_fit` begins; says so where that forgets what `fit` found."""
+        """Whether this is the first batch; warn if it discards the result of `fit`."""
         self._learner = getattr(self, "_learner", None)
         if self._learner is None and hasattr(self, "dual_gap_"):
             warnings.warn(
-                "partial_fit begins anew: what fit found is forgotten, as it keeps no variables of "
-                "rows to go on from; give all batches to partial_fit",
+                "partial_fit starts over and discards the result of fit, which keeps no dual "
+                "variables; pass all batches to partial_fit",
                 stacklevel=3,
             )
             del self.dual_gap_
         return self._learner is None
 
     def _keep(self, model: Model) -> None:
-        """Keep a model, and its weights as scikit-learn has them."""
+        """Set `model_`, `coef_` and `intercept_`."""
         self.model_ = model
         self.coef_, self.intercept_ = coefficients(self._by_column(model), self.n_features_in_)
 
@@ -199,7 +197,7 @@ class _Linear(BaseEstimator):
     # --------------------------------------------------------------------------- predicting
 
     def _scores(self, X: Any) -> Floats:
-        """Decision values, shape (n,) or (n, n_outputs)."""
+        """Return decision values, shape (n_rows,) or (n_rows, n_outputs)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
         scores: Floats = np.asarray(X @ self.coef_.T + self.intercept_)
@@ -209,7 +207,7 @@ class _Linear(BaseEstimator):
 def _can_tell_probabilities(estimator: SBMClassifier) -> bool:
     if estimator.loss != "log_loss" and not estimator.probability:
         raise AttributeError(
-            f"probabilities take loss='log_loss' or probability=True; loss is {estimator.loss!r}"
+            f"probabilities require loss='log_loss' or probability=True; loss is {estimator.loss!r}"
         )
     return True
 
@@ -241,7 +239,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Maximum rounds over the working set before the next block; ``"auto"``, which is 50 for a
         single block; or ``"2,2,5"``.
     blocks : int, optional
-        Blocks of the temporary store. Default: by its size.
+        Number of blocks of the temporary store. Default: chosen by its size.
     dtype : {"auto", "float32", "float64"}
         Type of stored values. ``auto`` is float32 if that changes none of them, else float64; for a
         path, float32.
@@ -261,10 +259,10 @@ class SBMClassifier(ClassifierMixin, _Linear):
     n_iter_ : int
         Passes.
     dual_gap_ : float
-        Certified relative gap; missing after `partial_fit`.
+        Certified relative gap; not set by `partial_fit`.
     model_ : Model
-        The model as `sbm.train` returns it, to save or to predict files with. Its labels are
-        `classes_` if these are numbers, else their positions.
+        The model as returned by `sbm.train`, which can be saved and can predict files. Its labels
+        are `classes_` if these are numbers, else their positions.
     n_features_in_, feature_names_in_
         As for every estimator.
     """
@@ -310,9 +308,9 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Parameters
         ----------
         X : matrix, shape (n_rows, n_features), sparse or dense; or str or Path
-            A path is a store or LIBSVM text.
+            The path of a store or of LIBSVM text.
         y : array, shape (n_rows,), of any labels
-            None for a path, which has the labels.
+            Must be None for a path, which contains the labels.
         sample_weight : array, shape (n_rows,), optional
             Factor of C for each row; for a path, in the order of the text.
 
@@ -325,7 +323,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         ValueError
             Invalid data or parameters, or a single class.
         MemoryPlanError
-            `mem` is too small; the message has the smallest that would do.
+            `mem` is too small; the message has the smallest value that works.
         """
         if _is_path(X):
             weight: Any = self.class_weight
@@ -357,7 +355,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         X : matrix, shape (n_rows, n_features), sparse or dense
         y : array, shape (n_rows,)
         classes : array, shape (n_classes,), optional
-            All labels there will ever be; required in the first call.
+            All labels of all batches; required in the first call.
         sample_weight : array, shape (n_rows,), optional
             Factor of C for each row.
 
@@ -378,8 +376,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise DataError(
-                f"label {unknown.tolist()[0]!r} is none of classes; name all of them with the "
-                "first batch"
+                f"label {unknown.tolist()[0]!r} is not in classes; pass all labels as classes "
+                "with the first batch"
             )
         X, y, weights = _weighted(X, y, sample_weight, may_be_empty=True)
         codes = np.searchsorted(self.classes_, y)
@@ -399,7 +397,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         return {float(code): float(factor) for code, factor in enumerate(factors)}
 
     def _named(self, model: Model) -> Model:
-        """Return the model with the labels that are numbers in place of their positions."""
+        """Return the model with `classes_` as labels if they are numbers."""
         if self.classes_.dtype.kind not in "iuf":
             return model
         return replace(model, labels=[float(label) for label in self.classes_])
@@ -580,7 +578,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         self.offset_ = -self.intercept_
 
     def decision_function(self, X: Any) -> Floats:
-        """Return how far inside rows are, shape (n_rows,); negative outside."""
+        """Return decision values, shape (n_rows,); negative for rows outside."""
         return self._scores(X)
 
     def score_samples(self, X: Any) -> Floats:
@@ -600,18 +598,18 @@ def _is_path(X: Any) -> bool:
 
 
 def _is_numbered_text(store: BlockStore) -> bool:
-    """Whether all rows are of LIBSVM text, whose features people number from 0 or from 1."""
+    """Whether all rows come from LIBSVM text, whose feature ids may start at 0 or 1."""
     generations = kept_generations(store.manifest)
     return not any("format" in source for g in generations for source in g["sources"])
 
 
 def _type_of(X: Any, dtype: str) -> str:
-    """Return the type to store values in; ``auto`` is float32 where that keeps them exactly.
+    """Return the type of stored values; ``auto`` is float32 if that keeps them exactly.
 
     Raises
     ------
     SettingsError
-        Another type was asked for.
+        `dtype` is not one of ``_DTYPES``.
     """
     if dtype not in _DTYPES:
         raise SettingsError(f"dtype is {dtype!r}; it must be auto, float32 or float64")
@@ -628,7 +626,7 @@ def _type_of(X: Any, dtype: str) -> str:
 def _weighted(
     X: Any, y: npt.NDArray[Any], sample_weight: Any, *, may_be_empty: bool = False
 ) -> tuple[Any, npt.NDArray[Any], Floats | None]:
-    """Return rows, labels and weights, without rows of weight 0; no weights where all are 1."""
+    """Return rows, labels and weights, without rows of weight 0; weights are None if all are 1."""
     if sample_weight is None:
         return X, y, None
     weights = np.asarray(sample_weight, np.float64)
@@ -636,14 +634,13 @@ def _weighted(
         weights = np.full(len(y), weights)
     if weights.shape != y.shape:
         raise DataError(
-            f"sample_weight has shape {weights.shape}, and there are {len(y)} rows; a number for "
-            "each is expected"
+            f"sample_weight has shape {weights.shape}; one number for each of the {len(y)} rows "
+            "is expected"
         )
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
         raise DataError(
-            f"sample_weight of row {bad[0]} is {weights[bad[0]]}; a finite number of at least 0 is "
-            "expected"
+            f"sample_weight of row {bad[0]} is {weights[bad[0]]}; it must be finite and at least 0"
         )
     if (weights == 1).all():
         return X, y, None
@@ -654,12 +651,10 @@ def _weighted(
 
 
 def _write_weights(path: Path, weights: Any) -> str:
-    """Write weights a line each, as `sbm train --weights` reads them."""
+    """Write one weight per line, as `sbm train --weights` reads them."""
     weights = np.asarray(weights, np.float64)
     if weights.ndim != 1:
-        raise DataError(
-            f"sample_weight has shape {weights.shape}; a number for each row is expected"
-        )
+        raise DataError(f"sample_weight has shape {weights.shape}; one number per row is expected")
     with open(path, "w", encoding="ascii") as file:
         for first in range(0, len(weights), _AT_A_TIME):
             file.writelines(
@@ -669,20 +664,20 @@ def _write_weights(path: Path, weights: Any) -> str:
 
 
 def _refuse_wide(n_features: int, labels: list[float] | None, settings: Settings) -> None:
-    """Notice more weights than there is memory for.
+    """Check that `coef_` fits in memory.
 
     Raises
     ------
     MemoryPlanError
-        `coef_` alone is larger than the bound.
+        `coef_` alone is larger than `mem`.
     """
     outputs = 1 if labels is None or len(labels) <= 2 else len(labels)
     size = 8 * n_features * outputs
     if size > settings.mem_bytes:
         raise MemoryPlanError(
-            f"the data has {n_features} columns, and coef_ with a number for each takes "
-            f"{format_size(size)}, more than mem={format_size(settings.mem_bytes)}; take "
-            "sbm.train, whose models hold the features that occur alone",
+            f"coef_ for {n_features} columns takes {format_size(size)}, more than "
+            f"mem={format_size(settings.mem_bytes)}; use sbm.train, whose models hold only the "
+            "features that occur",
             size,
         )
 
@@ -690,7 +685,7 @@ def _refuse_wide(n_features: int, labels: list[float] | None, settings: Settings
 def _rows_of(
     matrix: Any, y: npt.NDArray[Any], weights: Floats | None, y_dtype: str, dtype: str
 ) -> Rows:
-    """Return a batch as rows that lie one behind the other."""
+    """Return a batch as contiguous rows."""
     X: Any = scipy.sparse.csr_matrix(matrix)
     if not X.has_canonical_format:
         X = X.copy()

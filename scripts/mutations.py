@@ -1,4 +1,4 @@
-"""Change the package in one place at a time and see which test fails.
+"""Change the package in one place at a time and find the test that fails.
 
     python -m scripts.mutations                            # the table of important lines below
     python -m scripts.mutations --random 150 --seed 1      # random changes instead
@@ -6,7 +6,7 @@
 
 First the tests run once to record which of them reach which line. Then each mutation is applied to
 a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
-A mutation that no test notices is a test that is missing, or code that nobody needs.
+A mutation that no test notices means a missing test or unused code.
 """
 
 import argparse

@@ -1,21 +1,22 @@
 #!/bin/sh
-# Every night: appends what is new to a store, drops what is old, and trains on from last night.
+# Nightly job: append new files to a store, drop old ones, and train from last night's run.
 #
 #   sh scripts/nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
 #
-#   -k DAYS    drop sources that were added more than so many days ago
-#   -t TEST    predict this text with the new model; -o FILE gets a label a line
-#   -c CONFIG  settings of sbm train; default: configs/nightly.toml beside this script
+#   -k DAYS    drop sources that were added more than DAYS days ago
+#   -t TEST    predict this text with the new model
+#   -o FILE    write the predictions of TEST here, one label per line
+#   -c CONFIG  settings of sbm train; default: configs/nightly.toml of this checkout
 #
-# Of a FOLDER are taken the files *.svm, plain, .gz, .bz2, .xz or .zst. Each file becomes a source of
-# its own; a file that is in the store, or was expired from it, is passed over, whatever its name.
-# Files must be complete: write them elsewhere and move them here. The first night makes the store.
+# From a FOLDER, the files *.svm are used, plain or .gz, .bz2, .xz, .zst. Each file becomes one
+# source. Files with content that is in the store, or was expired from it, are skipped. Files must
+# be complete: write them to another folder and move them here. The first night makes the store.
 #
-# Exit codes: 0 done; 1 error, told in a sentence on stderr; 2 wrong use; 3 a budget was used up
-# before the tolerance (the model is written and certified, the next night goes on); 130 stopped.
-# After any of them, and after a crash, the same line may be run again.
+# Exit codes: 0 done; 1 error, with a message on stderr; 2 invalid usage; 3 --max-passes or
+# --time-limit was reached before --tol (the model is written and certified, the next night
+# continues); 130 stopped. After any of them, or a crash, the same command can be run again.
 #
-# SBM names the program; default: .venv/bin/sbm of this checkout if there is one, else sbm on PATH.
+# SBM is the program; default: .venv/bin/sbm of this checkout if it exists, else sbm on PATH.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -47,7 +48,7 @@ if [ -z "${SBM:-}" ]; then
     [ ! -x "$here/.venv/bin/sbm" ] || SBM=$here/.venv/bin/sbm
 fi
 
-# Print a line with the time. Results are printed by sbm.
+# Print a line with a time stamp. sbm prints the results.
 say() {
     echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*"
 }
@@ -63,9 +64,9 @@ sum_of() {
     fi | cut -d ' ' -f 1
 }
 
-# Append a file, unless the store has or had it; the first one makes the store.
+# Append a file, unless the store has or had it. The first file makes the store.
 add() {
-    [ -s "$1" ] || return 0 # nothing happened that day
+    [ -s "$1" ] || return 0 # skip empty files
     sum=$(sum_of "$1")
     [ -n "$sum" ] || exit 1
     case $known in *"$sum"*) return 0 ;; esac

@@ -1,27 +1,27 @@
 #!/bin/sh
-# One training in several processes, as a Slurm job that goes on after a failure.
+# One training in several processes, as a Slurm job that resumes after a failure.
 #
 #   sbatch --nodes 4 --time 12:00:00 scripts/slurm_train.sh MODEL 'STORE.{rank}.sbm' [OPTION...]
 #
-# OPTIONs are those of sbm train, beside -o. Stores, model and Python lie in the same places on all
-# nodes: in a shared folder, or shards of `sbm split --shards` each on its own node's disk (process
-# k reads shard k; the model and its run must be where the first process can write).
+# OPTIONs are those of sbm train, except -o. Stores, model and Python have the same paths on all
+# nodes: in a shared folder, or as shards of `sbm split --shards` on the disks of the nodes (rank k
+# reads shard k; rank 0 must be able to write the model and its run).
 #
-# Tested: this file's syntax, and its decisions with stand-ins for srun and scontrol. Not tested: a
-# real Slurm. `srun --mpi=list` names what your site's Slurm knows; MPICH speaks pmi2, Open MPI
-# pmix. Where neither fits, LAUNCH="mpiexec" runs MPICH's launcher in the allocation. Do not give srun
-# --kill-on-bad-exit: a process that ends with 3, not converged, must not end one that still writes.
+# Tested: the syntax of this file, and its decisions with mocks of srun and scontrol. Not tested:
+# a real Slurm. `srun --mpi=list` shows what your Slurm supports; MPICH uses pmi2, Open MPI pmix. If
+# neither is supported, LAUNCH="mpiexec" runs MPICH's launcher in the allocation. Do not use srun
+# --kill-on-bad-exit: a rank that exits with 3 (not converged) must not end one that still writes.
 #
 # LAUNCH  how to start the processes; default: srun --mpi=pmi2
 # PYTHON  the Python that has sbm and mpi4py; default: python
-# LIMIT   seconds of sbm's own --time-limit: it ends itself, certifies and writes the model as it is;
+# LIMIT   --time-limit of sbm in seconds, after which it certifies and writes the model as it is;
 #         default: 39600, 11 of the 12 hours
-# OUTER   seconds until the launcher is killed if it hangs, as it may when a node is gone; default:
-#         42300. LIMIT < OUTER < --time, so that the end of the script is reached
-# TRIES   how often the job is put into the queue again at most; default: 3
+# OUTER   seconds until the launcher is killed if it hangs, for example after the loss of a node;
+#         default: 42300. LIMIT < OUTER < --time, so that the script can finish
+# TRIES   maximum number of times the job is requeued; default: 3
 #
-# Success is never the exit code of the launcher alone: the model must be there and say that it
-# converged. MODEL.status tells it in one line. Exit codes: 0 converged; 2 wrong use; 3 not
+# The exit code of the launcher does not prove success: the model must exist and have converged.
+# MODEL.status shows the outcome in one line. Exit codes: 0 converged; 2 invalid usage; 3 not
 # converged, and no tries left; else that of the last try.
 #
 #SBATCH --job-name=sbm-train
@@ -39,7 +39,7 @@ model=$1
 shift
 tries=${SLURM_RESTART_COUNT:-0}
 
-# LAUNCH is several words.
+# LAUNCH may be several words.
 # shellcheck disable=SC2086
 timeout --kill-after=60 "${OUTER:-42300}" \
     ${LAUNCH:-srun --mpi=pmi2} \
@@ -61,12 +61,12 @@ if [ "$code" -eq 0 ] && is_converged; then
     exit 0
 fi
 if [ "$code" -eq 2 ]; then
-    tell "wrong use"
+    tell "invalid usage"
     exit 2
 fi
-[ "$code" -ne 0 ] || code=1 # the launcher saw no failure, and there is no model
+[ "$code" -ne 0 ] || code=1 # the launcher reported no failure, but the model is missing
 if [ "$tries" -lt "${TRIES:-3}" ]; then
-    tell "to be gone on with"
+    tell requeued
     scontrol requeue "$SLURM_JOB_ID" && exit "$code"
 fi
 tell failed

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Checks and tests, in three tiers; each prints which tests it leaves out.
+# Run checks and tests in three tiers. Each tier prints which tests it leaves out.
 #
 #   sh scripts/test.sh                  ruff, mypy and the tests that protect users
-#   sh scripts/test.sh --quick [PATH]   while editing: ruff and the tests that take no time
+#   sh scripts/test.sh --quick [PATH]   while editing: ruff and the fast tests
 #   sh scripts/test.sh --all            also torture, experiments, benchmarks, coverage
 #
-# Further arguments go to pytest: sh scripts/test.sh -k parser
+# Other arguments are passed to pytest: sh scripts/test.sh -k parser
 set -e
 cd "$(dirname "$0")/.."
 TIER=default
@@ -30,7 +30,7 @@ fi
 echo "== compiling kernels (once)"
 sbm precompile
 echo "== pytest, $TIER tests"
-# As many tests at a time as there are cores.
+# Run one test per core at a time.
 set -- -n auto --dist worksteal --tier "$TIER" "$@"
 if [ "$TIER" != all ]; then
     exec python -m pytest "$@"

@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Random cases: the same ones in every run, and many more of them with `sh scripts/test.sh --all`.
+# Random cases are the same in every run; `sh scripts/test.sh --all` runs many more.
 for profile, examples in (("default", 25), ("long", 200)):
     settings.register_profile(profile, max_examples=examples, deadline=None, derandomize=True)
 settings.load_profile("long" if "SBM_LONG_TESTS" in os.environ else "default")
 
-# A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests
-# that press Ctrl-C want the usual answer.
+# Background jobs of a shell and their children ignore Ctrl-C; tests need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup, the end of a terminal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores this one
 
 # Compiling in a child for every combination of types that tests think of would take minutes.
 os.environ["SBM_COMPILE_HERE"] = "1"
 
-# Waiting for the disk makes a test slow and shows nothing: what a power cut leaves is tested in
-# processes of its own, where it is simulated.
+# fsync makes tests slow and shows nothing; power cuts are simulated in separate processes.
 os.fsync = lambda handle: None
 
 
@@ -66,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what pytest has gathered out of later collections: every training makes one."""
+    """Exclude pytest's objects from later garbage collections, which every training makes."""
     gc.collect()
     gc.freeze()
 
@@ -89,7 +87,7 @@ def reference(shared: Path) -> dict:
 
 @pytest.fixture(scope="session")
 def text_of(shared: Path, tmp_path_factory: pytest.TempPathFactory):
-    """Unpack a reference set once a session; ``*_binary`` is label 1 against the rest."""
+    """Unpack a reference set once per session; ``*_binary`` is label 1 against the rest."""
     from helpers import load_script
 
     folder = tmp_path_factory.mktemp("text")

@@ -1,4 +1,4 @@
-"""Every kind of problem that can be trained, small data for it, and its objective by definition."""
+"""Every kind of problem, with small data for it and its objective by definition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ LABELS = [7.0, -3.0, 2.0]  # not in order: codes and columns differ
 
 @dataclass(frozen=True)
 class Case:
-    """A loss with as many labels as decide how it is solved: 0 for targets, 1 where none matter."""
+    """A loss and a number of labels: 0 for targets, 1 if labels do not matter."""
 
     loss: str
     labels: int
@@ -36,11 +36,11 @@ class Case:
         return {"loss": self.loss, **self.settings}
 
     def at(self, C: float) -> dict[str, Any]:
-        """The same at a cost, where the loss has one."""
+        """Return the same case at another cost, if the loss has one."""
         return self.options if self.loss == "one_class" else {**self.options, "C": C}
 
     def rows(self, seed: int = 0, n: int = 120, noise: float = 0.5) -> tuple[Array, Array]:
-        """Random sparse rows and what is to be learned of them."""
+        """Return random sparse rows with labels or targets."""
         random = np.random.default_rng(seed)
         X = random.normal(size=(n, N_FEATURES)).astype(np.float32).astype(float)
         X[random.random(X.shape) < 0.3] = 0

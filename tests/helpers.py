@@ -1,4 +1,4 @@
-"""What several test files need."""
+"""Helpers shared by several test files."""
 
 import importlib.util
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from slow_parser import Row
-from slow_parser import slow_parse as slow_parse  # for whoever looks for it here
+from slow_parser import slow_parse as slow_parse  # re-exported
 
 import sbm
 from sbm.alphas import Alphas, Dense, Lists
@@ -30,7 +30,7 @@ def load_script(name: str) -> ModuleType:
 
 
 class Passes(Progress):
-    """Keeps what is told of each pass, and of each stage."""
+    """Progress that keeps the record of each pass and the text of each stage."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def write_rows(path: Path, X: npt.NDArray[np.floating], labels: Iterable[float])
 def fit(
     store: Path, name: str = "m.model", **settings: Any
 ) -> tuple[sbm.Model, dict[str, Any], list[dict[str, Any]]]:
-    """Train on a store; model, report and passes."""
+    """Train on a store; return model, report and passes."""
     progress = Passes()
     chosen = sbm.Settings(**{"mem": "400MB", **settings})
     model, report = sbm.train(store, store.parent / name, chosen, progress=progress)
@@ -64,7 +64,7 @@ def fit(
 
 
 def full_weights(model: sbm.Model, n_features: int) -> npt.NDArray[np.float64]:
-    """Weights of the features 1 to `n_features`, also of those that the model does not know."""
+    """Return the weights of features 1 to `n_features`, 0 for features not in the model."""
     W = np.zeros((n_features, model.W.shape[1]))
     W[model.ids - 1] = model.W
     return W
@@ -76,7 +76,7 @@ Variables = list[tuple[int, float]]  # (output, variable) of a row
 
 
 def lists_of(rows: Iterable[Variables]) -> Lists:
-    """Lists of variables from plain ones."""
+    """Convert plain lists to lists of variables."""
     flat = list(rows)
     offsets = np.cumsum([0, *map(len, flat)]).astype(np.int64)
     outputs = np.array([k for row in flat for k, _ in row], np.int32)
@@ -84,7 +84,7 @@ def lists_of(rows: Iterable[Variables]) -> Lists:
 
 
 def plain(alpha: Alphas) -> list[float] | list[Variables]:
-    """Variables as plain ones, row by row."""
+    """Convert variables to plain Python, row by row."""
     if isinstance(alpha, Dense):
         return alpha.values.tolist()
     return [
@@ -103,7 +103,7 @@ def as_rows(
     ids: npt.NDArray[np.integer],
     values: npt.NDArray[np.floating] | None,
 ) -> list[Row]:
-    """Arrays as plain Python rows, ids sorted."""
+    """Convert arrays to plain Python rows with sorted ids."""
     rows = []
     for label, start, length in zip(
         np.asarray(labels).tolist(),
@@ -118,7 +118,7 @@ def as_rows(
 
 
 def store_rows(folder: str | Path) -> list[list[Row]]:
-    """The rows of each block of a store, in the order in which they lie there."""
+    """Return the rows of each block of a store, in stored order."""
     store = BlockStore(folder)
     ids = store.read_feature_ids()
     blocks = []

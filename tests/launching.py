@@ -1,4 +1,4 @@
-"""Starting several processes as a user does: with a launcher, in a process of its own."""
+"""Start several ranks as users do: with a launcher, in a separate process."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = ROOT / "tests" / "ranks.py"
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 MPI4PY = (sys.executable, "-m", "mpi4py")
-LIMIT = 60  # seconds, for what takes two or three
+LIMIT = 60  # seconds; usually takes two or three
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
@@ -24,13 +24,13 @@ needs_mpi = pytest.mark.skipif(
 
 
 def environment(**more: str) -> dict[str, str]:
-    """As a shell would have it, without what a launcher around the tests may say."""
+    """Return the environment without variables of a launcher around the tests."""
     clean = {name: value for name, value in os.environ.items() if name not in comm._SIZES}
     return {**clean, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **more}
 
 
 def all_gone(pids: Iterable[int], within: float = 10.0) -> bool:
-    """Whether no process of these is left, after so many seconds at most."""
+    """Whether all of these processes end within a time limit in seconds."""
     pids, end = list(pids), time.monotonic() + within
     while any(_is_running(pid) for pid in pids):
         if time.monotonic() > end:

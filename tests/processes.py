@@ -1,4 +1,4 @@
-"""Processes that tests start: none outlives its test, and none is waited for without end."""
+"""Processes started by tests: none outlives its test, and every wait has a limit."""
 
 import contextlib
 import os
@@ -14,18 +14,18 @@ LIMIT = 300.0  # seconds, for what takes some on a machine that is free
 
 @contextlib.contextmanager
 def started(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process that does not go on when the test does.
+    """Start a process that ends with the `with` block.
 
-    If it runs on the way out, or the test has failed, it is killed with all that it has started;
-    `subprocess.Popen` would wait for it, and nobody has told it to end. So it is after `LIMIT`
-    seconds: whoever reads its output hears of the end, and the test fails.
+    If it still runs at the end of the block, or if the test has failed, it is killed with all of
+    its children, while `subprocess.Popen` would wait for it. It is also killed after `LIMIT`
+    seconds, so that reading its output ends and the test fails.
 
     Parameters
     ----------
     command : sequence
-        Words, or what `str` makes words of.
+        Words, converted by `str`.
     **options
-        As of `subprocess.Popen`; a session of its own is a matter of course.
+        Of `subprocess.Popen`; the process always gets a new session.
     """
     line = [str(word) for word in command]
     is_late = threading.Event()
@@ -58,9 +58,9 @@ def finished(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a process to its end, as `subprocess.run` does; return its exit code and what it said.
+    """Run a process to its end, like `subprocess.run`; return its exit code and output.
 
-    `feed` is what it reads from standard input; with `check` its exit code must be 0.
+    `feed` is its standard input; with `check` its exit code must be 0.
     """
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if feed is not None:
@@ -73,7 +73,7 @@ def finished(
 
 
 def wait_until(condition: Callable[[], Any], *processes: subprocess.Popen[Any]) -> None:
-    """Wait for what some processes will do, as long as they are there to do it."""
+    """Wait for a condition, as long as the processes that will meet it are running."""
     end = time.monotonic() + LIMIT
     while not condition():
         for process in processes:

@@ -1,4 +1,4 @@
-"""What each process does in tests of several: ``mpiexec ... ranks.py NAME FOLDER ...``.
+"""Programs of each rank in tests of several: ``mpiexec ... ranks.py NAME FOLDER ...``.
 
 A process writes ``RANK.pid`` to the folder when it starts, and its result to ``RANK.json``.
 """
@@ -34,7 +34,7 @@ def _spread(rng: np.random.Generator, n: int) -> npt.NDArray[np.float64]:
 
 
 def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
-    """What a process adds up, by name; each process can make those of the others."""
+    """Return the arrays that a rank sums, by name; each rank can make those of the others."""
     rng = np.random.default_rng(rank)
     few = _spread(rng, 5 * SMALL_SLICE + 75) * (rng.random(5 * SMALL_SLICE + 75) < 0.02)
     strange = _spread(rng, 50)
@@ -58,7 +58,7 @@ def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def in_order(name: str, size: int) -> npt.NDArray[np.float64]:
-    """The expected sum: rank by rank; of one process what it has."""
+    """Return the expected sum in rank order."""
     terms = [arrays(rank, size)[name] for rank in range(size)]
     if size == 1:
         return terms[0]
@@ -158,7 +158,7 @@ def train_all(folder: Path) -> None:
 
 
 def train_each(comm: Comm, folder: Path, name: str) -> None:
-    """Train a model of each store there; its settings are in a file beside it."""
+    """Train a model on each store; its settings are in a file next to it."""
     for store in sorted(folder.glob("*.sbm")):
         options = json.loads(store.with_suffix(".json").read_text())
         train_ranks(comm, store, store.with_suffix(f".{name}.model"), options)
@@ -168,8 +168,8 @@ def command(folder: Path, fault: str, *words: str) -> None:
     """Run a command of sbm that may meet a fault.
 
     A fault is a JSON list ``[rank, function, when, count, signal]``: process `rank` sends itself
-    the signal before or after its `count`-th call of the function; null is none. The process
-    touches ``RANK.there`` when it comes to the call, and leaves its peak memory in ``RANK.peak``.
+    the signal before or after its `count`-th call of the function; null means no fault. The rank
+    touches ``RANK.there`` at that call, and writes its peak memory to ``RANK.peak``.
     """
     from sbm.__main__ import main as run
     from sbm.engine.engine import Engine

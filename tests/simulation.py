@@ -46,7 +46,7 @@ def make_blocks(
 class Simulation:
     """Blocks in memory, the solver under test, and the alphas of every home.
 
-    `row_variables` is the room that lists have, a row; by default they have all they can need.
+    `row_variables` is the capacity of lists per row; by default it is never exceeded.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Simulation:
         )  # fmt: skip
 
     def step(self, block: int, moving: Array | None = None) -> Step:
-        """One step; what leaves the cache goes home, where nothing may be."""
+        """Take one step; alphas that leave the cache return to their home, which must be empty."""
         rows = self.load(block)
         own = self.spill[block].take(np.arange(len(rows)))
         result = self.solver.step(block, rows, own, moving)
@@ -134,7 +134,7 @@ class Simulation:
         return self.screened_steps(order) if screened else ((b, self.step(b)) for b in order)
 
     def screen(self, block: int) -> Screen:
-        """Screen a block as its chunks are decoded, at the present weights."""
+        """Screen a block chunk by chunk at the current weights."""
         rows = self.load(block)
         screen = self.solver.look_ahead(block, len(rows))
         for first in range(0, len(rows), 4):

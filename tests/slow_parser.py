@@ -1,7 +1,7 @@
-"""LIBSVM text read slowly and surely: what every line must give, from the README's grammar.
+"""A slow reference parser of LIBSVM text, from the grammar in the README.
 
-A line is ``label [qid:N] [id:value]... [# comment]``. Tokens stand between blanks; any other
-control character ends a token too, but may stand nowhere, so that it is refused itself.
+A line is ``label [qid:N] [id:value]... [# comment]``. Tokens are separated by blanks. Any other
+control character also ends a token, but is not allowed anywhere, so it is refused itself.
 """
 
 import itertools
@@ -26,7 +26,7 @@ class _RefusedError(Exception):
 
 
 def slow_parse(text: bytes, dtype: str = "float32") -> tuple[list[Row], list[tuple[int, str]]]:
-    """Rows of LIBSVM text, and (line, what is wrong with it) of those that are none."""
+    """Return the rows of LIBSVM text, and (line, problem) for each malformed line."""
     rows, refused = [], []
     for number, line in enumerate(text.split(b"\n"), 1):
         found = read_line(line, dtype)
@@ -38,7 +38,7 @@ def slow_parse(text: bytes, dtype: str = "float32") -> tuple[list[Row], list[tup
 
 
 def read_line(line: bytes, dtype: str = "float32") -> Row | str | None:
-    """The row that a line holds, what is wrong with it, or None where it holds nothing."""
+    """Return the row of a line, the problem with it, or None if the line is empty."""
     words = _words(line)
     try:
         return _row(words, dtype) if words else None
@@ -48,7 +48,7 @@ def read_line(line: bytes, dtype: str = "float32") -> Row | str | None:
 
 
 def _words(line: bytes) -> list[tuple[bytes, bytes]]:
-    """Tokens of a line, each with what is shown of it: all up to the next blank or comment."""
+    """Return the tokens of a line, each with the text that messages quote."""
     words = []
     for token in _BLANKS.split(line.split(b"#", 1)[0]):
         control = _CONTROL.search(token)
@@ -97,7 +97,7 @@ def _feature(word: bytes, shown: bytes, dtype: str) -> tuple[int, float]:
 
 
 def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
-    """The value of a number, rounded to float64 and then to the type; Python does both."""
+    """Return the value of a number, rounded to float64 and then to the type."""
     if not _NUMBER.fullmatch(word):
         if _NOT_FINITE.match(word):
             raise _RefusedError(f"found {_show(shown)}, but only finite numbers are allowed")
@@ -116,6 +116,6 @@ def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
 
 
 def _show(token: bytes) -> str:
-    """A token as messages quote it, 40 characters at the most."""
+    """Return a token as messages quote it, at most 40 characters."""
     text = token.decode("utf-8", "replace")
     return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,4 +1,4 @@
-"""What the tests of `sbm stream` share: text that grows in every way, and pipes to read it from."""
+"""Helpers of the tests of `sbm stream`: growing text and pipes."""
 
 import bz2
 import contextlib
@@ -38,7 +38,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 def make_lines(
     n: int, seed: int = 0, classes: int = 2, values: bool = True, targets: bool = False
 ) -> list[bytes]:
-    """Rows of text whose later ones have features, and classes, that earlier ones have not."""
+    """Make rows of text; later rows add features and classes."""
     random = np.random.default_rng(seed)
     lines = []
     for k in range(n):
@@ -55,7 +55,7 @@ def make_lines(
 
 
 def stop_at(call: int) -> Callable[[], bool]:
-    """Answer no, but from so many questions on yes."""
+    """Return a function that answers yes from the given call on."""
     calls = iter(range(1, call))
     return lambda: next(calls, None) is None
 
@@ -64,7 +64,7 @@ def learn(
     inputs: Any, model: Path, resume: bool = False, stop: Callable[[], bool] | None = None,
     options: Any = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Stream, with little to say; the report."""
+    """Stream quietly; return the report."""
     if not resume:
         settings = {"mem": "400MB", **settings}
     _, report = sbm.stream(
@@ -75,7 +75,7 @@ def learn(
 
 
 def kept(model: Path) -> dict[str, Any]:
-    """All that is kept of a stream, by name, in a form that can be compared."""
+    """Return everything that a stream saved, by name, for comparison."""
     folder = model.with_name(model.name + ".run")
     record = Run.read(folder)
     state = arrays.read(folder / record["state"], "state").arrays
@@ -89,7 +89,7 @@ def kept(model: Path) -> dict[str, Any]:
 
 
 def same(model: Path, other: Path) -> None:
-    """See to it that two streams kept the same, to the last byte."""
+    """Check that two streams saved the same bytes."""
     one, two = kept(model), kept(other)
     assert sorted(one) == sorted(two), sorted({*one} ^ {*two})
     different = {name: (one[name], two[name]) for name in one if one[name] != two[name]}
@@ -97,7 +97,7 @@ def same(model: Path, other: Path) -> None:
 
 
 def chunks(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Cut bytes in parts of these sizes, over and over."""
+    """Cut bytes into parts of these sizes, repeatedly."""
     parts, begin = [], 0
     for size in itertools.cycle(sizes):
         if begin >= len(data):
@@ -127,7 +127,7 @@ def writer(fd: int, parts: Sequence[bytes]) -> Iterator[threading.Thread]:
 
 @contextlib.contextmanager
 def stdin_of(monkeypatch: pytest.MonkeyPatch, fd: int) -> Iterator[None]:
-    """Let standard input be the end of a pipe; close it."""
+    """Make standard input the end of a pipe; close it at the end."""
     with os.fdopen(fd, "rb") as file:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=file))
         yield
@@ -136,7 +136,7 @@ def stdin_of(monkeypatch: pytest.MonkeyPatch, fd: int) -> Iterator[None]:
 def small_plans(
     monkeypatch: pytest.MonkeyPatch, rows: int = 48, first: int = 32, cache: float = 0.5
 ) -> list[Any]:
-    """Have blocks of few rows, and no room for many more features; return the plans made."""
+    """Make blocks small and leave little room for features; return the plans made."""
     plans: list[Any] = []
 
     def plan(*arguments: Any) -> streamplan.StreamPlan:

@@ -1,4 +1,4 @@
-"""What the source shows: who imports what, what is exported and documented."""
+"""Rules of the source: imports, exports and documentation."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sbm"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# A room may import itself and those with a smaller number; no files import each other in a circle.
+# A package may import itself and those with a smaller number; circular imports are forbidden.
 LEVELS = {
     "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
     "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
@@ -29,7 +29,7 @@ FORBIDDEN = {
 }  # fmt: skip
 REQUIRED = ["click", "jinja2", "llvmlite", "numba", "numpy", "scipy", "tqdm", "zstandard"]
 KERNELS = r"sbm/((inputs|solver|store)/kernels/\w+|compiled)"
-# Libraries that are imported in some files only, those of extras among them.
+# Libraries that only some files may import, including those of extras.
 ONLY_IN = {
     "numba": KERNELS,
     "llvmlite": KERNELS,
@@ -57,7 +57,7 @@ def imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def wrong_imports(name: str, imported: str) -> Iterator[str]:
-    """What is wrong about an import of a file; `name` is its path without the ending."""
+    """Yield the problems of an import; `name` is the path of the file without extension."""
     parts, theirs = name.split("/"), imported.split(".")
     if theirs[0] != "sbm":
         where = next((w for lib, w in ONLY_IN.items() if re.fullmatch(lib, theirs[0])), None)
@@ -74,7 +74,7 @@ def wrong_imports(name: str, imported: str) -> Iterator[str]:
             yield "is the command line"
     elif target != "__version__":
         yield "goes through the package"
-    # `compiled` looks among the kernels alone for what makes machine code stale.
+    # `compiled` checks only kernels when it decides whether machine code is stale.
     if parts[-2] == "kernels" and "kernels" not in theirs:
         yield "is no kernel"
 
@@ -89,7 +89,7 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(name for name, theirs in reached.items() if name in theirs)
 
 
-def test_circle_of_imports_is_found():
+def test_circular_imports_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
 
 

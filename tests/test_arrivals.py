@@ -1,4 +1,4 @@
-"""Rows of a stream in blocks: the same whatever the pieces, cut exactly where a plan ends."""
+"""Rows of a stream in blocks: the same for any pieces, cut exactly where a plan ends."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ class Reader:
                 return rows
 
     def kept(self, needs: Needs, position: Any, pending: Sequence[Any]) -> dict[str, Any]:
-        """What another process resumes from."""
+        """Return the state that another process resumes from."""
         labels = self.labels.values if self.labels else ()
         copies = [{name: array.copy() for name, array in part.items()} for part in pending]
         return {
@@ -89,7 +89,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def needs_of(rows: Sequence[Row], with_labels: bool = True) -> Needs:
-    """What rows need, counted slowly."""
+    """Count slowly what rows need."""
     ids = {i for _, pairs in rows for i, _ in pairs}
     lengths = [len(pairs) for _, pairs in rows]
     return Needs(
@@ -124,7 +124,7 @@ TEXTS = st.lists(st.tuples(st.sampled_from([-1, 1, 2, 0.5]), PAIRS), min_size=1,
 
 
 @given(TEXTS, st.sampled_from([60, 200, 5000]), st.integers(1, 6), st.integers(8, 20))
-def test_blocks_and_needs_depend_on_rows_alone(
+def test_blocks_and_needs_depend_only_on_rows(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, piece: int, most_rows: int, most_nnz: int
 ) -> None:
     rows, blocks, seen, is_last = slow_parse(text)[0], [], 0, False
@@ -162,7 +162,7 @@ UNPLANNED = [  # a row, and what it needs that the others do not
 @pytest.mark.parametrize(("row", "more"), UNPLANNED)
 @pytest.mark.parametrize("piece", [40, 5000])
 @pytest.mark.parametrize("place", [0, 4, 10])
-def test_plan_is_outgrown_exactly_before_the_row(
+def test_plan_limit_is_detected_before_the_row(
     row: str, more: dict[str, Any], piece: int, place: int, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -252,7 +252,7 @@ def test_block_ends_early_only_if_allowed(monkeypatch: pytest.MonkeyPatch) -> No
     ("row", "facts"),
     [("1 a", ":12: found 'a'"), ("3 1:1", ": row 12 has the label 3, .*--classes")],
 )
-def test_rows_before_a_refused_one_are_gathered(
+def test_rows_before_malformed_one_are_kept(
     row: str, facts: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, piece)

@@ -85,7 +85,7 @@ def test_chunks_are_read_in_any_order_after_an_offset(store):
         assert len(list(left)) == unread
 
 
-def test_missing_and_short_files_are_named(store):
+def test_missing_and_truncated_files_are_named(store):
     chunk = BlockStore(store).chunks[0][5]
     block = store / "block-000000.sbb"
     block.write_bytes(block.read_bytes()[:-1])
@@ -154,7 +154,7 @@ def test_failed_slow_swap_restores_old_folder(tmp_path, monkeypatch):
     assert names(tmp_path) == ["x.sbm/old"]
 
 
-def test_writing_blames_the_right_file(tmp_path):
+def test_write_error_names_the_right_file(tmp_path):
     output, missing = tmp_path / "out", tmp_path / "in"
     with pytest.raises(FileNotFoundError) as caught, files.open_atomically(output):
         missing.read_bytes()

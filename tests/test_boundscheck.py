@@ -1,4 +1,4 @@
-"""Kernels in guarded memory and with their bounds checked, by scripts/torture/guard.py."""
+"""Kernels in guarded memory and with bounds checks, by scripts/torture/guard.py."""
 
 import subprocess
 import sys
@@ -18,14 +18,14 @@ _Guard().call(lambda a: ctypes.string_at(a.ctypes.data, 4 * SIZE), [np.zeros(SIZ
 
 @pytest.mark.process
 @pytest.mark.parametrize(("read", "code"), [("SIZE", 0), ("SIZE + 1", -11)])
-def test_reading_past_an_end_kills(read: str, code: int) -> None:
+def test_reading_past_end_crashes(read: str, code: int) -> None:
     script = PAST_THE_END.replace("4 * SIZE", f"4 * ({read})").replace("SIZE", "7")
     done = subprocess.run([sys.executable, "-c", script], cwd=guard.ROOT, check=False)
     assert done.returncode == code
 
 
 @pytest.mark.process
-def test_kernels_of_text_and_store_stay_in_guarded_memory(tmp_path: Path) -> None:
+def test_text_and_store_kernels_stay_in_bounds(tmp_path: Path) -> None:
     tally = guard.run_examples(30, 5, tmp_path, lambda text: None, ["libsvm", "codec", "alphas"])
     assert tally.failures == []
     assert min(tally.figures["tests"].values()) > 3

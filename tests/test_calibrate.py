@@ -1,4 +1,4 @@
-"""Probabilities of a training with --calibrate: near the truth, and nothing else changes."""
+"""Training with --calibrate: probabilities are near the truth, and nothing else changes."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_probabilities_are_near_the_truth(stores, tmp_path, case):
     assert (tmp_path / "again.model").read_bytes() == (tmp_path / "m.model").read_bytes()
 
 
-def test_calibration_goes_with_other_options(stores, tmp_path):
+def test_calibration_works_with_other_options(stores, tmp_path):
     v = tmp_path / "v.txt"
     v.write_text("".join(f"{1 + k % 2}\n" for k in range(N_ROWS)))
     options = {"loss": "hinge", "C": 0.1, "bias": 1.0, "weights": str(v), "class_weight": {0: 1.5}}
@@ -95,7 +95,7 @@ def test_calibration_goes_with_other_options(stores, tmp_path):
 
 @pytest.mark.parametrize("loss", ["hinge", "crammer_singer"])
 @pytest.mark.parametrize("n", [2, 3, 6])
-def test_few_rows_are_no_error(tmp_path, n, loss):
+def test_few_rows_can_be_calibrated(tmp_path, n, loss):
     """A fold may lack a label, or all rows."""
     X = np.eye(6)[:n] + 1
     model, report, _ = fit(make_store(tmp_path, X, np.arange(n) % 2), loss=loss, calibrate=True)
@@ -103,7 +103,7 @@ def test_few_rows_are_no_error(tmp_path, n, loss):
     assert np.isfinite(found_for(model, X)).all()
 
 
-def test_single_label_is_the_likely_one(tmp_path):
+def test_single_label_gets_high_probability(tmp_path):
     text = tmp_path / "o.svm"
     text.write_text("".join(f"1 {k}:1 200:{k}\n" for k in range(1, 101)))
     sbm.split([text], tmp_path / "o.sbm")
@@ -119,7 +119,7 @@ def test_losses_without_calibration_are_refused(stores, tmp_path, loss):
     assert not (tmp_path / "x.model.run").exists()
 
 
-def test_no_more_decision_values_are_kept_than_fit():
+def test_number_of_kept_decision_values_is_limited():
     judge = Collector([7.0, 3.0, 5.0], np.array([2, 0, 1]), 15)
     for k in range(4):
         judge.add(np.full(2, k % 3), [np.full((2, 3), float(k))])
@@ -128,7 +128,7 @@ def test_no_more_decision_values_are_kept_than_fit():
     assert len(fitted["A"]) == 3
 
 
-def test_rows_of_weight_0_are_not_calibrated_with(tmp_path):
+def test_calibration_ignores_rows_of_weight_0(tmp_path):
     random = np.random.default_rng(1)
     X = random.normal(size=(600, 4))
     y = np.where(X[:, 0] + random.logistic(size=600) > 0, 1, -1)

@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 @given(n=st.integers(1, 40))
-def test_every_pair_is_in_one_round_and_rounds_are_disjoint(n):
+def test_each_pair_is_in_one_disjoint_round(n):
     rounds = round_robin(n)
     assert sorted(pair for some in rounds for pair in some) == list(combinations(range(n), 2))
     for some in rounds:
@@ -72,7 +72,7 @@ def test_optimum_matches_all_classes_together(store, n_blocks, bias):
     assert_same_optimum(blocks[:2], other[:2])
 
 
-def test_certificate_is_that_of_the_written_model(store):
+def test_certificate_matches_written_model(store):
     model, report, passes = fit(store, "c.model", **{**OPTIONS, "max_passes": 4, "tol": 1e-9})
     X, y = make_rows()
     losses = row_losses(LOSS, X @ full_weights(model, N_FEATURES), y, model.labels, 0.0)

@@ -128,11 +128,11 @@ def of_tune(r):
     return [*lines, *of_train(r["train"])]
 
 
-# What is printed in words, from the JSON of the same command.
+# Facts of the printed text, from the JSON of the same command.
 RESULTS = {
     "split big.svm -o x.sbm --blocks 3 --min-count 5 --force": lambda r: [
         f"x.sbm: {r['rows']} rows, {r['features']} features, {r['nnz']} nonzeros in 3 blocks",
-        f"{format_size(r['bytes'])} ({8 * r['bytes'] / r['nnz']:.1f} bits a nonzero)",
+        f"{format_size(r['bytes'])} ({8 * r['bytes'] / r['nnz']:.1f} bits per nonzero)",
         f"{count(r['left_out']['features'], 'feature')} in fewer than 5 rows left out",
         f"left out ({count(r['left_out']['nnz'], 'nonzero')})",
     ],
@@ -171,7 +171,7 @@ RESULTS = {
         f"sha256 {r['sources'][0]['sha256'][:16]}\n",
     ],
     "info big.model": lambda r: [
-        "settings: as by default", "converged: True", "labels: -1, 1",
+        "settings: defaults", "converged: True", "labels: -1, 1",
         f"relative gap {r['certificate']['relative_gap']:.10g}".replace(" gap", "_gap"),
     ],
     "info big.model.run": lambda r: [f"passes: {r['passes']}", "finished: True"],
@@ -179,7 +179,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("line", RESULTS)
-def test_words_show_the_numbers_of_the_json(run, here, line):
+def test_text_output_matches_json(run, here, line):
     code, out, err = run(f"{line} --json")
     assert (code, err) == (0, "")
     report = strict(out)
@@ -200,7 +200,7 @@ def test_words_show_the_numbers_of_the_json(run, here, line):
         assert report["test"] == strict(run("predict x.model test.svm --json")[1])
 
 
-def test_plan_shows_the_numbers_of_the_json(run, here, monkeypatch):
+def test_plan_output_matches_json(run, here, monkeypatch):
     code, out, _ = run("plan big.sbm --seconds 0.1 --json")
     report = strict(out)
     monkeypatch.setattr("sbm.programs.plan.plan", lambda *arguments, **options: report)
@@ -210,7 +210,7 @@ def test_plan_shows_the_numbers_of_the_json(run, here, monkeypatch):
         code, out, err = run("plan big.sbm")
         lines = dict(re.findall(r"^ *(\S.*?)  (.*)$", out, re.M))
         low, likely, high = (f"{s / size:.3g}" for s in seconds)
-        assert lines["in all"] == f"about {likely} ({low} to {high}) {unit}"
+        assert lines["total"] == f"about {likely} ({low} to {high}) {unit}"
     assert (code, err) == (0, "")
     assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros\n")
     memory = report["memory"]
@@ -218,11 +218,11 @@ def test_plan_shows_the_numbers_of_the_json(run, here, monkeypatch):
     assert lines["memory"].count(" ") > 2 * len(memory)
     assert lines["blocks"].startswith(f"4, of up to {report['block_rows']} rows and ")
     assert lines["cache"].startswith(f"{count(report['cache_rows'], 'row')}, ")
-    assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} a pass, ")
+    assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} per pass, ")
     assert f" {report['decode_nnz_per_second'] / 1e6:,.0f} million" in lines["reading"]
     assert lines["solving"].startswith(f"{report['solve_nnz_per_second'] / 1e6:,.0f} million")
     assert lines["passes"].startswith(f"about {report['passes'][1]} ({report['passes'][0]} to ")
-    assert lines["a pass"].endswith(" s")
+    assert lines["per pass"].endswith(" s")
 
 
 def test_not_converged_exits_with_3(run, here):
@@ -237,7 +237,7 @@ def test_not_converged_exits_with_3(run, here):
     assert Path("y.model").exists()
 
 
-def test_advice_fits_why_it_did_not_converge(run, tmp_path):
+def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     random = np.random.default_rng(1)
     age, income = random.uniform(1, 2, 2000), random.normal(5e4, 1.5e4, 2000)
     y = np.where(age + random.normal(0, 0.2, 2000) > 1.5, 1, -1)
@@ -260,7 +260,7 @@ def test_advice_fits_why_it_did_not_converge(run, tmp_path):
     assert "features range" not in err
 
 
-def test_tune_points_to_the_edge_of_the_grid(run, here):
+def test_tune_reports_best_at_grid_edge(run, here):
     for grid in ("1e-5,1e-4", "1e-3,1e-2,0.1", "0.1"):
         out = run(f"tune big.sbm --C {grid} --folds 3 -o x.model --fresh")[1]
         best = float(re.search(r"best C is (\S+),", out)[1])
@@ -292,7 +292,7 @@ def test_finished_training_and_warm_start(run, here):
 
 def test_append_and_expire(run, here):
     Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
-    assert "3 rows appended (43 in all), 21 features" in run("split --append big.sbm new.svm")[1]
+    assert "3 rows appended (43 in total), 21 features" in run("split --append big.sbm new.svm")[1]
     assert "left out" not in run("info big.sbm")[1]
     line = "expire big.sbm --source new.svm"
     report = strict(run(f"{line} --dry-run --json")[1])
@@ -303,7 +303,7 @@ def test_append_and_expire(run, here):
             f"big.sbm: 1 source {word}, 3 rows in 1 block, {format_size(report['bytes'])}; "
             "40 rows left"
         )
-        assert lines[2].startswith("label 5 has no row left")
+        assert lines[2].startswith("label 5 has no rows left")
     facts = run("info big.sbm")[1]
     assert re.search(r"^ +expired: 1 source of 3 rows, the last 20\S+$", facts, re.M)
     report = strict(run("expire big.sbm --before 30d --if-any --json")[1])
@@ -330,7 +330,7 @@ def test_names_follow_the_input(run, tmp_path, name, store):
     assert Path("other.model").is_file()
 
 
-def test_pipe_is_read_as_it_stands(run, monkeypatch):
+def test_pipe_is_read_and_problems_are_reported(run, monkeypatch):
     for text, code, facts in (
         (b"1 1:1\n-1 2:1", 0, "sbm: the last line of standard input has no newline"),
         (b"1 1:1\n-1 2:1\n", 0, ""),
@@ -345,7 +345,7 @@ def test_pipe_is_read_as_it_stands(run, monkeypatch):
         assert (found, err.startswith(facts), err.count("\n")) == (code, True, bool(facts))
 
 
-def test_doubtful_labels_are_pointed_out(run):
+def test_suspicious_labels_are_reported(run):
     Path("prices.svm").write_text("".join(f"{k}.5 {k + 1}:1\n" for k in range(5)))
     Path("one.svm").write_text("1 1:1\n1 2:1\n")
     for name, fact, loss in (
@@ -360,7 +360,7 @@ def test_doubtful_labels_are_pointed_out(run):
 
 # ------------------------------------------------------------------------------------- refusals
 
-# What is typed, and facts that the one line on stderr has. The exit code is 1.
+# Arguments, and facts that the error line on stderr contains. The exit code is 1.
 ERRORS = {
     "split none.svm": "none.svm does not exist", "split sub": "sub is a folder",
     "split spam.svm": "spam.svm:2: found 'spam'", "split empty.svm": "no rows",
@@ -418,8 +418,8 @@ MISUSES = {
     "train big.sbm -W v.txt --weights v.txt": "-W and --weights",
     "train big.sbm -w1 2 --class-weight 1=3": "-w and --class-weight",
     "train big.sbm -s 5": "-s 5 (L1R_L2LOSS_SVC) -s 1 --prune",
-    "train big.sbm -s 8": "-s 8 is unknown; known are 0, 1, 2, 3, 4, 7, 11, 12, 13, 21",
-    "train big.sbm -w1": "-w1 needs a number nothing", "train big.sbm -w1 x": "-w1 'x'",
+    "train big.sbm -s 8": "-s 8 is unknown; use one of 0, 1, 2, 3, 4, 7, 11, 12, 13, 21",
+    "train big.sbm -w1": "-w1 number nothing", "train big.sbm -w1 x": "-w1 'x'",
     "train big.sbm -w1 --bias 1": "-w1 '--bias'", "train big.sbm -w5 2": "label 5, -1, 1",
     "train big.sbm -B nan": "bias is nan;", "train big.sbm -n 2": "nu is 2;",
     "train -v 5 big.sbm": "-v 5 sbm tune --folds 5", "train -v5": "sbm tune --folds 5",
@@ -454,7 +454,7 @@ def clutter(made, tmp_path_factory) -> Path:
     [*((line, facts, 1) for line, facts in ERRORS.items()),
      *((line, facts, 2) for line, facts in MISUSES.items())],
 )  # fmt: skip
-def test_refusal_is_one_line_and_leaves_nothing(run, clutter, monkeypatch, line, facts, expected):
+def test_error_is_one_line_and_changes_nothing(run, clutter, monkeypatch, line, facts, expected):
     monkeypatch.chdir(clutter)
     before = sorted(clutter.rglob("*"))
     code, out, err = run(line)
@@ -472,7 +472,7 @@ def test_bad_test_file_does_not_lose_the_training(run, clutter, monkeypatch, tmp
     assert re.search(r"^sbm: .*garbage:\d+: found .*\n\Z", err, re.M)
 
 
-def test_least_memory_works(run, here):
+def test_suggested_minimum_memory_works(run, here):
     err = run("train -o x.model --mem 1MB")[2]
     least = re.search(r"the least that works is --mem (\d+MB)\n", err)[1]
     assert run(f"train -o x.model -q --mem {least}")[0] == 0
@@ -517,7 +517,7 @@ def settings_of(path: str) -> dict:
     return Model.load(path).info["settings"]
 
 
-def test_options_override_the_file_in_either_language(run, here):
+def test_options_override_config_file(run, here):
     Path("a.toml").write_text(
         'loss = "squared_hinge"\nC = 0.5\ntol = 0.5\nmax-passes = 7\ncache_frac = 0.25\n'
         "[class_weight]\n1 = 2.5\n"
@@ -601,8 +601,8 @@ def test_predict_with_several_classes(run):
         "most frequent confusions (true -> predicted: rows)",
         "      20 -> 10: 2",
         "      10 -> 20: 1",
-        "labels that the model does not know: 1 row",
-        "1 nonzero of 9 (11 %) ignored: training never saw their ids",
+        "labels unknown to the model: 1 row",
+        "1 nonzero of 9 (11 %) ignored: the training data did not have their ids",
     ]
     assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
     assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"
@@ -623,7 +623,7 @@ def test_only_some_of_many_classes_are_shown(run):
     assert shown[3:13] == [str(10 * k) for k in range(1, 11)]
     assert out[13] == "the 10 classes with the lowest F1:"
     assert shown[15:25] == [str(10 * k) for k in [*range(31, 36), *range(1, 6)]]
-    assert out[25] == "25 of 40 classes left out; -v shows all"
+    assert out[25] == "25 of 40 classes not shown; use -v to see all"
     assert out[27:] == [f"{10 * k:>8} -> {10 * k + 10}: {50 - k}" for k in range(31, 36)]
     out = run("predict m.model t.svm -v")[1].splitlines()
     assert [line.split()[0] for line in out[2:42]] == [str(10 * k) for k in range(1, 41)]
@@ -641,7 +641,7 @@ def test_predict_without_known_labels(run):
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "accuracy 0.0000 % (0 of 1), macro F1 0.000000, micro F1 0.000000"
     assert "confusion" not in out
-    assert out.splitlines()[-2].endswith("does not know: 1 row")
+    assert out.splitlines()[-2].endswith(": 1 row")
     assert out.splitlines()[-1].startswith("100 nonzeros of 101 (99 %) ")
     Path("none.svm").write_bytes(b"")
     assert run("predict m.model none.svm") == (0, "no rows\n", "")
@@ -698,7 +698,7 @@ def screen(text: str) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
+def test_lines_do_not_overlap_progress_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
     progress = Terminal(verbose=True)
     progress.start("pass 4", 12, "blocks")
@@ -715,7 +715,7 @@ def test_rows_and_notes_stay_clear_of_the_bar(monkeypatch):
     assert screen(sys.stderr.getvalue()) == ["note", "stage", "compiling: 2 s, done", ""]
 
 
-def test_tables_show_figures_in_80_columns(monkeypatch):
+def test_tables_fit_80_columns(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
     progress = Terminal()
     progress.row({**PASS, "test": {"rows": 8, "accuracy": 0.25}})
@@ -742,7 +742,7 @@ def test_tables_show_figures_in_80_columns(monkeypatch):
     ]  # fmt: skip
 
 
-def test_logs_show_a_pass_for_each_tenth_of_the_way(monkeypatch):
+def test_logs_show_only_milestone_passes(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     progress = Terminal()
     for k in range(41):  # from 1 to the tolerance

@@ -36,7 +36,7 @@ def bytes_of(name, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_sums_have_bits_and_bytes_of_rank_order(monkeypatch, size):
+def test_sums_follow_rank_order(monkeypatch, size):
     monkeypatch.setattr(comm, "SLICE", ranks.SMALL_SLICE)
     found = {}
     for how, sparse in ranks.HOW.items():
@@ -63,7 +63,7 @@ def test_messages_reach_all_ranks_in_order(monkeypatch, size):
             assert expected == sent
 
 
-def test_alone_it_is_the_same():
+def test_serial_comm_behaves_the_same():
     ranks.speak(SerialComm())
     assert SerialComm().sent == 0
     SerialComm().abort(3)  # does nothing
@@ -71,7 +71,7 @@ def test_alone_it_is_the_same():
 
 @pytest.mark.long
 @pytest.mark.parametrize("silent", [0, 1])
-def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
+def test_timeout_exits_with_75(monkeypatch, capfd, silent):
     """Messages put the deadline off: only one that is late ends the rank."""
 
     def leave(mine, code):
@@ -138,7 +138,7 @@ def test_other_commands_refuse_several_processes(alone, capsys, command):
 
 
 @pytest.mark.parametrize(("rank", "error", "code", "said"), [
-    (0, StoreError("broken"), 1, "sbm: broken"), (1, StoreError("broken"), 1, "sbm: process 1: "),
+    (0, StoreError("broken"), 1, "sbm: broken"), (1, StoreError("broken"), 1, "sbm: rank 1: "),
     (0, KeyboardInterrupt(), 130, "sbm: stopped"), (1, KeyboardInterrupt(), 130, ""),
 ])  # fmt: skip
 def test_failed_command_ends_the_other_ranks(
@@ -163,7 +163,7 @@ def test_failed_command_ends_the_other_ranks(
 
 
 @pytest.mark.process
-def test_training_alone_does_not_import_mpi4py(tmp_path):
+def test_single_process_does_not_import_mpi4py(tmp_path):
     (tmp_path / "a.svm").write_text("+1 1:1\n-1 2:1\n" * 20)
     script = """
 import sys, sbm

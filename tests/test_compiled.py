@@ -73,7 +73,7 @@ def probe(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch) -> list[str]:
-    """Names of kernels, as they are compiled."""
+    """List the names of kernels as they are compiled."""
     names: list[str] = []
     make = compiled._make
 
@@ -125,7 +125,7 @@ def test_bad_calls_and_kernels_are_refused(probe):
         kernel("fraction")(3.0)
 
 
-def test_threads_may_make_the_first_call_at_once(probe, made):
+def test_concurrent_first_calls_work(probe, made):
     shared = kernel("fill")
 
     def call(_):
@@ -141,7 +141,7 @@ def test_threads_may_make_the_first_call_at_once(probe, made):
 # -------------------------------------------------------------------------------------- keeping
 
 
-def test_machine_code_is_kept_and_replaced_when_the_source_changes(probe, made, tmp_path):
+def test_cached_code_is_replaced_when_source_changes(probe, made, tmp_path):
     assert fill() == fill() == [7, 7]
     assert made == ["fill"]
     (path,) = probe.iterdir()
@@ -214,7 +214,7 @@ def test_full_disk_leaves_no_partial_file(probe, monkeypatch):
     assert list(probe.iterdir()) == []
 
 
-def test_settings_of_numba_that_change_code_change_its_name(monkeypatch):
+def test_numba_settings_change_cache_key(monkeypatch):
     names = [compiled.fingerprint()]
     for name in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
         monkeypatch.setenv(name, "1")
@@ -239,9 +239,7 @@ ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns t
         (ME, 0o777, 0o775, False),
     ],
 )  # fmt: skip
-def test_only_code_that_others_cannot_write_is_trusted(
-    monkeypatch, owner, mode, package_mode, trusted
-):
+def test_code_writable_by_others_is_not_trusted(monkeypatch, owner, mode, package_mode, trusted):
     monkeypatch.setattr(compiled.os, "geteuid", lambda: ME)
     file = SimpleNamespace(st_uid=owner, st_gid=7, st_mode=mode)
     package = SimpleNamespace(st_uid=COLLEAGUE, st_gid=7, st_mode=package_mode)
@@ -250,7 +248,7 @@ def test_only_code_that_others_cannot_write_is_trusted(
     assert compiled._is_ours(file, package) is (trusted and not mode & 0o020)
 
 
-def test_only_we_can_write_kept_code(probe, made):
+def test_cached_code_is_writable_by_owner_only(probe, made):
     for mask in (0o077, 0o000):
         before = os.umask(mask)
         try:

@@ -26,7 +26,7 @@ from sbm.store.blocks import BlockStore
 
 
 def made(seed=0, n=240, features=8, classes=2):
-    """Rows and labels 1, 2, ...; or targets where there are no classes."""
+    """Return rows with labels 1, 2, ..., or with targets if there are no classes."""
     random = np.random.default_rng(seed)
     X = random.normal(size=(n, features)).astype(np.float32).astype(float)
     X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features
@@ -143,7 +143,7 @@ def test_fork_is_feasible_and_reaches_the_optimum(classes, loss, C, stores, tmp_
     assert forked == pytest.approx(report["primal"], rel=2.1e-4)
 
 
-def test_ray_is_the_best_share_of_the_way():
+def test_ray_finds_best_step():
     W = np.array([[3.0], [4.0]])  # |W|² = 25
     assert ray(30.0, W, 1.0) == 1.0
     assert ray(100.0, W, 2.0) == 1.0

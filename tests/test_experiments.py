@@ -1,4 +1,4 @@
-"""Benchmarks and experiments of scripts/: every one runs at toy size, and its facts hold."""
+"""Every benchmark and experiment of scripts/ runs at toy size, and its facts hold."""
 
 import importlib.util
 import json
@@ -108,7 +108,7 @@ def test_table_2_has_every_learner(tmp_path):
         assert all(120 / classes < row["accuracy_percent"] <= 100 for row in rows)
 
 
-def test_page_of_claims_is_that_of_the_results():
+def test_claims_page_matches_results():
     script, results = load_script("papers.claims"), SCRIPTS / "results"
     assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))
 

@@ -82,7 +82,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(["npz", "json", "sbm"]))
-def test_models_survive_every_format(here, data, form):
+def test_models_round_trip_in_every_format(here, data, form):
     n_labels = data.draw(st.sampled_from([0, 2, 3, 5]))
     labels = data.draw(st.lists(FINITE, min_size=n_labels, max_size=n_labels, unique=True))
     outputs = n_labels if n_labels > 2 else data.draw(st.sampled_from([1, n_labels or 1]))

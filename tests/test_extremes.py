@@ -49,7 +49,7 @@ def separable(path, scale=1.0):
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "crammer_singer", "weston_watkins"])
 @pytest.mark.parametrize(("scale", "tol"), [(1.0, 1e-12), (1e30, 1e-3)])
-def test_converged_is_true_without_rounding(tmp_path, loss, scale, tol):
+def test_converged_holds_in_exact_arithmetic(tmp_path, loss, scale, tol):
     """If the last bit of a margin costs more than the objective, nothing is converged."""
     store = separable(tmp_path, scale)
     with watch_certificates() as found:
@@ -64,7 +64,7 @@ def test_converged_is_true_without_rounding(tmp_path, loss, scale, tol):
 @pytest.mark.parametrize(
     "case", [case for case in CASES if LOSSES[case.loss].kernel in KERNELS], ids=str
 )
-def test_gap_is_hardly_larger_for_rounding(tmp_path, case):
+def test_rounding_barely_increases_gap(tmp_path, case):
     X, y = case.rows(n=60)
     store = make_store(tmp_path, X, y, blocks=2)
     with watch_certificates() as found:
@@ -134,7 +134,7 @@ def test_one_row_among_thousands_is_certified(tmp_path, loss, class_weight):
 
 
 @pytest.mark.slow
-def test_weights_hardly_drift_in_many_passes(tmp_path):
+def test_weights_barely_drift_in_many_passes(tmp_path):
     losses = [("hinge", 2), ("log_loss", 2), ("crammer_singer", 4), ("squared_error", 0)]
     found = list(bench_drift.measure(30, (15,), tmp_path, costs=(1e-10, 1e10), losses=losses))
     assert max(one["drift"] for one in found) <= 1e-9
@@ -142,7 +142,7 @@ def test_weights_hardly_drift_in_many_passes(tmp_path):
 
 
 @pytest.mark.parametrize("n_classes", [3, 8, 9, 16, 19])
-def test_rounding_of_a_row_is_bounded_over_all_classes(n_classes, monkeypatch):
+def test_row_rounding_is_bounded_over_all_classes(n_classes, monkeypatch):
     for name in ("_size1", "_size8", "rounding"):  # as plain Python
         monkeypatch.setattr(classes, name, getattr(classes, name).py_func)
     random = np.random.default_rng(n_classes)

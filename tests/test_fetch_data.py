@@ -1,4 +1,4 @@
-"""scripts/data/fetch.py against a server of our own: whole, unpacked, retried and refused files."""
+"""scripts/data/fetch.py with a local server: complete, unpacked, retried and refused files."""
 
 import bz2
 import contextlib
@@ -20,7 +20,7 @@ script = load_script("data.fetch")
 
 @dataclass
 class Site:
-    """What the server offers, and how many requests it saw."""
+    """Files of the server, and the number of requests."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     cut: int = 0  # requests whose body ends early
@@ -101,7 +101,7 @@ def test_file_is_unpacked_once_and_verified(fetch, site, tmp_path, ending):
 
 
 @pytest.mark.parametrize(("cut", "code"), [(2, 0), (3, 1)])
-def test_cut_download_is_retried(fetch, site, tmp_path, cut, code):
+def test_interrupted_download_is_retried(fetch, site, tmp_path, cut, code):
     site.cut = cut
     assert fetch()[0] == code
     assert (site.asked, names(tmp_path)) == (3, [] if code else ["one"])
@@ -120,13 +120,13 @@ def test_refused_download_leaves_nothing(fetch, site, tmp_path, facts, known, wo
     assert names(tmp_path) == []
 
 
-def test_table_is_that_of_the_readme():
+def test_data_table_matches_readme():
     text = (ROOT / "data/README.md").read_text()
     rows = re.findall(r"^\| ([\w.-]+)", text, re.MULTILINE)
     assert rows == ["name", *(entry.name for entry in script.SETS)]
 
 
-def test_readme_shows_what_makes_the_sample(tmp_path, monkeypatch):
+def test_readme_shows_sample_command(tmp_path, monkeypatch):
     text = (ROOT / "data/README.md").read_text()
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)

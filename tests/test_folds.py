@@ -1,4 +1,4 @@
-"""Folds: a row's content decides, and nothing else."""
+"""Folds depend only on the content of a row."""
 
 import struct
 
@@ -22,7 +22,7 @@ def mix(x):
 
 
 def slow_fold(row, n, seed, place=(0, 0), dtype="f"):
-    """Fold of a row of (index, value) pairs; values are None where all are 1."""
+    """Return the fold of a row of (index, value) pairs; values are None if all are 1."""
     h = mix((seed + GOLDEN) & MASK)
     content = [(k, v) for k, v in row if v != 0]
     for k, v in content:
@@ -63,7 +63,7 @@ PAIRS = st.dictionaries(
     st.lists(PAIRS, max_size=8), st.integers(2, 255), st.integers(0, 2**63 - 1),
     st.sampled_from(["f", "d", None]), st.integers(0, 10**6), st.integers(0, 10**9),
 )  # fmt: skip
-def test_folds_are_those_of_the_definition(rows, n, seed, dtype, block, first):
+def test_folds_match_definition(rows, n, seed, dtype, block, first):
     """Zeros that are written out do not matter."""
     if dtype is None:
         rows = [[(k, None) for k, _ in row] for row in rows]

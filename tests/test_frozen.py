@@ -1,7 +1,7 @@
-"""Formats over time: files stay readable and are written to the same bytes.
+"""Formats over time: old files stay readable and are reproduced byte for byte.
 
 Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made once by ``make``
-below, with zstd 1.5.7. Never make it anew: a change of a format gets a folder of its own.
+below, with zstd 1.5.7. Never regenerate it: a changed format gets a new folder.
 """
 
 import json
@@ -87,7 +87,7 @@ def files_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(zstandard.ZSTD_VERSION != (1, 5, 7), reason="another zstd, other bytes")
-def test_frozen_files_are_written_again(tmp_path):
+def test_frozen_files_are_reproduced(tmp_path):
     make(tmp_path)
     for path in tmp_path.glob("*.svm"):
         path.unlink()
@@ -96,14 +96,14 @@ def test_frozen_files_are_written_again(tmp_path):
     assert [name for name in then if now[name] != then[name]] == []
 
 
-def test_frozen_store_holds_its_rows():
+def test_frozen_store_is_read():
     blocks = store_rows(V1 / "s.sbm")
     assert Counter(row for block in blocks[:3] for row in block) == Counter(FIRST)
     assert blocks[3:] == [SECOND[0::2], SECOND[1::2]]
     assert sbm.check(V1 / "s.sbm")["rows"] == len(FIRST) + len(SECOND)
 
 
-def test_frozen_runs_and_models_hold_their_numbers():
+def test_frozen_runs_and_models_are_read():
     for name, lists_of, rows in (("dense", None, 5), ("lists", 3, 3)):
         run, state = Run.reopen(V1 / f"{name}.run", [3, rows], lists_of)
         assert Run.read(V1 / f"{name}.run")["passes"] == 7

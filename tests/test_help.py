@@ -1,4 +1,4 @@
-"""What `sbm --help` and the help of each command say, held against what is true."""
+"""The help of `sbm` and of each command agrees with the code."""
 
 import re
 import shlex
@@ -45,7 +45,7 @@ def test_commands_are_listed_in_order_of_use():
 
 
 @EVERY_COMMAND
-def test_help_is_whole(name):
+def test_help_is_complete(name):
     """Every option is described, no line is too wide, and the example works."""
     command, shown = cli.commands[name], help_of(name)
     assert help_of(name) == CliRunner().invoke(cli, [name, "-h"], terminal_width=80).output

@@ -216,7 +216,7 @@ def test_invalid_indexes_are_refused(tmp_path):
         refuse(folder, lambda: BlockStore(folder))  # noqa: B023
 
 
-def test_claims_of_a_manifest_are_checked(tmp_path):
+def test_manifest_values_are_checked(tmp_path):
     def labels(*values: Any, counts: Any = (2, 1)) -> dict[str, Any]:
         return {"labels": {"values": list(values), "counts": list(counts)}}
 
@@ -241,7 +241,7 @@ def test_claims_of_a_manifest_are_checked(tmp_path):
         refuse(folder, lambda: sbm.check(folder))  # noqa: B023
 
 
-def test_claims_of_a_generation_are_checked(tmp_path):
+def test_generation_values_are_checked(tmp_path):
     folder = lay(tmp_path / "s.sbm")
     good = read_manifest(folder)
     source, deal = good["generations"][0]["sources"][0], good["generations"][0]["deal"]
@@ -411,7 +411,7 @@ def test_invalid_models_are_refused(tmp_path):
         refuse(path, lambda: sbm.Model.load(path))
 
 
-def test_model_cannot_claim_to_be_something_else(tmp_path):
+def test_model_info_cannot_override_kind(tmp_path):
     path = tmp_path / "m.model"
     info = {"kind": "store", "path": "/etc/passwd", "loss": "hinge"}
     container.write(path, "model", WIDE, META | {"info": info})

@@ -164,7 +164,7 @@ def write(path: Path, rows: list[Plain], ids: Any = None, values: Any = None, n:
 
 
 @given(ROWS, st.sampled_from([1, 6, 1000]), st.integers(1, 30))
-def test_parquet_gives_its_rows(
+def test_parquet_rows_are_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Plain], piece: int, group: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("parquet") / "a.parquet", rows, n=group)

@@ -1,4 +1,4 @@
-"""`sbm train --launch N`: the line that is run, and what is refused."""
+"""`sbm train --launch N`: the command line that runs, and invalid usage."""
 
 import shlex
 import signal
@@ -47,11 +47,11 @@ def mpiexec(tmp_path, monkeypatch) -> str:
         (["--launch", "2", "-w1", "2.5", "--launch", "4", "-q"], ["-w1", "2.5", "-q"]),
     ],
 )
-def test_line_is_the_command_without_the_option(mpiexec, typed, kept):
+def test_launch_line_omits_launch_option(mpiexec, typed, kept):
     assert launch_line(4, "train", typed) == [mpiexec, "-n", "4", *PYTHON, *kept]
 
 
-def test_launcher_beside_python_is_preferred(tmp_path, monkeypatch):
+def test_launcher_next_to_python_is_preferred(tmp_path, monkeypatch):
     ours, system = make_program(tmp_path / "env"), make_program(tmp_path / "system")
     monkeypatch.setenv("PATH", str(tmp_path / "system"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "python"))
@@ -72,7 +72,7 @@ def test_bad_launches_are_refused(mpiexec, monkeypatch):
 
 
 @pytest.mark.parametrize("line", ["--rouns 3", "--tol -1", "--launch 0"])
-def test_wrong_use_launches_nothing(mpiexec, capsys, line):
+def test_invalid_usage_launches_nothing(mpiexec, capsys, line):
     with pytest.raises(SystemExit) as end:
         main(["train", "--launch", "2", *line.split()])
     assert end.value.code == 2

@@ -243,7 +243,7 @@ def test_last_digit_decides_overflow(middle: int) -> None:
     check_numbers(words)
 
 
-def test_products_with_powers_of_five_that_end_in_ones() -> None:
+def test_power_of_five_products_ending_in_ones() -> None:
     words = []
     for q in range(-342, 309):
         power = 5**q << 128 if q >= 0 else 2 ** (2 * (5**-q).bit_length() + 128) // 5**-q + 1

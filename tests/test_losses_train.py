@@ -62,7 +62,7 @@ def test_reference_optimum_is_certified(
 
 @pytest.mark.long
 @EVERY
-def test_optimum_is_certified_whatever_blocks_cache_and_seed(tmp_path, case):
+def test_any_blocks_cache_and_seed_reach_optimum(tmp_path, case):
     X, y = case.rows(1)
     options = {**case.at(0.1), "bias": 0.0 if case.loss == "one_class" else 1.5}
     order = np.argsort(y, kind="stable")  # without dealing some blocks would lack classes
@@ -113,7 +113,7 @@ def test_screening_keeps_optimum_and_saves_visits(tmp_path):
     assert all(p["rows_at_rest"] == 0 for p in every)
 
 
-def test_few_whole_numbers_are_targets_of_ridge_regression(tmp_path):
+def test_integer_labels_are_ridge_regression_targets(tmp_path):
     """The store keeps such labels as classes."""
     X, _ = Case("squared_error", 0).rows()
     y = np.round(X[:, 0] + 2 * X[:, 1]).clip(-3, 3)
@@ -152,7 +152,7 @@ def stores(tmp_path_factory):
         (2, {"loss": "epsilon_insensitive", "task": "regression", "C": 1e200}, r"C.*1e\+200"),
     ],
 )  # fmt: skip
-def test_options_that_do_not_fit_are_refused(stores, labels, options, facts):
+def test_incompatible_options_are_refused(stores, labels, options, facts):
     with pytest.raises((SettingsError, DataError), match=facts):
         fit(stores[labels], "refused.model", **options)
     assert not (stores[labels].parent / "refused.model.run").exists()
@@ -312,7 +312,7 @@ def test_liblinear_finds_the_same_model(tmp_path, s, case, options, ours):
 
 
 @EVERY
-def test_weight_means_that_many_rows(tmp_path, case):
+def test_row_weight_equals_repeated_rows(tmp_path, case):
     bias = 0.0 if case.loss == "one_class" else 1.0
     X, y = case.rows(11, n=90)
     v = np.random.default_rng(11).integers(0, 4, len(y))

@@ -1,4 +1,4 @@
-"""The scripts that make data: rows worked out by hand or counted slowly, and bytes that stay."""
+"""Scripts that make data: rows computed by hand or counted slowly, and stable bytes."""
 
 import bz2
 import gzip
@@ -57,7 +57,7 @@ With
 """
 
 
-def test_prep_rows_are_those_by_hand(tmp_path):
+def test_prep_rows_match_hand_computed_ones(tmp_path):
     (tmp_path / "five.txt").write_text(FIVE_PLACES)
     words = ["--min-count", "1", "--classes", "ten", "-o", str(tmp_path / "out.svm")]
     assert prep.main([str(tmp_path / "five.txt"), *words]) == 0
@@ -86,7 +86,7 @@ def text_file(tmp_path):
     return path
 
 
-def test_prep_rows_depend_on_text_and_seed_alone(tmp_path, text_file, monkeypatch):
+def test_prep_rows_depend_only_on_text_and_seed(tmp_path, text_file, monkeypatch):
     plain = text_file.read_bytes()
     expected = run(prep, tmp_path, text_file)
     ten = run(prep, tmp_path, text_file, "--classes", "ten")
@@ -105,7 +105,7 @@ def test_prep_rows_depend_on_text_and_seed_alone(tmp_path, text_file, monkeypatc
 # --- make_trigrams --------------------------------------------------------------------------------
 
 
-def test_trigrams_are_those_counted_slowly(tmp_path):
+def test_trigrams_match_slow_count(tmp_path):
     documents, rng = tmp_path / "docs", random.Random(2)
     documents.mkdir()
     for name, letters in {"a": "abcdef", "b": "aeiouß", "c": "абвгд", "e": "xyz"}.items():
@@ -141,7 +141,7 @@ def test_trigrams_are_those_counted_slowly(tmp_path):
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_synthetic_rows_are_as_asked(classes):
+def test_synthetic_rows_match_options(classes):
     problem = synthetic.Problem(features=5000, nnz=30, power=1.5, real=True, classes=classes)
     text = b"".join(problem.text(2000))
     rows = parse(text)

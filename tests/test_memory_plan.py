@@ -44,7 +44,7 @@ WIDTH = {"ones": 4, "float32": 8, "float64": 12}
 
 
 def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: bool = False) -> Any:
-    """Return what a plan asks of a store: chunks with N rows and nonzeros each."""
+    """Return the part of a store that a plan uses: chunks with N rows and nonzeros each."""
     made = [
         [
             Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0), 0)
@@ -109,7 +109,7 @@ def check(store: Any, plan: MemoryPlan, cache_frac: float, outputs: list[int]) -
 
 @pytest.mark.long
 @given(STORES, FRACTIONS, st.integers(1, 5_000_000), OUTPUTS)
-def test_plans_keep_the_bound_down_to_the_least(
+def test_plans_keep_bound_down_to_minimum(
     store: Any, cache_frac: float, n_weights: int, shape: tuple[list[int], bool]
 ) -> None:
     outputs, listed = shape
@@ -154,7 +154,7 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
         assert plan.cache_nnz == pytest.approx(share * plan.part_nnz, rel=1e-3)
 
 
-def test_refusal_names_the_least_and_what_it_is_for() -> None:
+def test_refusal_names_minimum_and_its_parts() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     for shape, facts in (
         (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
@@ -182,7 +182,7 @@ def test_refusal_names_the_least_and_what_it_is_for() -> None:
         ({"first_bytes": 10**9}, 9 * 10**8),
     ],
 )  # fmt: skip
-def test_what_a_training_needs_is_added(more: dict[str, Any], least: int) -> None:
+def test_training_needs_are_added(more: dict[str, Any], least: int) -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     plain = least_of(store, 0.0, Shape(1000))
     assert plain + least <= least_of(store, 0.0, Shape(1000, **more)) <= plain + 10 * least
@@ -229,7 +229,7 @@ def test_small_appended_blocks_are_loaded_together() -> None:
     assert blocks_of(tight) == [*([k] for k in range(24)), [24, 25, 26, 27]]
 
 
-def test_joined_blocks_have_no_more_nonzeros_than_a_twelfth() -> None:
+def test_joined_blocks_hold_at_most_a_twelfth() -> None:
     store = with_nights(store_of(1, 1, 100, 1000, "ones"), [100] * 47)
     for chunks in store.chunks[24:]:
         chunks[0] = Chunk(chunks[0].block, 0, 1000, 100, 20_000, 0)
@@ -238,7 +238,7 @@ def test_joined_blocks_have_no_more_nonzeros_than_a_twelfth() -> None:
     assert 20_000 < plan.part_nnz <= -(-store.nnz // 12)
 
 
-def test_lists_have_room_that_costs_no_block() -> None:
+def test_lists_use_only_spare_memory() -> None:
     store, shape = store_of(12, 5, 1000, 50_000, "float32"), Shape(1000, [300], True)
     ample = plan_training(store, AMPLE, 0.5, shape)
     assert ample.row_variables == 300
@@ -442,7 +442,7 @@ def test_split_restarts_with_less_memory(
     }
 
 
-def test_stream_without_room_continues_from_its_commit(
+def test_stream_out_of_memory_continues_from_commit(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = small_plans(monkeypatch)

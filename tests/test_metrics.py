@@ -206,7 +206,7 @@ def test_multi_metrics_without_known_labels(monkeypatch, dense):
     assert [empty[name] for name in names] == [None] * 4
 
 
-def test_many_classes_take_memory_by_pairs():
+def test_many_classes_use_memory_per_pair():
     n, rows = 30_000, 60_000
     labels = (np.arange(n) * 1.5).tolist()
     truth = np.arange(rows) * 7919 % n

@@ -13,7 +13,7 @@ def test_every_mutation_applies_once():
     assert len(set(names)) == len(names)
 
 
-def test_drawn_changes_compile_and_differ_in_one_place():
+def test_random_mutations_compile_and_differ_once():
     drawn = mutations.draw(60, 1, ["sbm/distributed", "sbm/engine/sync.py"])
     assert len(drawn) == 60
     for mutation in drawn:

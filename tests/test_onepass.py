@@ -43,7 +43,7 @@ def problems_of(loss: str, labels: list[float] | None, **chosen: Any) -> list[An
 
 
 class Watched:
-    """A pass over rows, and the alphas of every problem and row, also of those it forgot."""
+    """A pass over rows, and the alphas of all problems and rows, including dropped ones."""
 
     def __init__(
         self, X: Any, y: Any, problems: Any, *, cache_rows: int = 9, cache_nnz: int = 70,

@@ -46,7 +46,7 @@ def test_auto_rounds_follow_blocks_and_disk(rounds, blocks, options):
     assert choose_rounds("auto", blocks, before, PassCost(*times), **options) == rounds
 
 
-def test_rounds_of_a_list_are_those_of_its_passes():
+def test_listed_rounds_apply_per_pass():
     last = PassCost(MUCH, 9.0, 9.0, 0.1)
     chosen = [choose_rounds("2,3,5", 12, [0] * k, last) for k in range(5)]
     assert chosen == [2, 3, 5, 5, 5]
@@ -68,7 +68,7 @@ def test_short_certificate_chooses_part_of_a_pass(gap, shrink, blocks):
     assert choose_blocks(40, gap, 1e-3, shrink) == blocks
 
 
-def test_cache_holds_half_as_many_rows_again_as_are_free():
+def test_cache_holds_one_and_half_free_rows():
     assert choose_cache_rows(1000, 1500, 9999) == 1500
     assert choose_cache_rows(1000, 1500, 1200) == 1200
     assert choose_cache_rows(10, 1500, 9999) == 500  # a quarter of the working set

@@ -1,4 +1,4 @@
-"""The wheel and the source archive: what is in them, and that they work where nothing else is."""
+"""The wheel and the source archive: their content, and that they work on their own."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def wheel(tmp_path_factory):
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Return the Python of a new environment that has the wheel, and borrows what that needs."""
+    """Return the Python of a new environment with the wheel and borrowed dependencies."""
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
@@ -106,7 +106,7 @@ def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
     assert contents(build(unpacked, tmp_path / "wheel", "wheel")) == contents(wheel)
 
 
-def test_words_are_completed():
+def test_shell_completion_works():
     completion = BashComplete(cli, {}, "sbm", "_SBM_COMPLETE")
     for typed, last, found in (
         ([], "tr", {"train"}), (["train", "--loss"], "cr", {"crammer_singer"}),

@@ -1,4 +1,4 @@
-"""Test texts that are predicted after passes, and the ages of cached rows."""
+"""Predictions of a test text after passes, and ages of cached rows."""
 
 import json
 import time
@@ -67,7 +67,7 @@ def test_last_pass_agrees_with_predict(data, tmp_path, name, settings):
             assert told["accuracy"] * told["rows"] == pytest.approx(expected["correct"])
 
 
-def test_every_nth_pass_is_tested_off_the_clock(data, tmp_path, monkeypatch):
+def test_every_nth_pass_is_tested_untimed(data, tmp_path, monkeypatch):
     judge = PassTest.judge
 
     def slow(self, *arguments):

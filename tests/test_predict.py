@@ -385,14 +385,14 @@ def test_pair_of_matrix_and_labels_is_split(here):
         assert lines_of("a") == lines_of("b")
 
 
-def test_models_of_liblinear_are_loaded(here):
+def test_liblinear_models_are_loaded(here):
     model = Model(np.array([1, 3]), np.array([[1.0], [-2.0]]), [-1.0, 1.0], info={"loss": "hinge"})
     sbm.export(model, "m.txt")
     X = make_rows(())[0]
     assert Model.load("m.txt").predict(X).tolist() == model.predict(X).tolist()
 
 
-def test_features_with_names_need_a_model_with_names(here):
+def test_named_features_need_model_with_names(here):
     Path("t.vw").write_text("1 | red blue:2\n")
     with pytest.raises(SettingsError, match=r"t\.vw .*names"):
         sbm.predict(TWO, "t.vw")

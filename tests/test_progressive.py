@@ -1,4 +1,4 @@
-"""What rows cost before they are learned, by the formulas of the losses, and when it is told."""
+"""Progressive loss: cost of rows before they are learned, and when it is reported."""
 
 import json
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ LABELS = [[-1.0, 1.0], [1.0, -1.0], [3.0], [-3.0], [4.0, 2.0, 9.0]]
 
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("loss", [*families.OF_MARGIN, "crammer_singer", "weston_watkins"])
-def test_rows_of_classes_cost_their_loss(loss, labels):
+def test_classification_rows_cost_their_loss(loss, labels):
     if LOSSES[loss].joint and len(labels) == 1:  # costs nothing until labels differ
         problems = [MultiProblem(LOSSES[loss], np.array([1.0]), 1.0)]
         correct, losses = row_losses(LOSSES[loss], problems, np.zeros(40, np.int32), TABLE[:, :1])
@@ -51,7 +51,7 @@ def test_rows_of_classes_cost_their_loss(loss, labels):
 @pytest.mark.parametrize(
     "loss", ["epsilon_insensitive", "squared_epsilon_insensitive", "squared_error"]
 )
-def test_rows_with_targets_cost_their_loss(loss):
+def test_regression_rows_cost_their_loss(loss):
     more = {} if loss == "squared_error" else {"epsilon": 0.25}
     seen = SimpleNamespace(name="rows", n_rows=1, labels=None, label_counts=[])
     y, z = np.linspace(-2, 2, 40), TABLE[:, :1]
@@ -62,7 +62,7 @@ def test_rows_with_targets_cost_their_loss(loss):
     np.testing.assert_allclose(losses, families.row_losses(loss, z, y, [], 0.25), rtol=1e-12)
 
 
-def test_rows_of_one_class_cost_what_is_missing():
+def test_one_class_rows_cost_distance_to_level():
     problem = OneClass(LOSSES["one_class"], 0.5, 1.0)
     problem.restore({"level": np.array([0.3, 2.0]), "scale": np.array([1.0])})
     z = TABLE[:, :1]
@@ -72,7 +72,7 @@ def test_rows_of_one_class_cost_what_is_missing():
 
 
 @given(parts=st.lists(st.integers(0, 3000), max_size=8), stop=st.integers(0, 8))
-def test_figures_are_told_whenever_rows_double(parts, stop):
+def test_figures_are_reported_when_rows_double(parts, stop):
     n, told, first = sum(parts), list[dict[str, Any]](), 0
     random = np.random.default_rng(n)
     correct, losses = random.random(n) < 0.7, random.integers(0, 64, n) / 16

@@ -1,4 +1,4 @@
-"""Several ranks train one model: optimum, resumed runs, shards, and what is refused."""
+"""Several ranks train one model: optimum, resumed runs, shards, invalid settings."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ def store_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(store_of):
-    """Return what one process without others comes to."""
+    """Return the result of a single process."""
 
     def model(case):
         path = store_of(case)  # a second call finds the training finished
@@ -62,7 +62,7 @@ def model(tmp_path):
 
 
 def train(size, store, path, options, **more):
-    """Train as several ranks; return what each returned."""
+    """Train as several ranks; return the results by rank."""
     return in_threads(
         size, lambda comm: train_ranks(comm, store, path, options, TrainOptions(**more))
     )
@@ -164,7 +164,7 @@ def test_dual_bound_never_falls(store_of, model, monkeypatch, case, sigma):
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", [HINGE, WW], ids=str)
-def test_stop_after_every_round_keeps_bytes(store_of, tmp_path, model, case):
+def test_stop_after_any_round_keeps_model_bytes(store_of, tmp_path, model, case):
     options = options_of(case)
     train(2, store_of(case), tmp_path / "whole.model", options)
     for _ in range(7):
@@ -175,7 +175,7 @@ def test_stop_after_every_round_keeps_bytes(store_of, tmp_path, model, case):
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", [0, 2])
-def test_ranks_return_to_their_common_commit(store_of, tmp_path, model, late):
+def test_ranks_resume_from_common_commit(store_of, tmp_path, model, late):
     store, options = store_of(CS), options_of(CS)
     train(3, store, tmp_path / "whole.model", options)
     for after in (3, 4):
@@ -204,7 +204,7 @@ def test_other_number_of_ranks_resumes(store_of, alone, tmp_path, model, case, b
 
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "now"), [(3, 3), (1, 3), (3, 1)])
-def test_warm_start_takes_alphas_of_any_number(tmp_path, model, before, now):
+def test_warm_start_accepts_any_number_of_ranks(tmp_path, model, before, now):
     store = make_store(tmp_path, *CS.rows(), blocks=5)
     train(before, store, model, options_of(CS))
     sbm.split([write_rows(tmp_path / "more.svm", *CS.rows(1, n=20))], store, append=True)
@@ -214,7 +214,7 @@ def test_warm_start_takes_alphas_of_any_number(tmp_path, model, before, now):
     assert report["updates"] < cold["updates"]
 
 
-def test_finished_model_is_kept_by_any_number(store_of, model):
+def test_finished_model_is_kept_for_any_ranks(store_of, model):
     (_, report), *_ = train(3, store_of(HINGE), model, options_of(HINGE))
     data = model.read_bytes()
     for size in (1, 2, 3):
@@ -262,7 +262,7 @@ def test_status_file_reports_the_end(store_of, model):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_classes_are_divided_and_nothing_is_added(store_of, alone, model, monkeypatch, loss):
+def test_classes_are_divided_without_summing(store_of, alone, model, monkeypatch, loss):
     monkeypatch.setattr(Combiner, "combine", lambda self: pytest.fail("weights are added up"))
     case = Case(loss, 3)
     for size in (2, 3):
@@ -273,7 +273,7 @@ def test_classes_are_divided_and_nothing_is_added(store_of, alone, model, monkey
         assert math.isclose(report["primal"], alone(case)[1]["primal"], rel_tol=2e-4)
 
 
-def test_by_class_each_resumes_from_its_own_commit(store_of, tmp_path, model):
+def test_class_ranks_resume_from_own_commits(store_of, tmp_path, model):
     """One may have finished, and commits no more, while others continue."""
     store, options = store_of(BY_CLASS), options_of(BY_CLASS)
     train(2, store, tmp_path / "whole.model", options)
@@ -339,7 +339,7 @@ def test_sigma_follows_the_largest_of_five_overlaps():
     (1.0, 3.0, 1.0, 4.0, 0.5), (1.0, 9.0, 1.0, 4.0, 1.0), (1.0, 1.0, 2.0, 4.0, 0.0),
     (1.0, 0.0, 0.0, 0.0, 1.0), ("safe", 1.0, 0.0, 4.0, 1.0),
 ])  # fmt: skip
-def test_share_is_the_best_point_of_a_parabola(rule, gain, cross, size, share):
+def test_share_is_optimum_of_parabola(rule, gain, cross, size, share):
     assert Adding(rule, 4).share(gain, cross, size) == share
 
 
@@ -375,7 +375,7 @@ def test_other_stores_are_refused(tmp_path, model):
     ([{"calibrate": True}] * 2, SettingsError, "calibrate .*2"),
     ([{"weights": "-"}] * 2, SettingsError, "weights .*standard input.* 2 "),
 ])  # fmt: skip
-def test_settings_of_a_rank_are_refused(store_of, model, options, error, facts):
+def test_different_settings_of_ranks_are_refused(store_of, model, options, error, facts):
     chosen = [options_of(HINGE, **mine) for mine in options]
     with pytest.raises(error, match=facts):
         in_threads(2, lambda c: train_ranks(c, store_of(HINGE), model, chosen[c.rank]))

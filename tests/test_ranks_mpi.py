@@ -1,4 +1,4 @@
-"""Ranks as users start them: the bytes of the ranks in threads, one voice, every early end."""
+"""Ranks under a launcher: the same bytes as in threads, one message, every early end."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def launch(size, *words):
 
 
 def said(done):
-    """Return what sbm itself wrote to stderr; a launcher may add to it."""
+    """Return the lines that sbm wrote to stderr, without those of the launcher."""
     return [text for text in done.stderr.splitlines() if text.startswith(("sbm:", "Error:"))]
 
 
@@ -155,7 +155,7 @@ def test_unconverged_json_is_one_object(store, model):
     pytest.param(["no.sbm"], 1, "no.sbm", marks=pytest.mark.slow),
     pytest.param(["d.sbm", "--mem", "100MB"], 1, "--mem", marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_error_of_all_is_reported_once(store, model, words, code, fact):
+def test_common_error_is_reported_once(store, model, words, code, fact):
     done = launch(2, "train", store.parent / words[0], "-o", model, *WORDS, *words[1:])
     assert done.returncode == code
     (text,) = said(done)
@@ -175,7 +175,7 @@ def test_damage_in_one_process_ends_all(store, model):
     done = launch(2, "train", "-q", store, "-o", model, *WORDS)
     assert done.returncode == 1
     (text,) = said(done)
-    assert text.startswith(f"sbm: process 1: {path}")
+    assert text.startswith(f"sbm: rank 1: {path}")
     assert not model.exists()
     assert state(model) == "running"
 
@@ -254,7 +254,7 @@ def test_killed_training_resumes_to_same_bytes(store, model, faults):
 
 @needs_mpi
 @pytest.mark.slow
-def test_stopped_process_meets_the_deadline(store, model):
+def test_suspended_rank_ends_others_by_timeout(store, model):
     done = fall(3, store, model, [1, "MpiComm.add_up", "before", 3, "SIGSTOP"],
                 "--comm-timeout", "3s")  # fmt: skip
     # Not always 75: if mpiexec hears of all of them at once, it is the signal it sent to one.
@@ -278,7 +278,7 @@ def commits(model, size):
     pytest.param([("launcher", signal.SIGTERM), (0, signal.SIGTERM), (1, signal.SIGINT)],
                  marks=pytest.mark.slow),
 ], ids=["one", "others"])  # fmt: skip
-def test_signal_makes_all_commit_and_end(store, model, signals):
+def test_signal_makes_all_ranks_commit_and_exit(store, model, signals):
     told = []
     for whom, number in signals:
         # One waits for the signal, and the others for it.

@@ -1,4 +1,4 @@
-"""README and docs: every command block is run, on small data; links and extras exist."""
+"""README and docs: every command block runs on small data; links and extras exist."""
 
 import gzip
 import os
@@ -27,7 +27,7 @@ BLOCKS = {  # the same block is run once
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     if match[1] != "text"
 }
-# Lines that are not run as they stand, and what is run instead.
+# Lines that are replaced before they are run.
 INSTEAD = {
     r"sh scripts/(demo|test)\.sh\b.*": "",
     r"(pip|pipx) install .*": "",

@@ -1,4 +1,4 @@
-"""The page about runs in a real browser: charts draw, nothing is wider than a phone."""
+"""The report page in a real browser: charts draw, and nothing is wider than a phone."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Training resumes where it was stopped, killed or lost, and reaches the same bytes."""
+"""Training resumes after a stop, a kill or a power cut, and reaches the same bytes."""
 
 import json
 import signal
@@ -199,7 +199,7 @@ def test_interrupted_warm_start_keeps_old_run(tmp_path):
 # ------------------------------------------------------------------------- finished trainings
 
 
-def test_finished_training_is_returned_unread(tmp_path):
+def test_finished_training_returns_without_reading(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-2, max_passes=50)
     with pytest.raises(StoreError, match=r"m\.model\.run .*--resume"):
@@ -228,7 +228,7 @@ def test_missing_or_replaced_model_is_rewritten(hinge, tmp_path, calibrate):
     assert fit(store, path, **options)[1]["was_finished"]
 
 
-def test_finished_training_yields_to_other_settings(hinge, tmp_path):
+def test_other_settings_replace_finished_training(hinge, tmp_path):
     store, expected = hinge
     path, options = tmp_path / "m.model", options_of()
     sbm.train(store, path, options)
@@ -243,7 +243,7 @@ def test_finished_training_yields_to_other_settings(hinge, tmp_path):
     assert "other settings" in refused(SettingsError, store, path, options_of(C=3.0), resume=True)
 
 
-def test_used_up_budget_can_be_raised(hinge, tmp_path):
+def test_exhausted_budget_can_be_raised(hinge, tmp_path):
     store, path, options = hinge[0], tmp_path / "m.model", options_of(max_passes=3)
     fit(store, path, **options)
     assert fit(store, path, **options)[1]["was_finished"]
@@ -306,7 +306,7 @@ def test_unfinished_training_needs_same_data(tmp_path):
     assert not sbm.train(store, path, options, resume=False)[1]["resumed"]
 
 
-def test_warm_start_begins_from_unfinished_training(tmp_path):
+def test_warm_start_uses_unfinished_training(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-3, max_passes=50, warm_start=True)
     stop(store, path, {**options, "tol": 1e-9})
@@ -351,7 +351,7 @@ def test_damaged_run_is_refused_without_fresh(hinge, tmp_path):
     ],
     ids=str,
 )  # fmt: skip
-def test_nonsense_record_is_refused(hinge, tmp_path, lie):
+def test_invalid_record_is_refused(hinge, tmp_path, lie):
     path = tmp_path / "m.model"
     stop(hinge[0], path, options_of())
     with Run.resume(Path(f"{path}.run"), [20] * 5) as (run, _):
@@ -394,7 +394,7 @@ def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkey
 
 
 def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
-    """Tune; the model's bytes, and what was found on the way."""
+    """Tune; return the bytes of the model and the results."""
     path, settings = folder / name, options_of(tol=1e-6, max_passes=12)
     report = sbm.tune(
         folder / "d.sbm", path, settings, Cs=list(Cs), folds=3, progress=progress, **options

@@ -52,7 +52,7 @@ class Meanwhile(Passes):
 
 
 def train_and(what: Callable[[], Any]) -> Any:
-    """Do something during a training, which must come to the model that it comes to alone."""
+    """Do something during a training, which must give the same model as undisturbed."""
     sbm.train("a.sbm", "alone.model", SLOW)
     progress = Meanwhile(what)
     sbm.train("a.sbm", "x.model", SLOW, progress=progress, resume=False)
@@ -138,7 +138,7 @@ print(n, *sorted(errors), sep="\\n")
 
 
 @pytest.mark.process
-def test_readers_in_a_loop_see_whole_states(here):
+def test_concurrent_readers_see_consistent_states(here):
     sbm.stream("a.svm", "s.model")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = [sys.executable, "-c", READ]

@@ -1,4 +1,4 @@
-"""Shards: a store in several folders, whole again when all block files lie in one."""
+"""Shards: a store in several folders, complete again if all block files are in one."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def here() -> set[str]:
     return {path.name for path in Path().iterdir()}
 
 
-def test_block_files_of_all_shards_are_the_whole_store(text, shards):
+def test_shards_together_equal_whole_store(text, shards):
     assert here() == NAMES
     blocks = [BlockStore(shard).blocks_here for shard in shards]
     assert blocks == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]]

@@ -73,7 +73,7 @@ def sources():
 
 @slow
 @pytest.mark.process
-def test_nights_add_new_texts_and_drop_old_ones(here):
+def test_nightly_adds_new_files_and_expires_old(here):
     text("1.svm", 1)
     text("2.svm", 2)
     Path("new texts/empty.svm").write_text("")
@@ -97,7 +97,7 @@ def test_nights_add_new_texts_and_drop_old_ones(here):
 
 @slow
 @pytest.mark.process
-def test_night_without_time_or_text_keeps_a_model(here):
+def test_nightly_without_time_or_data_keeps_model(here):
     text("1.svm", 1)
     Path("short.toml").write_text("C = 1\ntol = 1e-12\nmax-passes = 1\n")
     assert night("-c", "short.toml", *ARGUMENTS)[0] == 3
@@ -112,7 +112,7 @@ def test_night_without_time_or_text_keeps_a_model(here):
 @pytest.mark.parametrize(("arguments", "code"), [
     ((), 2), (("-k", "soon", *ARGUMENTS), 2), (("-k",), 2), (("a.sbm", "a.model", "nowhere"), 1),
 ])  # fmt: skip
-def test_wrong_use_of_nightly_changes_nothing(here, arguments, code):
+def test_invalid_nightly_usage_changes_nothing(here, arguments, code):
     found, err = night(*arguments)
     assert (found, "nightly.sh" in err) == (code, True)
     assert not Path("a store.sbm").exists()
@@ -123,14 +123,14 @@ def test_wrong_use_of_nightly_changes_nothing(here, arguments, code):
 
 @pytest.mark.process
 @pytest.mark.parametrize(("launch", "options", "tries", "code", "status", "is_queued"), [
-    ("lost", [], 0, 9, "to be gone on with", True), ("lost", [], 3, 9, "failed", False),
-    ("lying", [], 0, 1, "to be gone on with", True),
+    ("lost", [], 0, 9, "requeued", True), ("lost", [], 3, 9, "failed", False),
+    ("lying", [], 0, 1, "requeued", True),
     pytest.param("alone", [], 0, 0, "converged", False, marks=slow),
-    pytest.param("alone", ["--max-passes", "1", "--tol", "1e-9"], 0, 3, "to be gone on with", True,
+    pytest.param("alone", ["--max-passes", "1", "--tol", "1e-9"], 0, 3, "requeued", True,
                  marks=slow),
-    pytest.param("alone", ["--rouns", "3"], 0, 2, "wrong use", False, marks=slow),
+    pytest.param("alone", ["--rouns", "3"], 0, 2, "invalid usage", False, marks=slow),
 ])  # fmt: skip
-def test_slurm_job_requeues_what_can_succeed(here, launch, options, tries, code, status, is_queued):
+def test_slurm_job_requeues_if_recoverable(here, launch, options, tries, code, status, is_queued):
     sbm.split(ROOT / "data" / "sample.svm", "s.sbm")
     done = finished(
         ["sh", SCRIPTS / "slurm_train.sh", "a model", "s.sbm", "-q", "--mem", "400MB", *options],

@@ -286,7 +286,7 @@ def test_bad_data_is_refused(tmp_path):
         (lambda: classifier().partial_fit(X, y, [0, 1]), DataError, "label 2"),
         (lambda: classifier().fit(missing), DataError, r"missing\.svm"),
         (lambda: classifier().fit(hashed, y), DataError, r"^y .*hashed\.svm"),
-        (lambda: classifier().fit(hashed), MemoryPlanError, "9007199254740993.*coef_.*2 GB"),
+        (lambda: classifier().fit(hashed), MemoryPlanError, r"coef_.* 9007199254740993 .*2 GB"),
         (lambda: classifier(mem="1MB").fit(X, y), MemoryPlanError, "--mem 1 MB"),
         (lambda: classifier(mem="50MB").partial_fit(X, y, [0, 1, 2]), MemoryPlanError, "partial_"),
     ):  # fmt: skip
@@ -455,7 +455,7 @@ def test_estimator_columns_hold_every_id(monkeypatch):
         model.to_sklearn()
 
 
-def test_columns_of_text_without_id_0_begin_at_1(tmp_path):
+def test_text_without_id_0_starts_at_1(tmp_path):
     X, y = load_breast_cancer(return_X_y=True)
     X = X / X.max(axis=0)
     for first, n_columns in ((1, 30), (0, 30)):

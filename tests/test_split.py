@@ -186,7 +186,7 @@ def test_sorted_labels_are_mixed_between_and_within_blocks(tmp_path):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_only_other_values_than_1_are_stored(tmp_path):
+def test_values_of_all_ones_are_not_stored(tmp_path):
     lines = [f"1 {k % 100}:1" for k in range(700)]
     source = written(tmp_path, "a.svm", "\n".join(lines).encode())
     report = split([source], tmp_path / "ones.sbm", dtype="float64")
@@ -574,7 +574,7 @@ def test_invalid_options_are_refused(tmp_path, options, facts):
     assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
 
 
-def test_input_without_rows_or_place_is_refused(tmp_path):
+def test_empty_input_and_invalid_output_are_refused(tmp_path):
     for text in (b"", b"\n\r\n", b"# only\n  # comments\n"):
         with pytest.raises(DataError, match="no rows"):
             split([written(tmp_path, "a.svm", text)], tmp_path / "a.sbm")

@@ -303,7 +303,7 @@ def test_class_block_steps_keep_invariants(seed, **options):
 
 
 def check_steps(sim, seed, screened, passes=3):
-    """Take steps and look at everything after each; return how many visits were cut short."""
+    """Take steps and check everything after each; return how many visits were cut short."""
     before, starved, working = 0.0, 0, sim.working
     random = np.random.default_rng(seed)
     for _ in range(passes):
@@ -401,7 +401,7 @@ def test_prefetching_changes_no_byte(case, monkeypatch):
 
 
 @EVERY
-def test_rounds_end_count_gap_once_and_move_random_state(case):
+def test_rounds_stop_at_gap_and_advance_random_state(case):
     def rounds(n, tol=0.0, block=0):
         sim = make(case, 2, 1, 30, 30, 1, cache_nnz=300)
         sim.step(0)
@@ -722,7 +722,7 @@ def test_one_class_visit_moves_alpha_weights_and_level():
 
 
 @pytest.mark.parametrize("nu", [0.05, 0.5, 1.0])
-def test_one_class_certificate_is_of_nearest_feasible_alphas(nu):
+def test_one_class_certificate_uses_nearest_feasible_alphas(nu):
     sim, v = one_class(2, 3, 20, nu)
     X, N = sim.X, nu * v.sum()
     for block in (0, 1, 2) * 3:

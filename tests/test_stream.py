@@ -1,4 +1,4 @@
-"""`sbm stream` end to end: the same bytes however often it stops, and what it keeps and refuses."""
+"""`sbm stream` end to end: stops change no byte; state, resuming and invalid usage."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from sbm.store.run import Run
 ROOT = Path(__file__).resolve().parent.parent
 ONE, OTHER = Path("one.model"), Path("other.model")
 
-# What is learned, with text for it; each has a way of its own through plans, classes and states.
+# Problems with text for them; each takes another path through plans, classes and states.
 KINDS: dict[str, dict[str, Any]] = {
     "hinge": {},
     "squared_hinge": {"loss": "squared_hinge", "bias": 1.0},
@@ -131,7 +131,7 @@ def rows_kept() -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_stops_and_deaths_change_no_byte(kind, small, monkeypatch):
+def test_stops_and_kills_change_no_byte(kind, small, monkeypatch):
     name = write([*rows_of(kind, 200, values=False), *rows_of(kind, 200, seed=1)])
     asked, chosen = Questions(), settings_of(kind)
     chosen["options"] = {**chosen.get("options", {}), "checkpoint_every": "50rows"}
@@ -181,7 +181,7 @@ def test_stop_at_any_moment_changes_no_byte(small):
     assert [source["rows"] for source in kept(OTHER)["sources"]] == [200, 200]
 
 
-def test_death_while_room_is_made_changes_no_byte(small, monkeypatch):
+def test_kill_while_growing_changes_no_byte(small, monkeypatch):
     name, chosen = write(rows_of("one_vs_rest", 300)), settings_of("one_vs_rest")
     learn(name, ONE, **chosen)
     make = stream_job.Stream._make_room
@@ -201,7 +201,7 @@ def test_death_while_room_is_made_changes_no_byte(small, monkeypatch):
         same(ONE, OTHER)
 
 
-def test_long_rows_and_large_ids_find_room(small):
+def test_long_rows_and_large_ids_fit(small):
     def moved(line: bytes) -> bytes:
         return re.sub(rb" (\d+):", lambda m: b" %d:" % (2**63 - 400 + int(m[1])), line)
 
@@ -216,7 +216,7 @@ def test_long_rows_and_large_ids_find_room(small):
     assert kept(OTHER)["seen"]["hashed"]
 
 
-def test_new_stream_replaces_the_earlier_one_only_with_rows(small):
+def test_stream_without_rows_keeps_earlier_model(small):
     learn(write(LINES), ONE)
     learn(write(rows_of("crammer_singer", 200)), OTHER, loss="crammer_singer")
     learn(write(LINES), OTHER)
@@ -233,7 +233,7 @@ def test_new_stream_replaces_the_earlier_one_only_with_rows(small):
 
 
 @pytest.mark.long
-def test_stream_that_waits_can_be_stopped_and_saved(monkeypatch):
+def test_waiting_stream_can_be_stopped_and_saved(monkeypatch):
     os.mkfifo("fifo")
     with pytest.raises(KeyboardInterrupt):
         learn("fifo", OTHER, stop=stop_at(10))
@@ -246,7 +246,7 @@ def test_stream_that_waits_can_be_stopped_and_saved(monkeypatch):
 
 
 @pytest.mark.long
-def test_failed_commit_ends_a_stream_that_waits(monkeypatch):
+def test_failed_commit_ends_waiting_stream(monkeypatch):
     def no_room(*arguments: Any) -> None:
         raise SbmError("no room")
 
@@ -260,7 +260,7 @@ def test_failed_commit_ends_a_stream_that_waits(monkeypatch):
 
 
 @pytest.mark.long
-def test_next_pipe_brings_new_rows(monkeypatch):
+def test_resume_reads_new_rows_from_pipe(monkeypatch):
     def learn_pipe(parts: Sequence[bytes], **more: Any) -> dict[str, Any]:
         read, write_end = os.pipe()
         with open(write_end, "wb", 0) as pipe, stdin_of(monkeypatch, read):
@@ -280,7 +280,7 @@ def test_next_pipe_brings_new_rows(monkeypatch):
 
 
 def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
-    """Run a line in a process of its own."""
+    """Start a command line in a separate process."""
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -288,7 +288,7 @@ def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
 
 
 def shell(line: str, **options: Any) -> tuple[int, str, str]:
-    """Run a line to its end; exit code, stdout, stderr."""
+    """Run a command line to its end; return exit code, stdout and stderr."""
     with start(line, **options) as process:
         out, err = process.communicate()
     assert "Traceback" not in err
@@ -335,7 +335,7 @@ def test_terminated_process_resumes_with_rest_of_pipe(wait_for_rows):
 
 
 @pytest.mark.process
-def test_killed_process_resumes_and_a_running_one_is_left_alone(wait_for_rows):
+def test_running_stream_is_refused_and_killed_resumes(wait_for_rows):
     with start(f"stream d.svm -o other.model --mem 300MB {EVERY} --follow") as process:
         wait_for_rows(1000, process)
         for resume in (False, True):
@@ -375,7 +375,7 @@ def test_memory_is_bounded_for_long_text(monkeypatch):
 # ------------------------------------------------------------------------- text that is refused
 
 
-def test_open_last_line_must_not_grow():
+def test_changed_incomplete_last_line_is_refused():
     report = learn(write([*LINES, b"1 5:0.1"]), OTHER)
     assert (report["rows"], report["open"]) == (61, ["d.svm"])
     refusal([*LINES, b"1 5:0.125\n"], r"d\.svm:61: .*61 rows .*--resume", resume=True)
@@ -383,7 +383,7 @@ def test_open_last_line_must_not_grow():
     assert rows_kept() == 62
 
 
-def test_rows_before_a_torn_line_are_learned():
+def test_rows_before_incomplete_line_are_learned():
     refusal([*LINES, b"1 5:"], r"d\.svm:61: found '5:'.*no line end.*60 rows .*other\.model")
     assert Model.load(OTHER).info["rows"] == 60
     report = learn(write([*LINES, LINES[7]]), OTHER, resume=True)
@@ -392,7 +392,7 @@ def test_rows_before_a_torn_line_are_learned():
     assert (report["skipped"], report["open"]) == (1, [])
 
 
-def test_refused_line_may_be_mended_or_skipped(small):
+def test_malformed_line_may_be_fixed_or_skipped(small):
     bad = [*LINES[:40], b"1 a:1\n", *LINES[40:]]
     for resume in (False, True):
         refusal(bad, r"d\.svm:41: found 'a:1'.* 40 rows .*--resume", resume=resume)
@@ -429,7 +429,7 @@ def test_rows_before_broken_compressed_text_are_learned():
 # ------------------------------------------------------------------------------ classes, settings
 
 
-def test_named_classes_bind_the_labels(small):
+def test_given_classes_restrict_labels(small):
     chosen = {"classes": (1, -1)}
     lines = [*LINES, b"3 1:1\n"]
     refusal(lines, r"d\.svm: row 61 has the label 3, .*--classes.* 60 rows", options=chosen)
@@ -443,7 +443,7 @@ def test_named_classes_bind_the_labels(small):
     learn(write(lines), OTHER, options={"classes": (-1, 1, 3)}, **weights)
 
 
-def test_one_label_waits_for_another_if_loss_needs_it(small):
+def test_stream_waits_for_second_label_if_needed(small):
     one = [b"1 1:1 %d:2\n" % k for k in range(2, 60)]
     refusal(one, "all 58 rows have one label, crammer_singer .*--resume", loss="crammer_singer")
     assert not OTHER.exists()
@@ -454,7 +454,7 @@ def test_one_label_waits_for_another_if_loss_needs_it(small):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "crammer_singer", "weston_watkins", "log_loss"])
-def test_late_classes_are_told_apart(loss, small):
+def test_late_classes_are_distinguished(loss, small):
     lines = [b"%d %d:1\n" % (k * 6 // 300, 1 + k * 6 // 300) for k in range(300)]
     learn(write(lines), OTHER, loss=loss, C=10.0)
     model = Model.load(OTHER)
@@ -462,7 +462,7 @@ def test_late_classes_are_told_apart(loss, small):
     np.testing.assert_array_equal(full_weights(model, 6).argmax(axis=1), range(6))
 
 
-def test_late_value_is_learned_as_it_is():
+def test_late_value_other_than_1_is_learned():
     # Each row has a feature of its own, so its weight is the variable times the value.
     lines = [b"%+d %d:1\n" % (1 - 2 * (k % 2), k + 1) for k in range(1500)]
     learn(write([*lines, b"1 7000:0.5\n"]), OTHER, mem="200MB")
@@ -513,7 +513,7 @@ def test_resumed_stream_keeps_its_settings(monkeypatch):
     assert learn("../d.svm", Path("..") / OTHER, resume=True)["rows"] == 60
 
 
-def test_what_cannot_be_resumed_is_refused():
+def test_invalid_resumes_are_refused():
     refusal(None, r"other\.model is no stream.*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
     record = Run.read(Path("other.model.run"))
@@ -574,7 +574,7 @@ def run(capfd):
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_command_reports_json_and_words(run):
+def test_command_reports_json_and_text(run):
     write([b"".join(make_lines(3000)).rstrip()])
     Path("m.toml").write_text("C = 0.5\nclass-weight = { 1 = 2.0 }\n")
     line = "stream d.svm -o m.model --config m.toml --classes=-1,1 --test d.svm"

@@ -134,7 +134,7 @@ def moments() -> Moments:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_signal_at_any_moment_leaves_nothing_half_written(name, made, here, run, moments):
+def test_signal_at_any_moment_leaves_no_partial_files(name, made, here, run, moments):
     line, before, rows = LINES[name], contents(here), [sbm.info("a.sbm")["rows"]]
     assert moments.watch(lambda: run(line))[0] == 0
     rows.append(sbm.info("a.sbm")["rows"])
@@ -156,11 +156,11 @@ def test_signal_at_any_moment_leaves_nothing_half_written(name, made, here, run,
             stopped += 1
             assert err.count("\n") == 1, case
             assert sbm.check("a.sbm")["rows"] in rows, case
-            # What was there is whole, in its old or its new state; what is new is a run at most.
+            # Old files are complete, in their old or new state; the only new one may be a run.
             for path, data in before.items():
                 if ".run/" not in path and not path.endswith("manifest.json"):  # it has the time
                     assert now.get(path) in (data, after.get(path)), f"{case}: {path}"
-        # The same command comes to the same end, unless it was too late to stop it.
+        # The same command gives the same result, unless it was too late to stop it.
         is_done = name in ("append", "expire") and sbm.info("a.sbm")["rows"] == rows[1]
         if not (is_done or (name == "split" and Path("x.sbm").exists())):
             assert run(line)[0] == 0, case
@@ -234,7 +234,7 @@ def stream_in_the_state(what: str):
         return
     if what == "full":
         handle = os.open("/dev/full", os.O_WRONLY)
-    else:  # whoever read it has gone
+    else:  # the reader closed the pipe
         reading, handle = os.pipe()
         os.close(reading)
     stream = io.TextIOWrapper(io.FileIO(handle, "w"), write_through=True)
@@ -246,7 +246,7 @@ def stream_in_the_state(what: str):
 @pytest.mark.parametrize(
     ("name", "state", "line", "code", "facts"),
     [
-        # What is told on the way is not the result.
+        # Progress is not part of the result.
         ("stderr", "full", "train a.sbm -o x.model -C 2", 0, "x.model: primal"),
         ("stderr", "full", "stream a.svm -o x.model", 0, "x.model: 48 rows"),
         ("stderr", "full", "nonsense", 2, ""),
@@ -297,7 +297,7 @@ def test_closed_streams_are_not_reused_for_files(here):
 @pytest.mark.parametrize(
     "name", [b"-\xff\"uo'te\nline\x1b[31m %s{}", b"[x]*", "~é😀, #$H\\".encode()]
 )
-def test_any_name_does_for_any_file(here, run, name):
+def test_unusual_file_names_work(here, run, name):
     name = os.fsdecode(name)
     Path(f"{name}.svm").write_text(TEXT)
     Path(f"{name}2.svm").write_text(MORE)
@@ -346,7 +346,7 @@ def test_encodings_change_only_how_names_are_shown(here, monkeypatch, encoding, 
     assert err.buffer.getvalue().startswith(b"sbm: " + shown + b".svm0 does not exist")
 
 
-def test_missing_current_folder_does_no_harm(here, run):
+def test_missing_current_folder_is_handled(here, run):
     (here / "gone").mkdir()
     os.chdir("gone")
     (here / "gone").rmdir()
@@ -430,7 +430,7 @@ def test_commands_run_without_functions_of_linux(here):
 
 
 @pytest.mark.process
-def test_windows_is_refused_in_a_sentence():
+def test_windows_is_refused_with_message():
     code = "import sys; sys.platform = 'win32'; import sbm"
     done = finished([sys.executable, "-c", code], cwd=ROOT)
     assert done.stderr.splitlines()[-1].startswith("ImportError: sbm runs on")

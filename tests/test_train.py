@@ -1,4 +1,4 @@
-"""Training end to end: the optimum, its certificate, and what must not change it."""
+"""Training end to end: the optimum, its certificate, and invariances."""
 
 import itertools
 import json
@@ -128,7 +128,7 @@ def test_weights_are_the_sum_over_alphas(store, tmp_path, policy):
     assert primal == pytest.approx(report["primal"], rel=1e-9)
 
 
-def test_used_up_budget_is_reported_and_certified(store, tmp_path):
+def test_exhausted_budget_is_reported_and_certified(store, tmp_path):
     path = tmp_path / "m.model"
     _, report, passes = fit(store, path, tol=1e-12, max_passes=2)
     assert not report["converged"]
@@ -154,7 +154,7 @@ def test_first_certificate_within_tolerance_ends_training(store, tmp_path, C):
 
 
 @pytest.mark.long
-def test_model_bytes_depend_on_seed_alone(store, tmp_path, monkeypatch):
+def test_model_bytes_depend_only_on_seed(store, tmp_path, monkeypatch):
     options = {"tol": 1e-5, "cache_frac": "auto", "max_passes": 100}
     path = tmp_path / "m.model"
     _, expected, passes = fit(store, path, threads=2, **options)
@@ -239,7 +239,7 @@ def test_cut_blocks_keep_optimum(store, tmp_path):
 
 
 @pytest.mark.parametrize(("label", "column"), [(5.0, 1), (-2.0, 0)])
-def test_single_label_gives_its_model(tmp_path, label, column):
+def test_single_label_is_always_predicted(tmp_path, label, column):
     (tmp_path / "d.svm").write_text(f"{label:g} 1:1 2:2\n{label:g} 2:1\n")
     sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm")
     model, report, _ = fit(tmp_path / "d.sbm", C=10.0, tol=1e-10, max_passes=1000)
@@ -269,7 +269,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("data", "options", "error", "facts"), REFUSALS)
-def test_unfit_data_and_settings_are_refused(tmp_path, monkeypatch, data, options, error, facts):
+def test_invalid_data_and_settings_are_refused(tmp_path, monkeypatch, data, options, error, facts):
     monkeypatch.setattr(coding, "MOST_LABELS", 5)
     labels = {"real": np.arange(9) + 0.5, "one": [3, 3], "two": [-1, 1], "empty": [-1, 1]}[data]
     path = split_rows(tmp_path / f"{data}.sbm", np.ones((len(labels), 1)), labels)

@@ -1,4 +1,4 @@
-"""Tuning end to end: its table against models trained one by one, its ladder, its refusals."""
+"""Tuning end to end: results match models trained one by one; order of values; invalid options."""
 
 import json
 import math
@@ -23,7 +23,7 @@ N_FOLDS = 3
 
 
 def make_rows(classes=2, n=240, features=8):
-    """Rows and labels 1, 2, ...; or targets if there are no classes."""
+    """Return rows with labels 1, 2, ..., or with targets if there are no classes."""
     random = np.random.default_rng(0)
     X = random.normal(size=(n, features)).astype(np.float32).astype(float)
     X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features
@@ -119,7 +119,7 @@ def test_table_matches_separate_models(classes, blocks, loss, metric, data, tmp_
             assert row["folds"][f] == pytest.approx(expected, rel=1e-12 if exact else 2e-3)
 
 
-def test_rows_of_one_label_have_accuracy_but_no_auc(tmp_path, monkeypatch):
+def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):
     try_everything(monkeypatch)
     X = make_rows()[0]
     X += 0.3 * (X != 0)
@@ -167,7 +167,7 @@ GRID = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
 
 
 @pytest.mark.long
-def test_larger_values_wait_for_the_best(ladder, tmp_path):
+def test_larger_values_are_skipped_after_best(ladder, tmp_path):
     _, report = tune(ladder / "noisy.sbm", tmp_path, GRID, metric="auc", max_passes=20)
     assert report["best"] <= 0.01
     assert [row["status"] for row in report["settings"]][-2:] == ["not tried"] * 2
@@ -183,7 +183,7 @@ def test_larger_values_wait_for_the_best(ladder, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "metric"), [("noisy", "auc"), ("clean", "accuracy")])
-def test_best_is_that_of_the_whole_grid(name, metric, ladder, tmp_path, monkeypatch):
+def test_best_value_matches_whole_grid(name, metric, ladder, tmp_path, monkeypatch):
     how = {"Cs": GRID[:6], "metric": metric, "max_passes": 40}
     _, ours = tune(ladder / f"{name}.sbm", tmp_path, **how)
     try_everything(monkeypatch)
@@ -201,7 +201,7 @@ def test_best_is_that_of_the_whole_grid(name, metric, ladder, tmp_path, monkeypa
 # --------------------------------------------------------------------------------- model and report
 
 
-def test_model_is_that_of_train_with_the_best_value(data, tmp_path):
+def test_model_matches_train_with_best_value(data, tmp_path):
     model, report = tune(data / "2-4.sbm", tmp_path, C=77.0, seed=3, bias=1.0)
     expected = sbm.Settings(C=report["best"], mem="400MB", seed=3, bias=1.0)
     sbm.train(data / "2-4.sbm", tmp_path / "own.model", expected)
@@ -213,7 +213,7 @@ def test_model_is_that_of_train_with_the_best_value(data, tmp_path):
 
 
 def without_seconds(value):
-    """Leave out what the clock and the machine say."""
+    """Remove times and facts of the machine."""
     if isinstance(value, dict):
         noise = ("seconds", "peak_rss_bytes", "model")
         return {k: without_seconds(v) for k, v in value.items() if k not in noise}
@@ -234,7 +234,7 @@ def test_threads_change_no_report(data, tmp_path):
 
 
 @pytest.mark.parametrize("budget", [{"max_passes": 1}, {"time_limit": 0}])
-def test_small_budget_leaves_a_whole_report(budget, data, tmp_path):
+def test_small_budget_gives_complete_report(budget, data, tmp_path):
     _, report = tune(data / "2-4.sbm", tmp_path, GRID, tol=1e-9, **budget)
     json.dumps(report, allow_nan=False)
     assert [row["status"] for row in report["settings"][4:]] == ["not tried"] * 4

@@ -1,4 +1,4 @@
-"""Messages between two hosts: bytes on the cable, and what happens when it breaks."""
+"""Messages between two hosts: bytes on the cable, and behaviour after it breaks."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_cable_carries_the_bytes_counted(both, tmp_path, n, every):
         assert sent == pytest.approx(2 / 3 * sum(one["sent"] for one in here), rel=0.2)
 
 
-def test_model_of_two_hosts_is_that_of_one(both, tmp_path):
+def test_two_hosts_train_same_model_as_one(both, tmp_path):
     store = make_store(tmp_path, *Case("hinge", 2).rows(1, n=80), blocks=4)
     program = ("-m", "sbm", "train", "-q", "--tol", "0.05", store, "-o")
     line = [MPIEXEC, "-n", 4, *MPI4PY, *program, tmp_path / "one.model"]
@@ -44,7 +44,7 @@ def test_model_of_two_hosts_is_that_of_one(both, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["cable", "host"])
-def test_all_end_without_the_other_host(both, tmp_path, fault):
+def test_ranks_exit_when_other_host_disappears(both, tmp_path, fault):
     with both.start(2, RANKS, "for_ever", tmp_path, DEADLINE) as launcher:
         wait_until(lambda: len(list(tmp_path.glob("*.going"))) == 4, launcher)
         if fault == "cable":

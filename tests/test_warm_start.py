@@ -1,4 +1,4 @@
-"""Warm starts: the same optimum from anywhere, at once if nothing changed, and refusals."""
+"""Warm starts reach the same optimum, at once if nothing changed; invalid starts."""
 
 import shutil
 
@@ -74,7 +74,7 @@ class Night:
         return model, report, passes
 
     def cold(self, name="c.model", **more):
-        """A training from nothing, on a store that is split anew."""
+        """Train from scratch on a newly split store."""
         X, y = (np.concatenate(part) for part in zip(*self.rows.values(), strict=True))
         anew = make_store(self.folder, X, y, f"anew-{name}", blocks=3)
         return fit(anew, name, **options_of(self.case, **more))[:2]
@@ -231,7 +231,7 @@ def grown(tmp_path_factory):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
+def test_warm_start_with_few_new_saves_updates(grown, loss):
     options = {"loss": loss, "C": 0.1}
     start = str(grown.parent / f"{loss}.model")
     model, report, passes = fit(grown, "b.model", warm_start=start, **options)
@@ -239,7 +239,7 @@ def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
     assert_same_optimum((model, report), (other, cold))
     assert report["updates"] <= 0.4 * cold["updates"]
     assert report["visits"] <= 0.4 * cold["visits"]
-    # Rows that are new come first; of part of a pass there is no estimate.
+    # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
     # But not if one pass is all there is.
@@ -249,7 +249,7 @@ def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
 
 
 @pytest.mark.long
-def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
+def test_partial_pass_follows_short_certificate(grown, monkeypatch):
     parts, real = [], Engine.run_pass
 
     def told(self, number, groups=None, what="pass", only=None):
@@ -280,7 +280,7 @@ def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
 # ----------------------------------------------------------------------- from the run beside it
 
 
-def test_warm_start_true_begins_from_last_run(night, tmp_path):
+def test_warm_start_true_uses_last_run(night, tmp_path):
     first, before, _ = night.first
     options = options_of(warm_start=True)
     model, report, _ = fit(night.store, "a.model", **options)
@@ -294,7 +294,7 @@ def test_warm_start_true_begins_from_last_run(night, tmp_path):
         fit(night.store, "b.model", **{**options, "loss": "squared_hinge"})
 
 
-def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
+def test_killed_warm_starts_resume_from_last_commit(nights, night, tmp_path):
     twin = nights(HINGE).copy(tmp_path / "twin")
     for one in (night, twin):
         one.append(7, 40)
@@ -312,7 +312,7 @@ def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
 # ------------------------------------------------------------------------------------- refusals
 
 
-def test_unfit_starts_are_refused(nights, tmp_path):
+def test_invalid_warm_starts_are_refused(nights, tmp_path):
     night = nights(HINGE)
     X, y = HINGE.rows(1, n=130)
     same_sizes = make_store(tmp_path, X, y, "same", blocks=6)

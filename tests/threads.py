@@ -1,4 +1,4 @@
-"""Ranks of one training as threads: `MpiComm` itself, over an MPI played in memory."""
+"""Ranks of one training as threads: `MpiComm` with an in-memory MPI."""
 
 import sys
 import threading
@@ -32,7 +32,7 @@ class _Request:
 
 
 class _Mpi:
-    """What `MpiComm` uses of mpi4py.MPI, for ranks in one process."""
+    """The part of mpi4py.MPI that `MpiComm` uses, for ranks in one process."""
 
     IN_PLACE = object()
     COMM_WORLD = None
@@ -135,7 +135,7 @@ class _World:
 def in_threads(
     size: int, work: Callable[[MpiComm], Result], timeout: float = PATIENT, **options: Any
 ) -> list[Result]:
-    """Call a function as each of several ranks; return what each returned, by rank.
+    """Call a function as each of several ranks; return the results by rank.
 
     If some raise, the first error that is not `AbortedError` is raised here.
     """

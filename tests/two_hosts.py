@@ -1,9 +1,8 @@
-"""Two hosts for tests, on this machine: namespaces that are joined by a virtual cable.
+"""Two hosts for tests on this machine: namespaces joined by a virtual cable.
 
-A host has a name, a network, shared memory and mounts of its own; other files it shares with the
-other host, as hosts of a cluster do. A process that waits for the end of its input holds a host:
-when the tests end it ends, and the kernel removes host and cable. Needs root, `ip`, `unshare`,
-`nsenter` and `mount`.
+Each host has its own name, network, shared memory and mounts. Other files are shared, as in a
+cluster. A process that waits for the end of its input keeps a host alive: it ends with the tests,
+and the kernel then removes host and cable. Needs root, `ip`, `unshare`, `nsenter` and `mount`.
 """
 
 import contextlib
@@ -96,7 +95,7 @@ class TwoHosts:
         return started(line, stdout=PIPE, stderr=PIPE, text=True, env=environment())
 
     def run(self, per_host: int, *program: Any) -> list[int]:
-        """Run it to a good end; return the bytes that each host has sent to the other."""
+        """Run a program until it succeeds; return the bytes that each host sent to the other."""
         before = [self._sent(host) for host in (0, 1)]
         with self.start(per_host, *program) as running:
             _, said = running.communicate()
@@ -104,7 +103,7 @@ class TwoHosts:
         return [self._sent(host) - before[host] for host in (0, 1)]
 
     def cut(self) -> None:
-        """Pull the cable."""
+        """Disconnect the cable."""
         self._run(0, "ip", "link", "set", CABLE, "down")
 
     def kill(self, host: int) -> None:

@@ -1,4 +1,4 @@
-"""What all commands have in common: their class, their last words, `-q`, `-v` and `--json`."""
+"""What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ __all__ = [
     "shared",
 ]
 
-# What is said when a command was stopped.
+# Printed when a command was stopped.
 STARTS_AGAIN = "no partial files were left"
 RESUMES = "run the same command to resume from the last checkpoint, if there is one"
 
@@ -33,22 +33,22 @@ _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class Commands(click.Group):
-    """Commands, shown in the order in which most people need them."""
+    """Group that lists its commands in the order they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return their names in the order in which they were added."""
+        """Return the names of the commands, in the order they were added."""
         return list(self.commands)
 
 
 class Command(click.Command):
-    """A command with an example at the end of its help, and before it what ``--loss`` may be.
+    """Command whose help ends with an example, after a table of losses if it has ``--loss``.
 
     Parameters
     ----------
     example : str
-        A line that works as it stands.
+        A complete command line.
     stopped : str
-        What is said when it was stopped.
+        Message printed if the command is stopped.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Command(click.Command):
         self.example, self.stopped = example, stopped
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it, unless it was started as several processes by mistake."""
-        refuse_several(self.name)  # not before, as that is not needed for its help
+        """Run the command, unless it was started as several processes by mistake."""
+        refuse_several(self.name)  # here, so that --help works in any case
         try:
             return super().invoke(ctx)
         except SettingsError as error:
@@ -69,7 +69,7 @@ class Command(click.Command):
             raise
 
     def _as_typed(self, ctx: click.Context, sentence: str) -> str:
-        """Name the option that an error begins with as it was typed."""
+        """Replace the setting at the start of an error by the option as typed."""
         name, _, rest = sentence.partition(" ")
         for option in self.params:
             if option.name == name and ctx.get_parameter_source(name) is _TYPED:
@@ -81,7 +81,7 @@ class Command(click.Command):
         return any(option.name == "loss" for option in self.params)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the options, in groups if they are the settings of a training."""
+        """Show the options, in groups if the command has the settings of a training."""
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for option in self.get_params(ctx):
             shown = option.get_help_record(ctx) if isinstance(option, click.Option) else None
@@ -94,7 +94,7 @@ class Command(click.Command):
                 formatter.write_dl([(f"{typed:{min(width, 30)}}", text) for typed, text in rows])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the table of losses where one is chosen; the example, which is not to be wrapped."""
+        """Show the table of losses if the command has ``--loss``, and the unwrapped example."""
         if self._has_loss:
             with formatter.section("Losses, minimised over w"):
                 formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
@@ -103,18 +103,18 @@ class Command(click.Command):
 
 
 class LiblinearCommand(Command):
-    """A command that understands LIBLINEAR's options, too."""
+    """Command that also takes LIBLINEAR's options."""
 
-    WORDS = "sbm.words"  # where a context keeps the arguments as they were typed
+    WORDS = "sbm.words"  # key of the arguments as typed, in the context
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn -w1 2.5 into an option that can be declared; explain -v 5."""
+        """Turn -w1 2.5 into an option that click can parse; refuse -v 5."""
         refuse_cross_validation(args)
         ctx.meta[self.WORDS] = list(args)
         return super().parse_args(ctx, expand_weights(args))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the table of LIBLINEAR's options in front of the example."""
+        """Show the table of LIBLINEAR's options before the example."""
         with formatter.section("LIBLINEAR's options"):
             rows = [(f"{o.flag} {o.metavar}", o.meaning) for o in OPTIONS]
             formatter.write_dl([*rows, ("-wL W", "--class-weight L=W")])
@@ -122,12 +122,12 @@ class LiblinearCommand(Command):
 
 
 class Terminal(Bars):
-    """Shows progress, and the result in words or as JSON.
+    """Shows progress, and the result as text or JSON.
 
     Parameters
     ----------
     quiet, verbose, as_json : bool
-        As they were typed; there is no progress beside JSON.
+        The options ``-q``, ``-v`` and ``--json``. JSON implies no progress.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
@@ -135,7 +135,7 @@ class Terminal(Bars):
         self.as_json = as_json
 
     def mute(self) -> None:
-        """Show no progress any more: another process shows it."""
+        """Stop showing progress, because another process shows it."""
         self.quiet, self.verbose = True, False
 
     def answer(
@@ -144,7 +144,7 @@ class Terminal(Bars):
         in_words: Callable[[dict[str, Any]], Iterable[str]],
         tell: Callable[[str], None] = echo,
     ) -> None:
-        """Print a result: one JSON object, or lines; `tell` is where the lines go."""
+        """Print a result as one JSON object, or as lines through `tell`."""
         if self.as_json:
             echo(json.dumps(report))
             return
@@ -153,14 +153,14 @@ class Terminal(Bars):
 
 
 def shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command has; the command is given a `Terminal`."""
+    """Decorate a command with the options that all have; it receives a `Terminal`."""
 
     @functools.wraps(command)
     def run(*arguments: Any, quiet: bool, verbose: bool, as_json: bool, **options: Any) -> Any:
         terminal = Terminal(quiet, verbose, as_json)
         try:
             return command(*arguments, terminal=terminal, **options)
-        finally:  # an error is not printed behind a bar
+        finally:  # so that no error is printed after a bar
             terminal.finish()
 
     for option in (

@@ -1,4 +1,4 @@
-"""The commands, in the order of ``sbm --help``: each calls one function and prints its report."""
+"""The commands in the order of ``sbm --help``. Each calls one function and prints its report."""
 
 from __future__ import annotations
 
@@ -202,14 +202,14 @@ def train(
         how = TrainOptions(resume, is_stopped, terminal, pass_test)
         result, report = train_ranks(comm, store, model, settings, how)
     comm.leave()
-    if result is None:  # process 0 tells what there is to tell
+    if result is None:  # rank 0 prints the report
         return
     if not terminal.as_json:
         terminal.answer(report, show.train)
     try:
         if test is not None:
             report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
-    finally:  # the training is not lost if the test file is bad
+    finally:  # print the training's report even if the test file is invalid
         if terminal.as_json:
             terminal.answer(report, show.train)
     if test is not None and not terminal.as_json:
@@ -218,14 +218,14 @@ def train(
 
 
 def _start(store: Path | None, warm_start: str | None) -> tuple[Path | None, str | bool | None]:
-    """Tell the store from what --warm-start names."""
+    """Return the store and the setting `warm_start` from the arguments as typed."""
     if store is None and warm_start and (Path(warm_start) / "manifest.json").is_file():
-        return Path(warm_start), True  # --warm-start STORE: nobody meant another thing
+        return Path(warm_start), True  # typed as: --warm-start STORE
     return store, True if warm_start == LAST else warm_start
 
 
 def _end(report: dict[str, Any], settings: Settings) -> None:
-    """Exit with a code of its own where a budget was used up first."""
+    """Exit with code 3 if the training did not converge."""
     if report["converged"]:
         return
     for line in show.not_converged(report, settings):
@@ -263,7 +263,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.option(
     "--labels/--no-labels",
     default=None,
-    help="Require labels, or ignore them.  [default: use those that are there]",
+    help="Require labels, or ignore them.  [default: use labels that are present]",
 )
 @INPUT_FORMAT
 @THREADS
@@ -349,7 +349,7 @@ def stream(
         if not Path(f"{name}.run", "run.json").exists():
             raise
         complain(
-            f"sbm: stopped at once; {name} keeps its last checkpoint, resume with "
+            f"sbm: stopped immediately; resume from the last checkpoint with "
             f"sbm stream --resume {name}"
         )
         sys.exit(INTERRUPTED)
@@ -368,7 +368,7 @@ def _in_words(report: dict[str, Any], every_class: bool) -> Any:
 
 
 def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
-    """Say where a stream ended in the middle of something."""
+    """Report lines without a newline; exit with code 130 if the stream was stopped."""
     if not terminal.as_json:
         for line in show.open_lines(report):
             complain(line)

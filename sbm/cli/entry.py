@@ -1,4 +1,4 @@
-"""From arguments to an exit code: all that goes wrong on the way becomes one sentence."""
+"""Run the command line: arguments in, exit code out, one sentence per error."""
 
 import os
 import sys
@@ -19,13 +19,13 @@ _ERROR, _USAGE = 1, 2  # exit codes
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 ok, 1 error, 2 usage, 3 budget reached, 130 stopped."""
-    # numpy's library of dense algebra is hardly used, and would start by spinning its threads.
+    # OpenBLAS is hardly used, and its idle threads would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with streams():
         try:
             with stoppable():
                 code = _run(arguments)
-        except KeyboardInterrupt as stop:  # it came while we told of something else
+        except KeyboardInterrupt as stop:  # it came while another error was reported
             code = _stopped(stop)
         if not is_flushed(sys.stdout):
             code = code or _ERROR
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str] | None) -> int:
-    """Run a command, and end the other processes of it if it fails; return the exit code."""
+    """Run a command and return its exit code; abort the other ranks if it fails."""
     code = _attempt(arguments)
     if code:
         abort(code)
@@ -48,7 +48,7 @@ def _attempt(arguments: list[str] | None) -> int:
         code = end.code
     except KeyboardInterrupt as stop:
         code = _stopped(stop)
-    except click.exceptions.Abort as end:  # what click makes of it
+    except click.exceptions.Abort as end:  # click's form of KeyboardInterrupt
         code = _stopped(end.__cause__)
     except click.ClickException as error:
         wait_for_first()
@@ -60,11 +60,11 @@ def _attempt(arguments: list[str] | None) -> int:
         code = _fail(str(error))
     except MemoryError:
         code = _fail("the machine ran out of memory; lower --mem")
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader closed the pipe
         code = _ERROR
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        advice = "see that it is there, that you may use it and that the disk is sound"
+        advice = "check that it exists, its permissions and the disk"
         code = _fail(f"{where}{error.strerror or error}; {advice}")
     return code if isinstance(code, int) else 0
 
@@ -72,13 +72,13 @@ def _attempt(arguments: list[str] | None) -> int:
 def _fail(sentence: str, code: int = _ERROR) -> int:
     rank = wait_for_first()
     if rank > 0:
-        sentence = f"process {rank}: {sentence}"
-    complain("sbm: " + sentence.replace("\n", "\\n"))  # of a name
+        sentence = f"rank {rank}: {sentence}"
+    complain("sbm: " + sentence.replace("\n", "\\n"))  # a name may have newlines
     return code
 
 
 def _stopped(stop: BaseException | None) -> int:
-    """Say what the command that was stopped has left."""
+    """Report that the command was stopped, and what it left."""
     if wait_for_first() == 0:
         (what, *_) = getattr(stop, "__notes__", [STARTS_AGAIN])
         complain(f"sbm: stopped; {what}")

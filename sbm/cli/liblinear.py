@@ -1,6 +1,6 @@
-"""The options of LIBLINEAR's ``train``, as settings of ours.
+"""The options of LIBLINEAR's ``train``, translated to settings.
 
-One table, `OPTIONS`: what help shows is what is done.
+The table `OPTIONS` defines both the translation and its help.
 """
 
 import os
@@ -29,9 +29,9 @@ class Option:
     flag, metavar, type : str, str, type
         As typed.
     meaning : str
-        For help.
+        Help text.
     settings : callable
-        Turns its value and the number after ``-s`` into settings.
+        Turns the value and the number after ``-s`` into settings.
     """
 
     flag: str
@@ -41,7 +41,7 @@ class Option:
     settings: Callable[[Any, int | None], dict[str, Any]]
 
 
-# Which loss a number after -s is, and the tolerance LIBLINEAR has by default.
+# The loss of each number after -s, and LIBLINEAR's default tolerance.
 SOLVERS = {s: loss.name for loss in LOSSES.values() for s in loss.liblinear}
 _TOLERANCES = {0: 0.01, 2: 0.01, 11: 0.0001, 21: 0.01}
 _TOLERANCE = 0.1  # of the others
@@ -52,13 +52,13 @@ _L1 = {5: "L1R_L2LOSS_SVC", 6: "L1R_LR"}
 def _loss(number: int, _: int | None) -> dict[str, Any]:
     if number in _L1:
         raise SettingsError(
-            f"-s {number} ({_L1[number]}) is L1-regularised: it needs the data by columns, and a "
-            "store has it by rows; take -s 1 or -s 0 here and sbm export --prune for a sparse "
-            "model, or LIBLINEAR itself on data that fits in memory"
+            f"-s {number} ({_L1[number]}) is L1-regularised, which a store by rows does not "
+            "allow; use -s 1 or -s 0 and sbm export --prune for a sparse model, or LIBLINEAR if "
+            "the data fits in memory"
         )
     if number not in SOLVERS:
         known = ", ".join(map(str, sorted(SOLVERS)))
-        raise SettingsError(f"-s {number} is unknown; known are {known}")
+        raise SettingsError(f"-s {number} is unknown; use one of {known}")
     return {"loss": SOLVERS[number]}
 
 
@@ -88,9 +88,9 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
     Parameters
     ----------
     given : mapping of str to value
-        By flag, those that were typed; of ``-w`` a list of ``label=weight``.
+        Values of the options that were given, by flag; a list of ``label=weight`` for ``-w``.
     ours : mapping
-        Settings that were typed in our own words.
+        Settings that were given by the options of sbm.
 
     Returns
     -------
@@ -99,12 +99,12 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
     Raises
     ------
     SettingsError
-        One thing said in both languages, or a solver that is not here.
+        The same setting is given twice, or the solver is not supported.
     """
     settings: dict[str, Any] = {}
     if given.get("-w"):
         if "class_weight" in ours:
-            raise SettingsError("-w and --class-weight are the same; give one of them")
+            raise SettingsError("-w and --class-weight are the same; give only one")
         settings["class_weight"] = _multiply(given["-w"])
     for option in OPTIONS:
         value = given.get(option.flag)
@@ -113,7 +113,7 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
         for name, setting in option.settings(value, given.get("-s")).items():
             if name in ours:
                 raise SettingsError(
-                    f"{option.flag} and {option_name(name)} are the same; give one of them"
+                    f"{option.flag} and {option_name(name)} are the same; give only one"
                 )
             settings[name] = setting
     return settings
@@ -123,12 +123,12 @@ _WEIGHT = re.compile(r"-w([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
 
 
 def expand_weights(arguments: Sequence[str]) -> list[str]:
-    """Turn LIBLINEAR's ``-w1 2.5``, an option with a label in its name, into one of ours.
+    """Turn LIBLINEAR's ``-w1 2.5``, which has a label in its name, into ``--liblinear-w 1=2.5``.
 
     Raises
     ------
     SettingsError
-        No number behind it.
+        No number follows.
     """
     expanded: list[str] = []
     rest = iter(arguments)
@@ -141,7 +141,7 @@ def expand_weights(arguments: Sequence[str]) -> list[str]:
         if weight is None or not _is_number(weight):
             behind = "nothing" if weight is None else repr(weight)
             raise SettingsError(
-                f"{argument} needs a number, for example -w1 2.5; {behind} stands behind it"
+                f"{argument} must be followed by a number, for example -w1 2.5; found {behind}"
             )
         expanded += ["--liblinear-w", f"{found[1]}={weight}"]
     return expanded
@@ -156,7 +156,7 @@ def _is_number(text: str) -> bool:
 
 
 def _multiply(weights: Sequence[str]) -> dict[float, float]:
-    """Read ``label=weight``; weights of one label are multiplied, as LIBLINEAR does it."""
+    """Read ``label=weight``; weights of the same label are multiplied, as in LIBLINEAR."""
     factors: dict[float, float] = {}
     for text in weights:
         try:
@@ -168,17 +168,17 @@ def _multiply(weights: Sequence[str]) -> dict[float, float]:
 
 
 def refuse_cross_validation(arguments: Sequence[str]) -> None:
-    """Explain that LIBLINEAR's ``-v 5`` is a command of its own here.
+    """Refuse LIBLINEAR's ``-v 5``, which is `sbm tune` here.
 
     Raises
     ------
     SettingsError
-        A number, which is no file, stands behind ``-v``.
+        ``-v`` is followed by a number that is not a file.
     """
     for flag, value in pairwise([*arguments, ""]):
         folds = value if flag == "-v" else flag.removeprefix("-v")
         if flag.startswith("-v") and re.fullmatch("[0-9]+", folds) and not os.path.exists(folds):
             raise SettingsError(
-                f"-v {folds} is LIBLINEAR's cross-validation, and here -v tells more; "
+                f"-v {folds} is cross-validation in LIBLINEAR, but -v is --verbose here; "
                 f"use sbm tune --folds {folds}"
             )

@@ -1,4 +1,4 @@
-"""Options that several commands have, each described once, and the settings they stand for."""
+"""Options that several commands share, and how they become settings."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ Option = Callable[..., Any]
 
 
 class _NewFile(click.Path):
-    """A file or folder to write; there is no such thing as standard output for it."""
+    """File or folder to write, but not standard output."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "-":
@@ -44,7 +44,7 @@ INPUT_FORMAT = click.option(
 _NUMBERS = (int, float)
 _MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
 _PROCESSES = "Several processes"
-# Where help shows an option; the others come first.
+# Group of an option in help; options without a group come first.
 GROUPS = {
     **dict.fromkeys(("mem", "cache_frac", "rounds", "policy", "screen", "threads",
                      "checkpoint_every"), _MEMORY),
@@ -53,7 +53,7 @@ GROUPS = {
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
 
-# What click must know of some options beside the table of settings.
+# Arguments of click.option that do not follow from the table of settings.
 _MORE: dict[str, dict[str, Any]] = {
     "class_weight": {"multiple": True},
     "weights": {"type": click.Path()},
@@ -62,7 +62,7 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def _make_option(name: str) -> Option:
-    """Make the option of a setting from its row."""
+    """Make the option of a setting from its row in the table."""
     setting, typed = SETTINGS[name], option_name(name)
     rule = setting.rule
     more: dict[str, Any] = {}
@@ -86,17 +86,17 @@ _CONFIG = click.option(
 
 
 def settings_of(command: str, *but: str) -> Option:
-    """Decorate a command with the options of the settings it takes, some left out."""
+    """Decorate a command with the options of its settings, without those in `but`."""
     names = [name for name, row in SETTINGS.items() if command in row.commands.split()]
     return some([*(_make_option(name) for name in names if name not in but), _CONFIG])
 
 
 def _name_of(flag: str) -> str:
-    """Return what click calls the value of an option of LIBLINEAR."""
+    """Return click's parameter name for an option of LIBLINEAR."""
     return f"liblinear{flag.replace('-', '_')}"
 
 
-# Hidden: help shows them in a table of their own.
+# Hidden, because help shows them in a separate table.
 LIBLINEAR = {
     o.flag: click.option(o.flag, _name_of(o.flag), type=o.type, hidden=True, help=o.meaning)
     for o in OPTIONS
@@ -108,7 +108,7 @@ LIBLINEAR = {
 
 
 def some(options: Iterable[Option]) -> Option:
-    """Decorate a command with options, in the order given."""
+    """Decorate a command with options, in this order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(list(options)):
@@ -119,7 +119,7 @@ def some(options: Iterable[Option]) -> Option:
 
 
 def without(table: dict[str, Option], *names: str) -> list[Option]:
-    """Return the options of a table but some."""
+    """Return the options of a table without those named."""
     return [option for name, option in table.items() if name not in names]
 
 
@@ -129,14 +129,14 @@ def read_settings(config: Path | None, options: dict[str, Any]) -> Settings:
 
 
 def given_settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given, by name.
+    """Return the settings from a file and from options, by name.
 
-    Options override the file; they are in our words or in LIBLINEAR's.
+    Options, including those of LIBLINEAR, override the file.
 
     Raises
     ------
     SettingsError
-        One has no meaning; if it is of the file, that is named.
+        A value is invalid. The message names the file if the value is from there.
     """
     values = {} if config is None else Settings.read_toml(config)
     merged = {key.replace("-", "_"): value for key, value in values.items()}

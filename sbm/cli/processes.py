@@ -1,4 +1,4 @@
-"""A command that was started as several processes: it meets the others, and ends with them."""
+"""Commands that run as several processes: find the other ranks, and end together."""
 
 import contextlib
 import shlex
@@ -18,23 +18,23 @@ __all__ = ["abort", "launch", "meet", "refuse_several", "wait_for_first"]
 _OF_SEVERAL = ("train",)  # commands that several processes share
 _LATER = 1.0  # seconds; see `wait_for_first`
 
-# Whom to end when this process fails; the others would wait for it.
+# Communicators to abort when this process fails, because other ranks would wait for it.
 _others: list["Comm"] = []
 
 
 def refuse_several(command: str | None) -> None:
-    """Raise `SettingsError` where several processes were started, and would do the same work."""
+    """Raise `SettingsError` if several processes were started for a single-process command."""
     from sbm.distributed.comm import launched_size
 
     if command not in _OF_SEVERAL and launched_size() > 1:
         raise SettingsError(
-            f"{launched_size()} processes were started, and each of them would do all of "
-            f"sbm {command}; only sbm train is shared by several, start this one alone"
+            f"{launched_size()} processes were started, but sbm {command} runs as one; only "
+            "sbm train divides its work among several"
         )
 
 
 def launch(n_processes: int, command: str, words: list[str], quiet: bool) -> NoReturn:
-    """Become the launcher of several processes that run a command."""
+    """Replace this process by the launcher of `n_processes` that run a command."""
     from sbm.distributed.launch import become, launch_line
 
     line = launch_line(n_processes, command, words)
@@ -44,7 +44,7 @@ def launch(n_processes: int, command: str, words: list[str], quiet: bool) -> NoR
 
 
 def meet(settings: Settings) -> "Comm":
-    """Find the other processes of this command, if it was started as several."""
+    """Return the communicator of this command's processes."""
     from sbm.distributed.comm import world
 
     comm = world(float(settings.comm_timeout))
@@ -54,20 +54,20 @@ def meet(settings: Settings) -> "Comm":
 
 
 def abort(code: int) -> None:
-    """End the other processes of this command, if there are any, with an exit code."""
+    """End the other processes of this command, if any, with an exit code."""
     for comm in _others:
         comm.abort(code)
 
 
 def wait_for_first() -> int:
-    """Return the number of this process, 0 at once and another one later.
+    """Return the rank of this process; ranks above 0 wait a second first.
 
-    What all processes have to say process 0 says first, which ends the others meanwhile.
+    If all ranks fail alike, rank 0 reports the error and ends the others while they wait.
     """
     from sbm.distributed.comm import launched_size
 
     if not _others and launched_size() > 1 and "mpi4py" in sys.modules:
-        with contextlib.suppress(SbmError):  # it failed before it met the others
+        with contextlib.suppress(SbmError):  # it failed before `meet`
             meet(Settings())
     for comm in _others:
         if comm.rank > 0:

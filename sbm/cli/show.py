@@ -1,4 +1,4 @@
-"""What programs report, in words: each function turns a report into lines."""
+"""Turn the reports of programs into lines of text, one function per program."""
 
 import heapq
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Lines = Iterator[str]
 
 
 def _speed(size: int, seconds: float) -> str:
-    """Write bytes a second: ``224 kB/s``."""
+    """Format bytes per second, such as ``224 kB/s``."""
     return f"{format_size(size / max(seconds, 1e-9))}/s"
 
 
@@ -25,16 +25,16 @@ def _speed(size: int, seconds: float) -> str:
 
 
 def split(report: Report, min_count: int) -> Lines:
-    """What a split made of text, and which features it left out."""
+    """Show the store that was written and the features that were left out."""
     bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
     every = report["rows_in_all"]
-    appended = "" if every == report["rows"] else f" appended ({every:,} in all)"
+    appended = "" if every == report["rows"] else f" appended ({every:,} in total)"
     yield (
         f"{report['store']}: {count(report['rows'], 'row')}{appended}, "
         f"{count(report['features'], 'feature')}, "
         f"{count(report['nnz'], 'nonzero')} in {count(report['blocks'], 'block')}, "
         f"{format_size(report['bytes'])} "
-        f"({bits:.1f} bits a nonzero), {report['seconds']:.1f} s "
+        f"({bits:.1f} bits per nonzero), {report['seconds']:.1f} s "
         f"({_speed(report['text_bytes'], report['seconds'])})"
     )
     yield from _compiling(report["compile_seconds"])
@@ -52,7 +52,7 @@ def _left_out(rare: Report) -> str:
 
 
 def expire(report: Report) -> Lines:
-    """What was dropped from a store, or would be."""
+    """Show what was dropped from a store, or would be dropped."""
     what = "would be dropped" if report["dry_run"] else "dropped"
     for source in report["sources"]:
         yield f"{source['name']}, added {source['added']}: {count(source['rows'], 'row')}"
@@ -62,24 +62,24 @@ def expire(report: Report) -> Lines:
         f"{format_size(report['bytes'])}; {count(report['rows_left'], 'row')} left"
     )
     for label in report["labels_without_rows"]:
-        yield f"label {format_number(label)} has no row left; it stays a class of the store"
+        yield f"label {format_number(label)} has no rows left; the store keeps it as a class"
 
 
 def check(report: Report) -> Lines:
-    """What was verified."""
+    """Show what was verified."""
     yield (
         f"{report['store']} is sound: {count(report['rows'], 'row')} in "
         f"{count(report['chunks'], 'chunk')}, {format_size(report['bytes'])}, "
         f"{count(report['features'], 'feature')}"
     )
     if report["elsewhere"]:
-        yield f"it is a part of a store; {count(report['elsewhere'], 'block')} elsewhere"
+        yield f"it is one shard of a store; {count(report['elsewhere'], 'block')} elsewhere"
 
 
 def open_lines(report: Report) -> Lines:
-    """Which inputs end in the middle of a line, as what broke off does."""
+    """Name the inputs without a newline at their end, which may be truncated."""
     for name in report["open"]:
-        yield f"sbm: the last line of {name} has no newline at its end; it was read as it is"
+        yield f"sbm: the last line of {name} has no newline; it was read, but may be incomplete"
 
 
 # ---------------------------------------------------------------------------------------- info
@@ -89,7 +89,7 @@ _ONLY_IF_VERBOSE = ("block_rows", "options")
 
 
 def info(facts: Report, every: bool = False) -> Lines:
-    """What a store, a run or a model is; of `every`, also what is long or as usual."""
+    """Describe a store, a run or a model; `every` adds long fields and default settings."""
     for name, value in facts.items():
         if name == "log" or (name in _ONLY_IF_VERBOSE and not every):
             continue
@@ -98,7 +98,7 @@ def info(facts: Report, every: bool = False) -> Lines:
         if name == "settings" and not every:
             usual = Settings().to_dict()
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
-            value = value or "as by default"
+            value = value or "defaults"
         yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
 
 
@@ -137,7 +137,7 @@ def _plainly(value: Any) -> str:
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
     shown = ", ".join(f"{format_number(label)} ({n:,})" for label, n in pairs[:20])
-    return shown + (f", ... {len(pairs)} in all" if len(pairs) > 20 else "")
+    return shown + (f", ... {len(pairs)} in total" if len(pairs) > 20 else "")
 
 
 def _source(source: Report) -> str:
@@ -154,19 +154,19 @@ def _source(source: Report) -> str:
 
 
 def train(report: Report) -> Lines:
-    """What a training came to."""
+    """Show the result of a training."""
     s = report["seconds"]
     if report["was_finished"]:
         yield (
-            f"{report['model']}: already trained on this store with these settings, nothing done; "
-            "--fresh trains again"
+            f"{report['model']}: already trained on this store with these settings; use --fresh "
+            "to train again"
         )
     yield (
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
         f"certified relative gap {report['relative_gap']:.2e} "
         f"after {count(report['passes'], 'pass')}"
     )
-    if report["was_finished"]:  # what it cost was not spent now
+    if report["was_finished"]:  # its cost is not that of this command
         return
     yield (
         f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
@@ -175,18 +175,18 @@ def train(report: Report) -> Lines:
     )
     yield (
         f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
-        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, commits {s['write']:.2f}"
+        f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, checkpoints {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])
 
 
 def _compiling(seconds: float) -> Lines:
     if seconds >= 0.05:
-        yield f"compiling took {seconds:.1f} s more, once"
+        yield f"compiling took another {seconds:.1f} s, the first time only"
 
 
 def not_converged(report: Report, settings: Settings) -> Lines:
-    """Which budget was used up before the tolerance was reached, and what helps."""
+    """Name the limit that was reached before the tolerance, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
     left = report.get("passes_left")
     is_falling = left is None or left <= report["passes"]
@@ -206,16 +206,16 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     helps += ["fewer blocks (sbm split --blocks)"] if report.get("blocks", 1) > 1 else []
     helps += [] if is_falling else ["a smaller -C"]
     if left and helps:
-        yield f"sbm: what may help: {', '.join(helps)}"
+        yield f"sbm: this may help: {', '.join(helps)}"
     if report["visits_cut_short"]:
         yield (
-            f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short, as "
-            "there is no room for more variables; raise --mem"
+            f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short by lack "
+            "of memory; raise --mem"
         )
 
 
 def tune(report: Report) -> Lines:
-    """What each C came to, and the training with the best one."""
+    """Show the results for each C, and the training with the best one."""
     s = report["seconds"]
     yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
     for row in report["settings"]:
@@ -228,8 +228,8 @@ def tune(report: Report) -> Lines:
         )
     if any(row["status"] == _NOT_CONVERGED for row in report["settings"]):
         yield (
-            f"{_NOT_CONVERGED}: some model of this C used up the passes or the time before ten "
-            "times the tolerance; its figures are those of the weights it had"
+            f"{_NOT_CONVERGED}: a model with this C reached --max-passes or --time-limit before "
+            "10 x --tol; the figures are those of its last weights"
         )
     yield (
         f"{report['folds']} folds, {count(report['passes'], 'pass')}, "
@@ -240,7 +240,7 @@ def tune(report: Report) -> Lines:
 
 
 _NOT_CONVERGED = "not converged"
-_SCALES = 1e3  # of features, the largest by the smallest, that training copes with
+_SCALES = 1e3  # largest over smallest feature scale that training copes with
 
 
 def _tuned(row: Report) -> str:
@@ -256,7 +256,7 @@ def _tuned(row: Report) -> str:
 
 
 def plan(report: Report) -> Lines:
-    """What a training would take, a line each."""
+    """Show the estimates for a training, one per line."""
     memory = dict(report["memory"])
     total, n_blocks, size = memory.pop("total"), report["blocks"], report["bytes_a_pass"]
     items = ", ".join(f"{name} {format_size(n)}" for name, n in memory.items())
@@ -268,36 +268,37 @@ def plan(report: Report) -> Lines:
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
     if not report["trials"][-1]["is_done"]:
-        passes += "; no trial finished, so give more --seconds for a better estimate"
+        passes += "; no trial finished, raise --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
         "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "reading": f"{format_size(size)} a pass, {format_size(report['disk_bytes_per_second'])}/s "
-        f"where it is new, {report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
+        "reading": f"{format_size(size)} per pass, "
+        f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
+        f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
-        "a pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
         "passes": passes,
-        "in all": _in_time(report["seconds"]),
+        "total": _in_time(report["seconds"]),
     }.items():
         yield f"{name:>8}  {text}"
 
 
 def _with_range(figures: list[float], form: str) -> str:
-    """Show a figure, and from where to where it may be."""
+    """Format an estimate and its range."""
     least, likely, most = (form.format(figure) for figure in figures)
     return f"about {likely} ({least} to {most})"
 
 
 def _in_time(seconds: list[float]) -> str:
-    """Show durations in the unit that suits the likely one."""
+    """Format durations in the unit that suits the likely one."""
     size, unit = choose_unit(seconds[1], TIME)
     return f"{_with_range([s / size for s in seconds], '{:.3g}')} {unit}"
 
 
 def stream(report: Report) -> Lines:
-    """What a stream has learned."""
+    """Show what a stream has learned."""
     s, seconds = report["seconds"], report["seconds"]["total"]
     loss = "" if report["loss"] is None else f", progressive loss {report['loss']:.6f}"
     accuracy = report["accuracy"]
@@ -306,7 +307,7 @@ def stream(report: Report) -> Lines:
         f"{report['model']}: {count(report['rows'], 'row')} in {count(report['blocks'], 'block')}"
         f", {count(report['features'], 'feature')}{loss}"
     )
-    bound = "" if report["dual"] is None else f"optimum of all rows at least {report['dual']:.8g}, "
+    bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
     yield f"{bound}{report['updates']:,} updates, peak memory {peak}"
     yield (
@@ -322,7 +323,7 @@ def stream(report: Report) -> Lines:
 
 
 def quality(report: Report, prefix: str = "", every_class: bool = False) -> Lines:
-    """How good predictions are; of many classes only some are shown, unless `every_class`."""
+    """Show how good predictions are; some of many classes, or all if `every_class`."""
     if not report["rows"]:
         yield "no rows"
         return
@@ -341,14 +342,14 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
         brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
         yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
     if report.get("unknown_labels"):
-        yield f"labels that the model does not know: {count(report['unknown_labels'], 'row')}"
+        yield f"labels unknown to the model: {count(report['unknown_labels'], 'row')}"
     if unlabelled:
-        yield f"no label: {count(unlabelled, 'row')}, not part of these figures"
+        yield f"no label: {count(unlabelled, 'row')}, not counted in these figures"
     yield from _unknown(report)
 
 
 def _unknown(report: Report) -> Lines:
-    """Which part of the rows the model does not know, and what looks wrong."""
+    """Show warnings and how many nonzeros have ids unknown to the model."""
     for text in report["warnings"]:
         yield f"warning: {text}"
     if report["unknown_nonzeros"]:
@@ -356,7 +357,7 @@ def _unknown(report: Report) -> Lines:
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
         yield (
             f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
-            "ignored: training never saw their ids"
+            "ignored: the training data did not have their ids"
         )
 
 
@@ -385,7 +386,7 @@ def _binary(report: Report, prefix: str) -> Lines:
 
 
 def _classes(classes: list[Report], width: int) -> Lines:
-    """A line for each class; labels take `width` letters."""
+    """Show one line per class; labels take `width` characters."""
     yield f"{'label':>{width}}  precision     recall         F1      rows  predicted"
     for row in classes:
         figures = "".join(
@@ -419,7 +420,7 @@ def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
 
 
 def _some_classes(classes: list[Report], width: int) -> Lines:
-    """The most frequent classes, and the worst of those that have rows."""
+    """Show the most frequent classes, and those with the lowest F1."""
     seen = sorted((row for row in classes if row["support"]), key=lambda row: -row["support"])
     worst = sorted(seen, key=lambda row: row["f1"])[:_SOME_CLASSES]
     for what, some in (("with most rows", seen[:_SOME_CLASSES]), ("with the lowest F1", worst)):
@@ -427,11 +428,11 @@ def _some_classes(classes: list[Report], width: int) -> Lines:
             yield f"the {count(len(some), 'class')} {what}:"
             yield from _classes(some, width)
     shown = {row["label"] for row in seen[:_SOME_CLASSES] + worst}
-    yield f"{len(classes) - len(shown):,} of {len(classes):,} classes left out; -v shows all"
+    yield f"{len(classes) - len(shown):,} of {len(classes):,} classes not shown; use -v to see all"
 
 
 def _confusions(triples: list[list[Any]], width: int) -> Lines:
-    """The pairs of known labels that are mistaken most often."""
+    """Show the pairs of known labels that are confused most often."""
     wrong = [triple for triple in triples if triple[0] is not None and triple[0] != triple[1]]
     if not wrong:
         return
@@ -444,7 +445,7 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
 
 
 def export(report: Report) -> Lines:
-    """What was written of a model, and what pruning did."""
+    """Show what was written, and the effect of pruning."""
     yield (
         f"{report['output']}: {count(report['weights'], 'weight')} of "
         f"{count(report['features'], 'feature')}, {format_size(report['bytes'])}"
@@ -461,7 +462,7 @@ def _pruning(report: Report) -> Lines:
     if "test" not in report:
         yield "effect on accuracy not measured; add --test FILE"
     elif report["change"] is None:
-        yield f"{report['test']} holds no rows; effect on accuracy not measured"
+        yield f"{report['test']} has no rows; effect on accuracy not measured"
     elif report["measure"] == "accuracy":
         yield (
             f"accuracy {100 * report['before']:.4f} % before, {100 * report['after']:.4f} % after: "
@@ -475,10 +476,10 @@ def _pruning(report: Report) -> Lines:
 
 
 def report(told: Report) -> Lines:
-    """Where a page and a picture were written."""
+    """Name the page and the picture that were written."""
     yield " and ".join(filter(None, (told["output"], told["png"])))
 
 
 def precompile(report: Report) -> Lines:
-    """Where compiled kernels are, and how many."""
+    """Name the folder of compiled kernels and show how many there are."""
     yield f"{report['folder']}: {count(report['kernels'], 'kernel')}, {report['seconds']:.1f} s"

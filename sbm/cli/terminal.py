@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line now and then elsewhere, a table of passes."""
+"""Output streams, signals and progress: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Control characters of a name could move the cursor of a terminal, or worse.
+# Control characters in file names could move the cursor of a terminal, or worse.
 _CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if c != ord("\n")}
 
 
@@ -32,25 +32,25 @@ def echo(text: str) -> None:
     Raises
     ------
     SbmError
-        It cannot be printed: nobody would notice that a result is missing.
+        It cannot be printed.
     """
     try:
         if sys.stdout is None:
             raise SbmError("standard output is closed, so the result cannot be printed")
         print(text.translate(_CONTROLS), flush=True)
     except BrokenPipeError:
-        raise  # whoever read it has gone
+        raise  # the reader closed the pipe
     except OSError as error:
         raise SbmError(f"cannot print the result: {error.strerror or error}") from error
 
 
 def complain(text: str) -> None:
-    """Tell something on stderr, which is not what anybody waits for: no error comes of it."""
+    """Print a message on stderr, ignoring failures to write."""
     print(text.translate(_CONTROLS), file=sys.stderr, flush=True)
 
 
 class _SafeStderr:
-    """Standard error that stops no work: what it does not take is not told."""
+    """Standard error that ignores failures to write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -70,8 +70,8 @@ class _SafeStderr:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """See to it that printing does no harm."""
-    for number in range(3):  # else the next file that is opened would be our standard output
+    """Make printing safe: closed streams, unprintable characters and failing writes to stderr."""
+    for number in range(3):  # else a file opened later would get the number of a closed stream
         try:
             os.fstat(number)
         except OSError:
@@ -79,7 +79,7 @@ def streams() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
+    stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  stays open to the end
     sys.stderr = cast(TextIO, _SafeStderr(stderr))
     try:
         yield
@@ -88,7 +88,7 @@ def streams() -> Iterator[None]:
 
 
 def is_flushed(stream: TextIO | None) -> bool:
-    """Flush for the last time; where that fails, Python is not to try again."""
+    """Flush a stream for the last time; if that fails, discard what is left."""
     if stream is None:
         return True
     try:
@@ -102,18 +102,18 @@ def is_flushed(stream: TextIO | None) -> bool:
 
 INTERRUPTED = 130  # exit code
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_REPEAT_SECONDS = 1.0  # a signal sooner than this after the first one is the same one again
+_REPEAT_SECONDS = 1.0  # a second signal within this time counts as the first one
 
 
 class _StopHandler:
-    """Answers Ctrl-C, SIGTERM and the end of the terminal.
+    """Handler of Ctrl-C, SIGTERM and SIGHUP.
 
     Attributes
     ----------
     is_asked : bool
-        Whether the command asks for `is_set` now and then; else it is interrupted.
+        Whether the command polls `is_set`; else it is interrupted.
     is_set : bool
-        Whether a signal has come.
+        Whether a signal was received.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _StopHandler:
             raise KeyboardInterrupt
         if time.monotonic() - self._interrupted > _REPEAT_SECONDS:
             with contextlib.suppress(OSError):
-                os.write(2, b"sbm: stopped at once; the same command starts again\n")
+                os.write(2, b"sbm: stopped immediately; run the same command again\n")
             os._exit(INTERRUPTED)
 
 
@@ -139,9 +139,9 @@ _handler = _StopHandler()
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Let a signal end the work, and another one, that comes while it ends, the process.
+    """Let a signal stop the command; a second one, during cleanup, ends the process.
 
-    What is ignored stays so: that is how nohup and the shells keep signals from us.
+    Ignored signals stay ignored, because nohup and shells rely on that.
     """
     global _handler
     _handler = _StopHandler()
@@ -156,7 +156,7 @@ def stoppable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question; a second Ctrl-C interrupts."""
+    """Yield a function that returns whether to stop; a second Ctrl-C interrupts."""
     handler = _handler
     handler.is_asked = True
     try:
@@ -165,10 +165,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         handler.is_asked = False
 
 
-_EVERY = 10  # seconds from a line to the next where there is no terminal
-_WAY = 0.1  # of the way from a line to the next there
+_EVERY = 10  # seconds between two lines if stderr is not a terminal
+_WAY = 0.1  # share of the work between two such lines
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-_COUNT = "{desc}: {n_fmt} {unit} [{elapsed}{postfix}]"  # of an unknown total
+_COUNT = "{desc}: {n_fmt} {unit} [{elapsed}{postfix}]"  # if the total is unknown
 _DOUBLINGS = "        rows  seconds        loss  since last  accuracy  since last   memory"
 _MORE_OF_DOUBLINGS = "   features     cached"
 _MORE_OF_PASSES = (
@@ -177,29 +177,29 @@ _MORE_OF_PASSES = (
 
 
 class Bars(Progress):
-    """Shows what a program reports while it works.
+    """Shows the progress of a program on stderr.
 
-    On a terminal: a bar, and a table with a line for each pass, in 80 columns. Elsewhere a line now
-    and then, and those passes that came a tenth of the way nearer to the tolerance.
+    On a terminal, shows a bar and a table of passes in 80 columns. Elsewhere, prints a line every
+    10 s at most, and a pass when it comes another tenth of the way to the tolerance.
 
     Parameters
     ----------
     quiet : bool
         Show nothing.
     verbose : bool
-        Show notes, every pass and all columns, too.
+        Also show notes, every pass and all columns.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
         self._bar: Any = None
         self._titled = False
-        self._waited = 0.0  # seconds, when that was last shown
-        self._waiting = 0  # letters of it on the terminal
-        self._first_gap = self._last_gap = 0.0  # of the lines shown
+        self._waited = 0.0  # seconds of waiting when last shown
+        self._waiting = 0  # characters of that on the terminal
+        self._first_gap = self._last_gap = 0.0  # gaps of the lines shown
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
-        """Begin a bar, or the lines that replace it."""
+        """Start a bar, or the lines that replace it."""
         self.finish()
         self._what, self._total, self._unit = what, total, unit
         self._begin = self._last = time.monotonic()
@@ -215,7 +215,7 @@ class Bars(Progress):
         )  # fmt: skip
 
     def advance(self, done: int, **numbers: Any) -> None:
-        """Move the bar, or write a line if the last one is some time ago."""
+        """Move the bar, or print a line if one is due."""
         self._size, self._row_count = done, numbers.get("rows", 0)
         if self._bar is not None:
             if self._row_count:
@@ -257,16 +257,16 @@ class Bars(Progress):
             self._bar = None
 
     def note(self, text: str) -> None:
-        """Show what only some want to know."""
+        """Show a detail, if verbose."""
         if self.verbose:
             self._tell(text)
 
     def stage(self, text: str) -> None:
-        """Show what one of several stages came to."""
+        """Show the result of one of several stages."""
         self._tell(text)
 
     def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
-        """Show why nothing happens, and for how long: on a terminal in one line."""
+        """Show the reason and duration of a wait; on a terminal, in one line that is updated."""
         text = f"{why}: {seconds:.0f} s"
         if self.quiet:
             return
@@ -291,7 +291,7 @@ class Bars(Progress):
         self._add_line(title, line)
 
     def row(self, record: dict[str, Any]) -> None:
-        """Add a line to the table of passes; not of each where it is for a log."""
+        """Add a line to the table of passes; outside a terminal, only if it is a milestone."""
         if not (self.verbose or sys.stderr.isatty() or self._is_milestone(record)):
             return
         title = f"pass  seconds  {_gap_title(record)}  passes left      visits   memory"
@@ -301,7 +301,7 @@ class Bars(Progress):
         self._add_line(title, line + _test_figure(record.get("test")))
 
     def _is_milestone(self, record: dict[str, Any]) -> bool:
-        """Whether a pass came a tenth of the way to the tolerance, or has a figure of its own."""
+        """Whether a pass came a tenth nearer to the tolerance, or was certified or tested."""
         gap = record["estimated_relative_gap"] or 0.0
         if self._first_gap and not record["certificate"] and not record.get("test"):
             tenth = (record["tol"] / self._first_gap) ** _WAY  # gaps shrink by a factor each pass
@@ -353,7 +353,7 @@ def _gap_title(record: dict[str, Any]) -> str:
 
 
 def _pass_line(record: dict[str, Any]) -> str:
-    """The columns that everybody sees; ~ marks a gap that is estimated."""
+    """Format the columns that are always shown; ~ marks estimates."""
     certificate, gap = record["certificate"], record["estimated_relative_gap"]
     shown = "-" if gap is None else f"~{gap:.1e}"
     if certificate:
@@ -378,7 +378,7 @@ def _more_of_pass(record: dict[str, Any]) -> str:
 
 
 def _test_figure(test: dict[str, Any] | None) -> str:
-    """The figure of a test text, after the other columns of a pass."""
+    """Format the figure of the test file, which follows the other columns."""
     if test is None or not test["rows"]:
         return ""
     if "mse" in test:

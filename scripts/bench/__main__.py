@@ -1,18 +1,18 @@
-"""Benchmarks: one subcommand a question, ours beside the peers, in alternating runs.
+"""Benchmarks of sbm and its peers in alternating runs, one subcommand per question.
 
     python -m scripts.bench parse --data big.svm -o results/parse
     python -m scripts.bench text-to-gap --quick
 
-Every number is a median over ``--runs`` runs, in which the contestants take turns; ratios are
-medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels, by default made
-by ``scripts.data.synthetic`` and thrown away; where accuracy is measured, the last tenth of its
-lines is held out unless ``--test`` names a text. Of several classes the text has ten, and some take
-several texts, ``--data`` again and again. The report goes to stdout as Markdown, and with ``-o``
-to PREFIX.md, PREFIX.json and, where there is a picture, PREFIX.png. ``--quick`` is a toy size that
-only shows that everything still runs.
+Every number is a median over ``--runs`` runs, in which the contestants alternate; ratios are
+medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels, or ten for
+benchmarks of several classes. By default ``scripts.data.synthetic`` makes it, and it is removed
+at the end. Some benchmarks take several texts (repeat ``--data``). If accuracy is measured, the
+last tenth of the lines is held out unless ``--test`` names a text. The report goes to stdout as
+Markdown, and with ``-o`` to PREFIX.md, PREFIX.json and, if there is a picture, PREFIX.png.
+``--quick`` uses a toy size, which only shows that everything still runs.
 
-To add a benchmark, write a function that takes the arguments and fills a `Report`, and put the
-decorator `benchmark` of `scripts.bench.registry` in front of it.
+To add a benchmark, write a function that takes the arguments and fills a `Report`, and decorate it
+with `benchmark` of `scripts.bench.registry`.
 """
 
 import sys

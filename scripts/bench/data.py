@@ -62,11 +62,11 @@ def positive_label(path: Path) -> float:
     Raises
     ------
     BenchError
-        There are not two.
+        The number of labels is not two.
     """
     labels = np.unique(labels_of(path))
     if len(labels) != 2:
-        raise BenchError(f"{path.name} has {len(labels)} different labels, two are needed")
+        raise BenchError(f"{path.name} has {len(labels)} different labels, expected two")
     return float(labels[1])
 
 

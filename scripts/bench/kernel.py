@@ -88,7 +88,7 @@ class _Comparison:
         iteration = median(each)
         if iteration <= 0:
             raise BenchError(
-                f"{self._name}: LIBLINEAR's iterations are too short to be timed on these rows; "
+                f"{self._name}: LIBLINEAR's iterations are too short to time on these rows; "
                 "give more rows, or a larger --more-iterations"
             )
         self._fill_times(report, times, iteration, (few, many))

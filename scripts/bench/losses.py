@@ -54,7 +54,7 @@ def count_labels(text: Path) -> int:
     """
     count = len(np.unique(labels_of(text)))
     if count < 3:
-        raise BenchError(f"{text.name} has {count} different labels, at least three are needed")
+        raise BenchError(f"{text.name} has {count} different labels; at least three are required")
     return count
 
 
@@ -187,7 +187,7 @@ def _family_on(args: argparse.Namespace, text: Path) -> Iterator[dict[str, Any]]
     two = len(np.unique(labels_of(text))) == 2
     losses = [name for name in args.losses if two or "epsilon" in name]
     if not losses:
-        raise BenchError(f"{text.name} has not two labels, so only regression can be measured")
+        raise BenchError(f"{text.name} does not have two labels; only regression can be measured")
     store = args.folder / "family.sbm"
     begin = partial(split, text, store, **splitting_options(args))
     begin()  # compiles

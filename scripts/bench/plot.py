@@ -60,7 +60,7 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     if not shown or not any(shown):
         return False
     if importlib.util.find_spec("matplotlib") is None:
-        tell("matplotlib is not installed (it is in the extra bench), so no picture is made")
+        tell("matplotlib is not installed (extra bench); no picture is drawn")
         return False
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

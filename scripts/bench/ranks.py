@@ -128,7 +128,7 @@ class Bench:
         launcher = Path(sys.executable).with_name("mpiexec")
         program = str(launcher) if launcher.exists() else shutil.which("mpiexec")
         if program is None:
-            raise BenchError("mpiexec is not there; pip install mpi4py mpich")
+            raise BenchError("mpiexec not found; run: pip install mpi4py mpich")
         with tempfile.TemporaryDirectory(dir=self._folder) as out:
             worker = script_command("bench.ranks_worker", json.dumps({**task, "out": out}))
             python = [worker[0], "-m", "mpi4py", *worker[1:]]

@@ -1,9 +1,9 @@
-"""One of the processes that `bench_ranks` looks at: trains, or adds up, and tells what that took.
+"""A rank of the benchmark `ranks`: trains or sums arrays, and reports the cost.
 
     mpiexec -n 2 python -m mpi4py -m scripts.bench.ranks_worker TASK
 
-TASK is JSON. What is asked of the training beyond its report is hooked in here, not in the product:
-the dual after every round, a certificate after every pass, and averaging instead of adding.
+TASK is JSON. This module adds hooks to the training that the package does not have: the dual after
+every round, a certificate after every pass, and averaging instead of adding.
 """
 
 import json

@@ -39,11 +39,11 @@ class Option:
     Attributes
     ----------
     kind : callable
-        Reads a word; of an option whose default is a list, each of those between commas.
+        Converts a word; if the default is a list, each of the words between commas.
     help : str
     default : object
     repeated : bool
-        It may be given again and again, a value each.
+        Whether it may be given several times, with one value each.
     """
 
     kind: Callable[[str], Any]
@@ -52,7 +52,7 @@ class Option:
     repeated: bool = False
 
     def add(self, parser: argparse.ArgumentParser, name: str) -> None:
-        """Add it to a parser."""
+        """Add the option to a parser."""
         flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
         many = isinstance(self.default, list)
         shown = ",".join(map(str, self.default)) if many else self.default
@@ -99,7 +99,7 @@ def _positive(text: str) -> float:
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:
-    """Type of an option that takes one of some names."""
+    """Return the type of an option that takes one of `names`."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -111,58 +111,58 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
 
 OPTIONS: dict[str, Option] = {
     "C": Option(_positive, "cost"),
-    "blocks": Option(_count, "of a store"),
-    "mem": Option(str, "memory of each of our processes"),
-    "split_mem": Option(str, "of sbm split alone, instead of --mem"),
+    "blocks": Option(_count, "number of blocks of a store"),
+    "mem": Option(str, "--mem of each sbm command"),
+    "split_mem": Option(str, "--mem of sbm split only"),
     "tol": Option(float, "certified gap to train to"),
-    "max_passes": Option(_count, "most passes"),
-    "rounds": Option(_or_auto, "of sbm train"),
-    "cache_frac": Option(_or_auto, "of sbm train"),
-    "loss": Option(one_of(LOSSES), "of sbm"),
-    "losses": Option(one_of(LOSSES), "of sbm"),
+    "max_passes": Option(_count, "maximum number of passes"),
+    "rounds": Option(_or_auto, "--rounds of sbm train"),
+    "cache_frac": Option(_or_auto, "--cache-frac of sbm train"),
+    "loss": Option(one_of(LOSSES), "--loss of sbm"),
+    "losses": Option(one_of(LOSSES), "losses of sbm"),
     "liblinear_train": Option(str, "LIBLINEAR's program, or none for its library"),
-    "peer_bytes": Option(float, "text that the peers read"),
-    "threads": Option(_count, "of sbm split"),
-    "more_iterations": Option(_count, "least difference of the two runs of LIBLINEAR"),
-    "epochs": Option(_count, "after which the gap is computed"),
-    "long": Option(Path, "text with long rows, instead of one that is made"),
-    "long_rows": Option(_count, "if it is made"),
-    "long_features": Option(_count, "if it is made"),
-    "long_nnz": Option(_count, "if it is made"),
+    "peer_bytes": Option(float, "bytes of text that the peers read"),
+    "threads": Option(_count, "--threads of sbm split"),
+    "more_iterations": Option(_count, "minimum difference in iterations of LIBLINEAR's two runs"),
+    "epochs": Option(_count, "epochs after which the gap is computed"),
+    "long": Option(Path, "text with long rows; default: synthetic"),
+    "long_rows": Option(_count, "rows of the synthetic text with long rows"),
+    "long_features": Option(_count, "features of that text"),
+    "long_nnz": Option(_count, "nonzeros per row of that text"),
     "liblinear_e": Option(float, "LIBLINEAR's tolerance"),
     "e": Option(float, "LIBLINEAR's tolerances"),
-    "bound_tol": Option(float, "of the training for a bound of the optimum"),
-    "curve_passes": Option(_count, "most passes of a curve's point"),
-    "stream_mem": Option(str, "of sbm stream, instead of --mem"),
-    "stream_rounds": Option(_or_auto, "of sbm stream"),
+    "bound_tol": Option(float, "tolerance of the training that bounds the optimum"),
+    "curve_passes": Option(_count, "maximum passes of a point of a curve"),
+    "stream_mem": Option(str, "--mem of sbm stream"),
+    "stream_rounds": Option(_or_auto, "--rounds of sbm stream"),
     "learner_C": Option(
-        _positive, "of passive_aggressive and arow: that of the best progressive accuracy"
+        _positive, "costs of passive_aggressive and arow; the most accurate one is used"
     ),
-    "size": Option(str, "of text"),
-    "base": Option(str, "of the text that is written again and again"),
-    "features": Option(_count, "of the text that is made"),
-    "sample_seconds": Option(float, "between two looks"),
-    "bmd_max_passes": Option(_count, "without a cache"),
-    "read_rates": Option(_rate, "bytes a second, or none"),
+    "size": Option(str, "size of the text"),
+    "base": Option(str, "size of the text that is repeated"),
+    "features": Option(_count, "features of the synthetic text"),
+    "sample_seconds": Option(float, "seconds between two samples"),
+    "bmd_max_passes": Option(_count, "maximum passes without a cache"),
+    "read_rates": Option(_rate, "bytes per second, or none"),
     "gaps": Option(float, "relative gaps at which safe rows are counted"),
-    "grid": Option(str, "values of C, of sbm tune; -C is that of the one training"),
-    "folds": Option(_count, "of sbm tune"),
-    "alone": Option(bool, "also train each model of each fold by itself"),
-    "seconds": Option(_positive, "of sbm plan"),
-    "mems": Option(str, "of sbm train; nights have the first one"),
+    "grid": Option(str, "values of C for sbm tune; -C is for the single training"),
+    "folds": Option(_count, "--folds of sbm tune"),
+    "alone": Option(bool, "also train each model of each fold separately"),
+    "seconds": Option(_positive, "--seconds of sbm plan"),
+    "mems": Option(str, "--mem of sbm train; nights use the first one"),
     "costs": Option(_positive, "other values of C"),
-    "nights": Option(_count, "nights of each kind"),
+    "nights": Option(_count, "number of nights of each kind"),
     "also": Option(Path, "more data", repeated=True),
     "class_blocks": Option(_count, "blocks of classes"),
     "processes": Option(_count, "numbers of processes"),
-    "passes": Option(_count, "of each training"),
-    "online_passes": Option(_count, "of Pegasos and Vowpal Wabbit"),
+    "passes": Option(_count, "passes of each training"),
+    "online_passes": Option(_count, "passes of Pegasos and Vowpal Wabbit"),
     "reference": Option(Path, "folder with reference.json and NAME.svm.zst"),
     "sets": Option(str, "names in reference.json"),
-    "cache_fracs": Option(float, "0 is block minimization: slow on dense sets"),
-    "keep": Option(Path, "folder for what is made, which is used again"),
-    "rows": Option(int, "of the data that is made"),
-    "split_mems": Option(str, "bounds of sbm split, a store each in turn"),
+    "cache_fracs": Option(float, "shares of cache; 0 is block minimization, slow on dense sets"),
+    "keep": Option(Path, "folder for generated data, which is reused"),
+    "rows": Option(int, "rows of the synthetic data"),
+    "split_mems": Option(str, "values of --mem of sbm split, one store each"),
 }
 
 
@@ -194,11 +194,17 @@ Registry = dict[str, Benchmark]
 def benchmark(registry: Registry, name: str = "", **facts: Any) -> Callable[[Run], Run]:
     """Register a function.
 
-    Parameters ---------- registry : dict name : str Default: the function's own. **facts
-    ``options``, their names with defaults (or an `Option` of its own kind); ``quick``, those that
-    ``--quick`` changes; ``rows`` of the data that is made, 0 for a benchmark without ``--data``;
-    ``classes`` of it; ``needs_test``: accuracy is measured; ``several``: there may be several
-    texts; ``runs`` of each contestant, 0 if nothing takes turns; ``axes``: panels of the picture.
+    Parameters
+    ----------
+    registry : dict
+    name : str
+        Default: the name of the function.
+    **facts
+        ``options``: names with defaults (or with an `Option`); ``quick``: options that ``--quick``
+        changes; ``rows`` of the synthetic data, 0 for a benchmark without ``--data``;
+        ``classes`` of it; ``needs_test``: whether accuracy is measured; ``several``: whether
+        several texts may be given; ``runs`` of each contestant, 0 if nothing is repeated;
+        ``axes``: panels of the picture.
     """
 
     def register(run: Run) -> Run:
@@ -225,13 +231,13 @@ def _parser(registry: Registry, prog: str) -> argparse.ArgumentParser:
             what = "only draw the picture of this result again"
             command.add_argument("--redraw", type=Path, metavar="FILE.json", help=what)
         if one.runs:
-            Option(_count, "of each contestant, in turn", one.runs).add(command, "runs")
+            Option(_count, "number of runs of each contestant", one.runs).add(command, "runs")
         if one.rows:
-            what = "LIBSVM text; default: made, then removed"
+            what = "LIBSVM text; default: synthetic, then removed"
             Option(Path, what, repeated=one.several).add(command, "data")
             OPTIONS["rows"].add(command, "rows")
         if one.needs_test:
-            what = "text to predict; default: the last tenth of the data is held out"
+            what = "text to predict; default: the last tenth of the data, held out"
             Option(Path, what).add(command, "test")
         for key, default in one.options.items():
             is_own = isinstance(default, Option)
@@ -254,7 +260,7 @@ def existing(path: Path) -> Path:
 
 
 def _find_data(one: Benchmark, args: argparse.Namespace, report: Report) -> None:
-    """See to it that there is data, and describe it."""
+    """Find or make the data, and describe it."""
     if args.data is None:
         texts = [args.folder / "data.svm"]
         tell("making data")
@@ -276,7 +282,7 @@ def _find_data(one: Benchmark, args: argparse.Namespace, report: Report) -> None
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether an option names no place."""
+    """Whether the value of an option is not a path."""
     values = value if isinstance(value, list) else [value]
     return bool(values) and not any(isinstance(v, Path | tuple) or v is None for v in values)
 
@@ -287,7 +293,7 @@ def run_one(name: str, one: Benchmark, args: argparse.Namespace) -> Report:
     Raises
     ------
     BenchError
-        It cannot be done.
+        The benchmark cannot run.
     """
     title, *notes = one.paragraphs
     left_out = ("benchmark", "prefix", "redraw", "rows", "liblinear_train")
@@ -304,7 +310,7 @@ def run_one(name: str, one: Benchmark, args: argparse.Namespace) -> Report:
     report.machine["load_average_before_and_after"] = f"{before:.1f}, {after:.1f}"
     if max(before, after) > report.machine["cores"] + 1:
         report.notes.append(
-            "the machine had other work meanwhile (see its load average): trust passes, visits and "
+            "the machine was busy (see its load average): trust passes, visits and "
             "ratios more than seconds"
         )
     return report

@@ -165,7 +165,7 @@ def stream_memory(args: argparse.Namespace, report: Report) -> None:
     from sbm.units import parse_size
 
     if not Path("/proc/self/io").exists():
-        raise BenchError("this looks at /proc/PID/status and io, which this system does not have")
+        raise BenchError("this system does not have /proc/PID/status and io")
     total, bound = parse_size(args.size), parse_size(args.mem)
     tell("making data")
     text = args.folder / "base.svm"
@@ -184,9 +184,9 @@ def stream_memory(args: argparse.Namespace, report: Report) -> None:
     facts = done.json()
     read, seconds = facts["text_bytes"], facts["seconds"]["total"]
     if not 0.9 * total < read <= total + text.stat().st_size:
-        raise BenchError(f"{read} bytes were read, {total} were meant to be written")
+        raise BenchError(f"{read} bytes were read, expected {total}")
     if len(samples) < 4:
-        raise BenchError("the stream ended before its memory could be seen; give a larger --size")
+        raise BenchError("the stream ended before its memory was sampled; give a larger --size")
     for share in (0.1, 0.25, 0.5, 0.75, 1.0):
         near = min(samples, key=lambda row: abs(row["GB_read"] - share * read / 1e9))
         report.rows.append({"read": f"{share:.0%}", **near})

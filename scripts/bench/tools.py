@@ -1,8 +1,8 @@
-"""What the benchmarks share: measured processes, alternating runs, machine facts, reports.
+"""Shared tools of the benchmarks: measured processes, alternating runs, machine facts, reports.
 
-A process is measured by a small launcher between it and us. On Linux a new program inherits the
-peak memory of the process that started it; started by a benchmark that holds a data set it would
-show that data set as its own. The launcher holds 10 MB, the least peak that can be seen.
+A small launcher starts and measures each process. On Linux a new program inherits the peak memory
+of the process that started it, which may hold a data set. The launcher holds 10 MB, so that is the
+smallest peak that can be measured.
 """
 
 import datetime
@@ -43,11 +43,11 @@ with open(sys.argv[1], "w") as file:
 
 
 class BenchError(Exception):
-    """A benchmark that cannot be done; the message says why."""
+    """A benchmark cannot run; the message has the reason."""
 
 
 def tell(text: str) -> None:
-    """Say on stderr what is going on."""
+    """Print progress on stderr."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -95,7 +95,7 @@ class Running:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over; `wait` tells the rest."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     @property
@@ -120,7 +120,7 @@ class Running:
         try:
             facts = json.loads(self._facts.read_text())
         except (OSError, ValueError):
-            raise BenchError(f"the process could not be started or was lost:\n{stderr}") from None
+            raise BenchError(f"the process could not be started, or was lost:\n{stderr}") from None
         finished = Finished(**facts, stdout=stdout, stderr=stderr)
         if finished.code not in codes:
             raise BenchError(f"a process ended with code {finished.code}:\n{stderr[-2000:]}")
@@ -160,7 +160,7 @@ def run_process(
 
 
 def sbm_command(*arguments: str | float | Path) -> list[str]:
-    """Command line of sbm: the installed script where there is one."""
+    """Return the command line of sbm: the installed script if there is one."""
     script = Path(sys.executable).with_name("sbm")
     start = [str(script)] if script.exists() else [sys.executable, "-m", "sbm"]
     return [*start, *map(str, arguments)]
@@ -179,7 +179,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, list[Any]]:
-    """Do each task once, in turn, `runs` times: what disturbs the machine disturbs all alike.
+    """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def shares(parts: Mapping[str, float]) -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Date, machine and versions; nothing that names this very machine."""
+    """Return date, kind of machine and versions, but nothing that identifies the machine."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -264,9 +264,9 @@ _STARTED = _processor_times()
 
 
 def stolen_share() -> float:
-    """Share of the processor time wanted since we were started that a virtual machine did not get.
+    """Return the share of processor time that the host took from this virtual machine.
 
-    Above some hundredths, trust ratios of neighbouring runs and no seconds.
+    Above a few percent, trust only the ratios of neighbouring runs, not seconds.
     """
     user, nice, system, _, _, *interrupts, stolen = (
         now - then for now, then in zip(_processor_times(), _STARTED, strict=True)
@@ -302,7 +302,7 @@ class Report:
     settings, data : dict
         What was run on what.
     rows : list of dict
-        The table, a row each; all have the same keys.
+        The table; all rows have the same keys.
     tables : dict of str to list of dict
         Further tables by their titles.
     ratios : dict of str to float
@@ -323,7 +323,7 @@ class Report:
     machine: dict[str, Any] = field(default_factory=machine_facts)
 
     def _end(self) -> None:
-        """Note what is known at the end alone; later calls change nothing."""
+        """Add what is known only at the end; later calls change nothing."""
         self.machine.setdefault("stolen_share", stolen_share())
 
     def markdown(self) -> str:

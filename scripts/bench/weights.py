@@ -105,7 +105,7 @@ def objective(text: Path, loss: str, C: float, model: LinearModel) -> float:
     total = 0.0
     for y, scores in model.decide(text):
         if len(model.labels) and (y < 0).any():
-            raise BenchError(f"{text.name} has labels that the model does not know")
+            raise BenchError(f"{text.name} has labels unknown to the model")
         total += float(LOSSES[loss](y, scores))
     return 0.5 * float(np.vdot(model.W, model.W)) + C * total
 

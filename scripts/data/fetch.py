@@ -68,7 +68,7 @@ CHECKSUMS: dict[str, str] = {}
 
 
 class FetchError(Exception):
-    """What went wrong and what to do about it."""
+    """A download failed; the message has the reason and a remedy."""
 
 
 def fetch(path: str, folder: Path, base_url: str, *, keep_archive: bool) -> None:
@@ -165,13 +165,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     known = [name for entry in SETS for name in (entry.name, entry.alias) if name]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}")
-    parser.add_argument("--list", action="store_true", help="show the data sets and stop")
+    parser.add_argument("--list", action="store_true", help="list the data sets and exit")
     parser.add_argument(
-        "--folder", type=Path, default=Path("data/public"), help="where to (default: %(default)s)"
+        "--folder", type=Path, default=Path("data/public"), help="folder (default: %(default)s)"
     )
-    parser.add_argument("--base-url", default=BASE_URL, help="where from (default: %(default)s)")
+    parser.add_argument("--base-url", default=BASE_URL, help="base address (default: %(default)s)")
     parser.add_argument(
-        "--keep-archive", action="store_true", help="keep the compressed files as well"
+        "--keep-archive", action="store_true", help="also keep the compressed files"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Rows as LIBSVM text, and files that appear when they are whole."""
+"""Format rows as LIBSVM text, and write files that appear only when complete."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 class MakeError(Exception):
-    """What stops a maker of data, worded for the person who started it."""
+    """A data set cannot be made; the message has the reason."""
 
 
 def _texts(form: bytes, numbers: Array) -> Array:
@@ -51,7 +51,7 @@ def format_rows(names: Array, lengths: Array, ids: Array, values: Array | None =
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
-    """Write a file that appears when it is whole, a pipe or (``-``) stdout; return its bytes."""
+    """Write a file that appears when complete, a pipe or (``-``) stdout; return its size."""
     size = 0
     is_stream = str(path) == "-" or (path.exists() and not path.is_file())
     part = path if is_stream else path.with_name(path.name + ".part")

@@ -1,4 +1,4 @@
-"""Make a data set (LIBSVM text) from any plain text: which preposition stood at a place.
+"""Make a data set (LIBSVM text) from any plain text: which preposition is missing.
 
     python -m scripts.data.prep -o prep.svm --test-out prep.t.svm          # this Python's own prose
     python -m scripts.data.prep books/ news.txt.xz -o prep.svm --classes ten
@@ -179,13 +179,13 @@ def _make(args: argparse.Namespace) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; exit code 0 done, 1 error, 2 usage."""
-    description = "Make a data set from plain text: which preposition stood at a place?"
+    description = "Make a data set from plain text: which preposition is missing?"
     parser = prose_parser("prep", description, test_fraction=0.08)
     parser.add_argument(
         "--classes", choices=("binary", "ten"), default="binary",
         help="binary: 'of' (+1) or another (-1); ten: " + ", ".join(PREPOSITIONS),
     )  # fmt: skip
-    parser.add_argument("--max-rows", type=int, help="use so many rows, drawn at random")
+    parser.add_argument("--max-rows", type=int, help="use this many rows, drawn at random")
     args = parse_checked(parser, argv, max_rows=1)
     return run("prep", lambda: _make(args))
 

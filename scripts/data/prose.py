@@ -1,8 +1,8 @@
-"""Prose out of files: what the makers of data from plain text share.
+"""Read prose from files, for the makers of data from plain text.
 
-Input are files and folders; of a folder the ``.txt``, ``.md``, ``.rst`` and ``.py`` files, also
-compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). Of Python source the docstrings and comments are
-read. The default is the prose of the Python installation that this runs in.
+Inputs are files and folders. From a folder, the ``.txt``, ``.md``, ``.rst`` and ``.py`` files are
+read, plain or compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). From Python source, the docstrings
+and comments are read. The default is the prose of the running Python installation.
 """
 
 import argparse
@@ -70,10 +70,10 @@ def list_files(inputs: Sequence[Path]) -> dict[Path, int]:
     files: dict[Path, int] = {}
     for number, entry in enumerate(inputs):
         if not entry.exists():
-            raise MakeError(f"cannot read {entry}: no such file or folder")
+            raise MakeError(f"{entry}: no such file or folder")
         found = _below(entry) if entry.is_dir() else [entry]
         if not found:
-            raise MakeError(f"no {', '.join(PROSE)} files below {entry}")
+            raise MakeError(f"no {', '.join(PROSE)} files in {entry}")
         for path in found:
             files.setdefault(path, number)
     return files
@@ -107,7 +107,7 @@ def _comments(source: str) -> Iterator[str]:
 
 
 def python_prose(source: bytes) -> str:
-    """Take the prose out of Python source: docstrings without doctests, and comments.
+    """Extract the prose of Python source: docstrings without doctests, and comments.
 
     Raises
     ------
@@ -160,11 +160,11 @@ def prose_parser(name: str, description: str, test_fraction: float) -> argparse.
     parser.add_argument(
         "inputs", nargs="*", type=Path, metavar="INPUT",
         help="files, and folders of .txt, .md, .rst and .py, compressed or not "
-        "(default: the prose of the Python installation this runs in)",
+        "(default: the prose of the running Python installation)",
     )  # fmt: skip
     parser.add_argument("-o", dest="out", type=Path, required=True, metavar="OUT.svm")
     parser.add_argument(
-        "--test-out", type=Path, metavar="OUT.t.svm", help="put some of the rows here instead"
+        "--test-out", type=Path, metavar="OUT.t.svm", help="write some of the rows here instead"
     )
     parser.add_argument(
         "--min-count", type=int, default=5, help="drop features in fewer training rows than this"
@@ -177,7 +177,7 @@ def prose_parser(name: str, description: str, test_fraction: float) -> argparse.
 def parse_checked(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, **least: int
 ) -> argparse.Namespace:
-    """Parse arguments; end with a usage error where they make no sense.
+    """Parse arguments; exit with a usage error if they are invalid.
 
     Parameters
     ----------

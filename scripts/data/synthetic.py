@@ -173,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--rows", type=int)
-    size.add_argument("--bytes", type=_size, metavar="SIZE", help="about this much, as 10GB")
+    size.add_argument("--bytes", type=_size, metavar="SIZE", help="approximate size, such as 10GB")
     parser.add_argument("--features", type=int, required=True)
     parser.add_argument("--nnz", type=int, required=True, help="mean number of nonzeros in a row")
     parser.add_argument("--values", choices=("ones", "real"), default="ones")

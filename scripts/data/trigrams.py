@@ -183,7 +183,7 @@ def _make(args: argparse.Namespace) -> str:
     chosen = np.flatnonzero(counts >= args.min_rows)
     if len(chosen) < 2:
         raise MakeError(
-            f"found {len(chosen)} documents with at least {args.min_rows} passages where 2 or more "
+            f"found {len(chosen)} documents with at least {args.min_rows} passages; 2 or more "
             "are needed: give more text, or a smaller --min-rows or --min-chars"
         )
     kept = np.flatnonzero(np.isin(labels, chosen))
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; exit code 0 done, 1 error, 2 usage."""
     parser = prose_parser(
         "trigrams",
-        "Make a data set of many classes from plain text: which document is a passage from, by its "
+        "Make a data set of many classes from plain text: which document has a passage, by its "
         "trigrams of characters?",
         test_fraction=0.1,
     )

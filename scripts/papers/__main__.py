@@ -1,10 +1,10 @@
-"""Experiments of the papers: each measures, draws, and judges the paper's claims by its own rules.
+"""Experiments of the papers: each measures, draws, and judges the claims of a paper by rules.
 
     python -m scripts.papers figure2 -o results/paper-figure2
     python -m scripts.papers figure2 --sets webspam --data webspam=data/public/webspam.svm
 
 To add an experiment, write a function that takes the arguments, fills a `Report` and adds `Claims`,
-and put the decorator `benchmark` of `scripts.bench.registry` in front of it.
+and decorate it with `benchmark` of `scripts.bench.registry`.
 """
 
 import sys

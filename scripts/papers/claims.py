@@ -1,9 +1,8 @@
-"""The claims of the papers and whether they hold here, as one table, from the results' JSON files.
+"""Write one table of the papers' claims and whether they hold here, from the JSON results.
 
     python -m scripts.papers.claims scripts/results -o scripts/results/claims.md
 
-Reads every ``paper-*.json`` of the folder. The verdicts were found by the rules of the scripts that
-wrote those files; nothing is judged here.
+Reads every ``paper-*.json`` of the folder. The scripts that wrote those files decided the verdicts.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The three data sets of the SBM paper: text that is given, or one like it that is made.
+"""The three data sets of the SBM paper: given as text, or replaced by a similar generated text.
 
 `prep`      which of ten prepositions stood here: made from any prose (``data.prep``)
 `webspam`   trigrams of characters in rows of unit length, few free support vectors: which of some
@@ -156,18 +156,18 @@ _set = one_of(DATA_SETS)
 
 def data_options(*names: str) -> dict[str, Option]:
     """Options that say which data sets; `names` are the default."""
-    given = "SET=TEXT, text to {} on, as from data.fetch"
+    given = "SET=TEXT, text to {} on, for example from data.fetch"
     return {
         "sets": Option(_set, f"of {', '.join(DATA_SETS)}", list(names)),
         "data": Option(_named(Path), given.format("train"), [], repeated=True),
         "test": Option(_named(Path), given.format("test"), [], repeated=True),
         "costs": Option(_named(float), "SET=C, instead of the paper's", [], repeated=True),
-        "rows": Option(int, "most rows of prep and kddcup10 if they are made", 3_000_000),
-        "prose": Option(Path, "what prep is made of", [], repeated=True),
+        "rows": Option(int, "maximum rows of generated prep and kddcup10", 3_000_000),
+        "prose": Option(Path, "input of generated prep", [], repeated=True),
         "folders": Option(
-            Path, "what webspam is made of: is a row of the first?", [], repeated=True
+            Path, "inputs of generated webspam; rows of the first are positive", [], repeated=True
         ),
-        "keep": Option(Path, "folder for what is made, which is used again"),
+        "keep": Option(Path, "folder for generated data, which is reused"),
     }
 
 

@@ -228,7 +228,7 @@ def _judge_costs(bench: Bench, args: Namespace, report: Report) -> None:
 @benchmark(
     EXPERIMENTS, runs=0,
     options={
-        "data": Option(Path, "LIBSVM text with two labels; default: made", [], repeated=True),
+        "data": Option(Path, "LIBSVM text with two labels; default: generated", [], repeated=True),
         "rows": 500_000, "C": 1.0, "max_passes": 30, "mem": "4GB", "tol": 1e-6,
         "most_passes": Option(int, "to the optimum", 1000), "online_passes": [1, 5, 20],
         "e": [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001],

@@ -202,7 +202,7 @@ def _judge_across(ones: dict[str, Trained], claims: Claims) -> None:
 @benchmark(
     EXPERIMENTS, runs=0, quick={**QUICK, "rounds": 2},
     options={**data_options("webspam", "kddcup10", "prep"), **TRAINING, "rounds": 10,
-             "no_slow_disk": Option(bool, "leave the slow disk out")},
+             "no_slow_disk": Option(bool, "skip the slow disk")},
     axes=(
         DIFFERENCE_IN_TIME, DIFFERENCE,
         Axes("seconds", "accuracy_difference", "seconds from text", "accuracy below the best",

@@ -238,7 +238,7 @@ def learn_text(
             start = time.perf_counter()
             y = np.searchsorted(known, piece.labels)
             if (known[np.minimum(y, len(known) - 1)] != piece.labels).any():
-                raise SettingsError(f"{text} has a label that --labels does not name")
+                raise SettingsError(f"{text} has a label that is not in --labels")
             some, correct = one.learn(piece.indptr, y, piece.indices, piece.values, n_features)
             updates += some
             load, learn = load + seconds, learn + time.perf_counter() - start

@@ -45,7 +45,7 @@ class _Text:
         self.labels = sorted(set(labels.tolist()))
         self.rows, self.classes = len(labels), len(self.labels)
         if self.classes < 2:
-            raise BenchError(f"{data.name} has one label, two or more are needed")
+            raise BenchError(f"{data.name} has one label; at least two are required")
         self.loss: str = "hinge" if self.classes == 2 else args.loss
         self.mem: str = args.mem if self.classes == 2 else args.several_mem
         self.accuracies: dict[str, float] = {}
@@ -228,11 +228,11 @@ def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[
 @benchmark(
     EXPERIMENTS, runs=3,
     options={
-        "data": Option(Path, "LIBSVM text; default: two that are made", [], repeated=True),
-        "test": Option(Path, "text to predict, one for each --data", [], repeated=True),
+        "data": Option(Path, "LIBSVM text; default: two generated ones", [], repeated=True),
+        "test": Option(Path, "text to predict, one per --data", [], repeated=True),
         "loss": Option(one_of(SEVERAL), "of several classes", "crammer_singer"),
         "C": 0.1, "mem": "200MB",
-        "several_mem": Option(str, "of streams of several classes", "400MB"),
+        "several_mem": Option(str, "loss of streams of several classes", "400MB"),
         "reference_mem": Option(str, "of the reference", "1GB"), "tol": 1e-3, "max_passes": 500,
         "rows": 3000, "learner_C": [0.01, 0.1, 1.0],
     },

@@ -1,7 +1,7 @@
-"""What the experiments of the papers share: claims, and curves.
+"""Shared tools of the paper experiments: claims and curves.
 
-Each experiment holds every claim of the paper against a rule of its own: a claim holds (yes), does
-not (no), or some of what it says does (partly). No verdict is written by hand.
+Each experiment checks every claim of the paper by a rule: the claim holds (yes), does not hold
+(no), or holds in part (partly). No verdict is written by hand.
 """
 
 import math

@@ -19,7 +19,7 @@ from scripts.papers.tools import Curve, first_at
 # Of all trainings.
 TRAINING: dict[str, Any] = {
     "max_passes": 10, "mem": "4GB", "tol": None,
-    "reference_passes": Option(int, "of the training to the optimum", 200),
+    "reference_passes": Option(int, "tolerance of the training to the optimum", 200),
 }  # fmt: skip
 QUICK = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
 

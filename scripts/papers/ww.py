@@ -177,11 +177,11 @@ def _speed_up(args: Namespace, text: Path, report: Report, claims: Claims) -> No
     EXPERIMENTS, runs=3,
     options={
         "data": Option(Path, "LIBSVM text of several labels; default: a toy", [], repeated=True),
-        "unit": Option(Path, "such text, its rows brought to length 1", [], repeated=True),
+        "unit": Option(Path, "such text, with rows of length 1", [], repeated=True),
         "C": [0.1, 1.0, 10.0], "blocks": 4, "mem": "2GB", "tol": 1e-3, "max_passes": 200,
         "threads": [1, 2], "class_blocks": 4,
         "speed_passes": Option(int, "of the speed-up", 10),
-        "no_speed_up": Option(bool, "leave the speed-up out"),
+        "no_speed_up": Option(bool, "skip the speed-up"),
     },
     quick={"C": [0.1, 1.0], "tol": 1e-2, "max_passes": 20, "no_speed_up": True, "mem": "1GB"},
     axes=(Axes("threads", "speed_up", "threads", "times as fast as the first", y_log=False),),

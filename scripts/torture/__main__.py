@@ -1,21 +1,21 @@
-"""Everything that may go wrong with files and text, as often as asked: the torture run.
+"""The torture run: kills, failing calls, damaged files, hostile input and extreme settings.
 
     python -m scripts.torture --kills 500 --faults all --flips 100000 --examples 2000 --seed 0 \
         --json scripts/results/torture.json
 
-* ``--kills``: commands killed at points between two calls of the file system, in the middle of a
-  write, without power, and at random moments; then the same command, and its bytes compared.
+* ``--kills``: commands killed between two calls of the file system, in the middle of a write, by a
+  power cut, and at random moments; then the same command runs again and its bytes are compared.
 * ``--faults``: calls of the file system that fail.
-* ``--flips``: bits of stores, runs and models that tip over, and files that are cut off.
-* ``--examples``: the tests of readers and codecs, with so many random examples each, in guarded
-  memory.
-* ``--bounds``: the same and the tests of trainings, compiled so that kernels check their bounds.
-* ``--numbers``: extreme numbers in every problem; results are finite, certificates true.
-* ``--memory``: commands at the least ``--mem`` that they accept, peaks measured.
+* ``--flips``: flipped bits in stores, runs and models, and truncated files.
+* ``--examples``: the tests of readers and codecs in guarded memory, with this many random examples.
+* ``--bounds``: the same and the tests of trainings, with kernels that check array bounds.
+* ``--numbers``: extreme numbers in every problem; results must be finite, certificates true.
+* ``--memory``: commands at the smallest ``--mem`` that they accept, with measured peaks.
 
-Each takes a number of cases; of kills and faults ``all`` means each point of each command. Sections
-without a number are left out. A failure tells its seed and number; ``--kills 500 --only 123`` (with
-that seed) runs it alone. Exit code 1: something failed.
+Each option takes a number of cases; for kills and faults, ``all`` means each point of each
+command. Sections without a number are skipped. A failure shows its seed and number;
+``--kills 500 --only 123`` (with that seed) runs only that case. The exit code is 1 if something
+failed.
 """
 
 import argparse
@@ -40,7 +40,7 @@ MOST_TOLD = 50  # failures in a report
 
 
 def tell(text: str) -> None:
-    """Say on stderr what is going on."""
+    """Print progress on stderr."""
     print(f"torture: {text}", file=sys.stderr, flush=True)
 
 
@@ -50,7 +50,7 @@ def _number_or_all(text: str) -> int:
 
 def _number(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of cases")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cases")
     return int(text)
 
 
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=kind, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="CASE", help="this case alone")
-    parser.add_argument("--folder", type=Path, help="where there is room; default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="folder to work in; default: a temporary one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a report, and FILE.md")
     args = parser.parse_args(arguments)
     chosen = {name: getattr(args, name) for name in SECTIONS if getattr(args, name) is not None}
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.keys() - {"memory"}:  # what is measured must not compile
         os.environ.setdefault("SBM_COMPILE_HERE", "1")
     settings = {"seed": args.seed, **chosen}
-    report = Report("torture", "does anything get lost, or wrong?", settings)
+    report = Report("torture", "find results that are lost or wrong", settings)
     failures: list[str] = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for name, cases in chosen.items():

@@ -1,4 +1,4 @@
-"""Faults of storage: each error at each call; a sentence that says so, the old state intact.
+"""Storage faults: each error at each call must be reported and leave the old state intact.
 
 Each case takes a scenario and has one call of one of its commands fail, alone or with all that
 come after. The command may do without that call, and must then do all else; otherwise it ends with
@@ -72,19 +72,19 @@ def run_case(stage: Stage, case: Case) -> list[str]:
 def _unclear(ended: Ended, case: Case, stage: Stage) -> list[str]:
     """What is amiss with the end of a command that failed."""
     if ended.code != 1:
-        return [f"it ended with {ended.code}: {ended.stderr.strip()[-2000:]}"]
+        return [f"it exited with {ended.code}: {ended.stderr.strip()[-2000:]}"]
     said = ended.stderr.strip()
     if not re.fullmatch(r"sbm: .*", said):
-        return [f"it said more than one sentence: {said[-2000:]}"]
+        return [f"it printed more than one line: {said[-2000:]}"]
     wrong = []
     assert case.trouble is not None
     reason = os.strerror(case.trouble.error)
     if case.trouble.how == "fail" and reason not in said:
-        wrong.append("does not say why")
+        wrong.append("the reason is missing")
     if not any(word in said for word in _names(case, stage)):
         wrong.append("names no file")
     if ";" not in said:
-        wrong.append("does not say what to do")
+        wrong.append("the remedy is missing")
     return [f"{' and '.join(wrong)}: {said}"] if wrong else []
 
 

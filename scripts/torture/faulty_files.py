@@ -1,4 +1,4 @@
-"""A file system that fails on demand, with a numbered point at each call of a process.
+"""A file system that fails on demand; each call of a process is a numbered point.
 
 `Layer.install` replaces the functions of Python through which files are opened, read, written,
 synced, renamed, removed and locked. Each call on something below the folder is a *point*, and at

@@ -359,7 +359,7 @@ class _HangError(Exception):
 @contextlib.contextmanager
 def _in_time() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
-        raise _HangError(f"no end after {LONGEST} seconds")
+        raise _HangError(f"not finished after {LONGEST} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(LONGEST)
@@ -409,11 +409,11 @@ def _try(subject: Subject, choose: random.Random, folder: Path, tally: Tally) ->
         with _in_time():
             same = readers[number](path) == subject.results[number]
         if not same and subject.kind != "text":
-            fault = "another result, and no error"
+            fault = "a different result, but no error"
     except (StoreError, DataError) as error:
         outcome, fault = "refused", _fault_of(str(error), subject)
         if kind == "unnamed":
-            fault = f"a file that nothing names mattered: {error}"
+            fault = f"an unreferenced file caused an error: {error}"
     except Exception as error:
         outcome, fault = "failed", f"{type(error).__name__}: {error}"
     if fault is None and _peak() - before > LARGEST:
@@ -428,7 +428,7 @@ def _fault_of(message: str, subject: Subject) -> str | None:
     if "\n" in message or len(message) > 400:
         return f"no sentence: {message[:400]!r}"
     if subject.path.name.removesuffix(".run") not in message:
-        return f"a sentence that names no file: {message}"
+        return f"the message names no file: {message}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Kills: at any point, and at any moment; then the same command again, to the same bytes.
+"""Kills at any point and any moment; rerunning the command must give the same bytes.
 
 Each case takes a scenario, kills one of its commands, looks at what is on disk (whole, of the old
 state or of the new one, or not there where it was not there before), and runs the same commands
@@ -50,7 +50,7 @@ def run_case(stage: Stage, case: Case) -> list[str]:
     after = None if case.trouble else case.moment * stage.seconds[case.command]
     ended = stage.run(case.command, case.trouble, kill_after=after)
     if not ended.was_killed and ended.code != 0:
-        return [f"it ended with {ended.code}: {ended.stderr.strip()}"]
+        return [f"it exited with {ended.code}: {ended.stderr.strip()}"]
     damage = stage.find_damage()
     return damage or stage.finish(case.command, case.more)
 

@@ -399,7 +399,7 @@ class _Run:
         asked = fenced(command_of("1MB"), None)
         found = LEAST.search(asked.stderr)
         if asked.code != 1 or not found:
-            return self.fail("no least bound was named", asked)
+            return self.fail("no minimum was reported", asked)
         megabytes = int(int(found[1]) * self.case.room)
         for _ in range(4):
             bound = megabytes * 1_000_000
@@ -412,7 +412,7 @@ class _Run:
             if not more or int(more[1]) <= megabytes:
                 break
             megabytes = int(more[1])
-        return self.fail(f"failed at --mem {megabytes}MB", done)
+        return self.fail(f"it failed at --mem {megabytes}MB", done)
 
     def _split(self, mem: str) -> list[str]:
         data = DATA[self.case.data]
@@ -467,7 +467,7 @@ class _Run:
         for _ in range(8):
             found = ROOM_FOR_MORE.search(asked.stderr)
             if asked.code != 1 or not (found or LONG_LINE in asked.stderr):
-                return self.fail("no bound was named", asked)
+                return self.fail("no bound was reported", asked)
             megabytes = int((int(found[1]) if found else FOR_LONG_LINES) * self.case.room)
             words = ["--resume", self.out] if goes_on else start
             bound = megabytes * 1_000_000

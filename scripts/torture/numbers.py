@@ -233,7 +233,7 @@ def run_case(case: Case, folder: Path) -> str:
         except SbmError as error:
             _check_refusal(error, case)
             if case.command in ("train", "tune"):  # a stream keeps what came before
-                _require(old.read_bytes() == _some_model(), "a refusal has changed the old model")
+                _require(old.read_bytes() == _some_model(), "a refusal changed the old model")
             return "refused"
 
 
@@ -261,7 +261,7 @@ def _check_refusal(error: SbmError, case: Case) -> None:
     """Only what cannot be done may be refused, in one sentence that says what to do."""
     said = str(error)
     _require("\n" not in said and len(said) > 20, f"no sentence: {said!r}")
-    _require("bug" not in said, f"a legal input is called a bug: {said}")
+    _require("bug" not in said, f"a valid input is reported as a bug: {said}")
     kind, there = case.kind, set(case.rows()[1].tolist())
     C = case.settings.get("C", 1.0)
     weights = [1.0, *case.settings.get("class_weight", {}).values()]
@@ -311,14 +311,14 @@ def last_of_each(found: list[Certified]) -> list[Certified]:
 
 def _check_finite(model: sbm.Model, report: dict[str, Any]) -> None:
     _strict(json.dumps(report))
-    _require(bool(np.isfinite(model.W).all()), "a weight is no finite number")
-    _require(bool(np.isfinite(model.bias_weights).all()), "a bias is no finite number")
+    _require(bool(np.isfinite(model.W).all()), "a weight is not finite")
+    _require(bool(np.isfinite(model.bias_weights).all()), "a bias is not finite")
     _strict(json.dumps(model.info))
 
 
 def _strict(text: str) -> Any:
     def refuse(word: str) -> None:
-        raise WrongError(f"{word} is no JSON")
+        raise WrongError(f"{word} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 
@@ -373,7 +373,7 @@ def _check_rows(store: Path, text: Path, dtype: str, one: Certified) -> None:
         pairs = [word.split(":") for word in line.split()[1:]]
         kept = [(int(k), Fraction(float(np.dtype(dtype).type(float(v))))) for k, v in pairs]
         wanted[frozenset((k, v) for k, v in kept if v)] += 1
-    _require(seen == wanted, "the rows that were certified are not those of the text")
+    _require(seen == wanted, "the certified rows differ from those of the text")
 
 
 def _check_use(case: Case, folder: Path, model: sbm.Model) -> None:
@@ -404,7 +404,7 @@ def _check_use(case: Case, folder: Path, model: sbm.Model) -> None:
         return  # LIBLINEAR decides by the first of two columns alone
     sbm.predict(model, text, out, decision=True)
     same = (folder / "again.txt").read_bytes() == out.read_bytes()
-    _require(same, "weights are others after export and import")
+    _require(same, "weights differ after export and import")
 
 
 def _stream(case: Case, folder: Path, settings: dict[str, Any]) -> str:

@@ -403,7 +403,7 @@ def differences(found: Tree, expected: Tree) -> list[str]:
     lines = [f"{name} is left over" for name in found if name not in expected]
     lines += [f"{name} is missing" for name in expected if name not in found]
     return lines + [
-        f"{name} has other bytes"
+        f"{name} has different bytes"
         for name in expected
         if name in found and found[name] != expected[name]
     ]
@@ -533,7 +533,7 @@ class Stage:
         ended = run_command(line, folder, slow_swap=self.scenario.slow_swap)
         if ended.code != 0:
             words = " ".join(line)
-            raise RuntimeError(f"{self.name}: sbm {words} ended with {ended.code}: {ended.stderr}")
+            raise RuntimeError(f"{self.name}: sbm {words} exited with {ended.code}: {ended.stderr}")
         return ended
 
     # -------------------------------------------------------------------------------- judgements
@@ -567,7 +567,7 @@ class Stage:
                 if path not in now:
                     yield f"{path} is missing"
                 elif now[path] != same[0][path]:
-                    yield f"{path} has other bytes"
+                    yield f"{path} has different bytes"
 
     def _damaged_files(self) -> Iterator[str]:
         """Files of their own: models, exports, predictions, and the inputs."""
@@ -616,7 +616,7 @@ class Stage:
             ended = self.run(number, again=True)
             is_done = ended.code == 1 and re.search(self.scenario.done, ended.stderr)
             if ended.code != 0 and not is_done:
-                return [f"the same command ends with {ended.code}: {ended.stderr.strip()}"]
+                return [f"the same command exits with {ended.code}: {ended.stderr.strip()}"]
         return differences(read_tree(self.folder), self.states[-1])
 
     def run(

@@ -9,7 +9,7 @@ SHOW_EVERY = 500  # cases
 
 
 class WrongError(Exception):
-    """What a case must not do."""
+    """A case failed; the message has the reason."""
 
 
 @dataclass
@@ -23,8 +23,7 @@ class Tally:
     tried : int
         Cases that were run.
     failures : list of str
-        One text a case that went wrong; it holds the seed and the number of the case, which replay
-        it.
+        One text per failed case, with the seed and the number that replay it.
     figures : dict
         Counts by kind, for example by command.
     """
