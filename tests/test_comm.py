@@ -96,7 +96,7 @@ def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
     with pytest.raises(SystemExit, match="75"):
         in_threads(2, work, timeout=0.3)
     said = capfd.readouterr().err
-    assert said.startswith(f"sbm: process {1 - silent} of 2 ")
+    assert said.startswith(f"sbm: rank {1 - silent} of 2")
     assert "0.3 s" in said
     assert "--comm-timeout" in said
 

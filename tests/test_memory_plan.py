@@ -162,12 +162,12 @@ def test_refusal_names_the_least_and_what_it_is_for() -> None:
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
         (
             Shape(10**7, [1] * 6, models=2),
-            r"2 models .* x 3 classes x 2 models x 8 bytes, 2 times",
+            r"2 models .* x 3 classes x 2 models x 8 bytes x 2 copies",
         ),
     ):
         with pytest.raises(MemoryPlanError, match=rf"--mem 60 MB .*{facts}") as caught:
             plan_training(store, 60_000_000, 0.5, shape)
-        named = re.search(r"the least that works is --mem (\d+MB)", str(caught.value))
+        named = re.search(r"at least --mem (\d+MB)", str(caught.value))
         assert named
         assert 0 <= parse_size(named[1]) - caught.value.least_bytes < 1_000_000
         assert plan_training(store, parse_size(named[1]), 0.5, shape).parts

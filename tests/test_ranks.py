@@ -15,7 +15,7 @@ import sbm
 from sbm.engine.sync import Adding, Combiner
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.train import train_ranks
-from sbm.programs.training import ranks, state
+from sbm.programs.training import ranks, training
 from sbm.programs.training.job import TrainOptions
 from sbm.store.manifest import encode_record
 from sbm.store.run import Run, runs_here
@@ -120,13 +120,13 @@ def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model
     (BY_CLASS, 4, 5, {"sigma": 1.0}),  # more ranks than classes: their weights are added up
 ], ids=str)  # fmt: skip
 def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_blocks, options):
-    drifts, replace = [0.0], state.replace_weights
+    drifts, replace = [0.0], training.replace_weights
 
     def noted(engine, found):
         drifts.extend(certificate.drift for certificate, _ in found.values())
         replace(engine, found)
 
-    monkeypatch.setattr(state, "replace_weights", noted)
+    monkeypatch.setattr(training, "replace_weights", noted)
     store, chosen = store_of(case, n_blocks), options_of(case, **options)
     expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
     (found, report), *_ = train(size, store, model, chosen)
@@ -365,7 +365,7 @@ def test_first_rank_works_before_the_others():
 
 def test_other_stores_are_refused(tmp_path, model):
     stores = [make_store(tmp_path, *HINGE.rows(k), name=str(k), blocks=3) for k in (0, 1)]
-    with pytest.raises(StoreError, match=r"[01]\.sbm of process [01] .* [01] "):
+    with pytest.raises(StoreError, match=r"[01]\.sbm of rank [01] .* rank [01] "):
         in_threads(2, lambda c: train_ranks(c, stores[c.rank], model, options_of(HINGE)))
     assert not model.exists()
 

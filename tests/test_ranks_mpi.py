@@ -261,7 +261,7 @@ def test_stopped_process_meets_the_deadline(store, model):
     assert done.returncode in (EXIT_TIMEOUT, 9)
     assert said(done)
     for text in said(done):
-        assert text.startswith(("sbm: process 0 of 3 ", "sbm: process 2 of 3 "))
+        assert text.startswith(("sbm: rank 0 of 3", "sbm: rank 2 of 3"))
         assert " 3 s (--comm-timeout)" in text
     assert_unfinished(model)
     assert resume(3, store, model) == played(3, store)

@@ -202,7 +202,7 @@ def test_interrupted_warm_start_keeps_old_run(tmp_path):
 def test_finished_training_is_returned_unread(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-2, max_passes=50)
-    with pytest.raises(StoreError, match=r"m\.model\.run .*--resume"):
+    with pytest.raises(StoreError, match=r"m\.model\.run; .*--resume"):
         sbm.train(store, path, options, resume=True)
     assert not Path(f"{path}.run").exists()
     model, first = sbm.train(store, path, options)
@@ -295,7 +295,7 @@ def test_unfinished_training_needs_same_data(tmp_path):
     weighted = {**options, "weights": str(tmp_path / "w")}
     stop(store, tmp_path / "w.model", weighted)
     np.savetxt(tmp_path / "w", np.arange(2, 102) / 50)
-    assert "other weights" in refused(SettingsError, store, tmp_path / "w.model", weighted)
+    assert "weights" in refused(SettingsError, store, tmp_path / "w.model", weighted)
     text = (tmp_path / "d.svm").read_text()
     first = text.split()[1]
     (tmp_path / "d.svm").write_text(text.replace(first, first.split(":")[0] + ":0.25", 1))

@@ -486,7 +486,7 @@ def test_late_value_is_learned_as_it_is():
         ({"options": {"checkpoint_every": "0rows"}}, "'0rows'"),
         ({"options": {"checkpoint_every": "often"}}, "'often'"),
         ({"options": {"idle_timeout": "soon"}}, "'soon'"),
-        ({"loss": "one_class", "bias": 1.0}, "one_class .*bias"),
+        ({"loss": "one_class", "bias": 1.0}, "bias .*one_class"),
         ({"loss": "epsilon_insensitive", "class_weight": {1: 2.0}}, "class_weight .*classes"),
     ],
 )  # fmt: skip
@@ -514,17 +514,17 @@ def test_resumed_stream_keeps_its_settings(monkeypatch):
 
 
 def test_what_cannot_be_resumed_is_refused():
-    refusal(None, r"other\.model is no stream.*other\.model\.run/run\.json", resume=True)
+    refusal(None, r"no stream .*other\.model .*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
     record = Run.read(Path("other.model.run"))
     del record["progressive"], record["seen"]
     Path("other.model.run/run.json").write_bytes(encode_record("run", record))
     refusal(None, r"other\.model\.run .*'seen'", resume=True)
     sbm.split(["d.svm"], "d.sbm", blocks=2)
-    with pytest.raises(SbmError, match=r"other\.model\.run is of sbm stream"):
+    with pytest.raises(SbmError, match=r"other\.model\.run .*sbm stream"):
         sbm.train("d.sbm", "m.model", {"mem": "400MB", "warm_start": str(OTHER)})
     sbm.train("d.sbm", ONE, {"mem": "400MB"})
-    with pytest.raises(SbmError, match=r"one\.model\.run is of sbm train"):
+    with pytest.raises(SbmError, match=r"one\.model\.run .*sbm train"):
         learn(None, ONE, resume=True)
     with pytest.raises(SbmError, match=r"d\.svm\.gz is compressed.*--follow"):
         learn(write([gzip.compress(b"1 1:1\n")], "d.svm.gz"), ONE, options={"follow": True})

@@ -288,7 +288,7 @@ def test_bad_grids_are_refused(text):
     ("store", "options", "facts"),
     [
         ("2-4", {"folds": 1}, "folds is 1.* 2 .* 255"), ("2-4", {"folds": 256}, "folds is 256"),
-        ("2-4", {"folds": "5"}, "folds is 5"), ("2-4", {"Cs": []}, "no C"),
+        ("2-4", {"folds": "5"}, "folds is 5"), ("2-4", {"Cs": []}, "no values"),
         ("2-4", {"Cs": [1.0, -1.0]}, "C is -1"), ("2-4", {"Cs": [math.nan]}, "C is nan"),
         ("2-4", {"Cs": ["one"]}, "C is 'one'"),
         ("2-4", {"metric": "acuracy"}, "'acuracy'.* mse.*'accuracy'"),

@@ -329,7 +329,7 @@ def test_unfit_starts_are_refused(nights, tmp_path):
         (night.store, "no.model", {}, StoreError, "no.model does not exist.* --warm-start"),
         (night.store, night.folder / "0.svm", {}, StoreError, "0.svm has no run.* 0.svm.run"),
         (night.store, night.store, {}, StoreError, "g.sbm is a store"),
-        (night.store, tmp_path, {}, StoreError, f"{tmp_path} is no run"),
+        (night.store, tmp_path, {}, StoreError, f"{tmp_path} is not a run"),
     ]:
         with pytest.raises(error, match=facts):
             fit(store, tmp_path / "b.model", warm_start=str(start), **options_of(**options))

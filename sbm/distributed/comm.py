@@ -308,7 +308,7 @@ class MpiComm:
 
     def _give_up(self) -> None:
         text = (
-            f"sbm: process {self.rank} of {self.size} got no message from the others for "
+            f"sbm: rank {self.rank} of {self.size}: no message from the other ranks for "
             f"{self._timeout:g} s (--comm-timeout); aborting. Run the same command to resume from "
             "the last checkpoint.\n"
         )
@@ -348,8 +348,8 @@ def world(timeout: float = TIMEOUT) -> Comm:
     if "mpi4py" not in sys.modules:
         if launched_size() > 1:
             raise SettingsError(
-                f"{launched_size()} processes were started, but not through mpi4py, so that none "
-                f"knows the others; start them with mpiexec -n {launched_size()} python -m mpi4py "
+                f"{launched_size()} processes were started without mpi4py and cannot "
+                f"communicate; start them with mpiexec -n {launched_size()} python -m mpi4py "
                 "-m sbm train ..."
             )
         return SerialComm()
@@ -357,12 +357,12 @@ def world(timeout: float = TIMEOUT) -> Comm:
         comm = MpiComm(timeout)  # waits for all to start
     except (ImportError, RuntimeError) as error:
         raise SettingsError(
-            f"mpi4py cannot use an MPI library ({' '.join(str(error).split())}); where there is "
-            "none, pip install 'mpich>=5,<6' brings one"
+            f"mpi4py cannot load an MPI library ({' '.join(str(error).split())}); if none is "
+            "installed, run: pip install 'mpich>=5,<6'"
         ) from None
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
-            f"{launched_size()} processes were started, but each of them is alone: the launcher is "
-            "of another MPI than the one mpi4py has found; use the mpiexec of that one"
+            f"{launched_size()} processes were started, but they cannot communicate: the launcher "
+            "belongs to another MPI than mpi4py uses; use the mpiexec of mpi4py's MPI"
         )
     return comm if comm.size > 1 else SerialComm()

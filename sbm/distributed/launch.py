@@ -40,15 +40,15 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
         raise SettingsError(f"launch is {n_processes}; it must be at least 1")
     if launched_size() > 1:
         raise SettingsError(
-            f"--launch {n_processes} in one of {launched_size()} processes that were launched "
-            "already; leave it out there"
+            f"--launch {n_processes} was given to one of {launched_size()} processes that are "
+            "already launched; leave it out"
         )
     program = _find_launcher()
     if program is None or importlib.util.find_spec("mpi4py") is None:
         missing = "mpiexec" if program is None else "mpi4py"
         raise SettingsError(
-            f"--launch needs {missing}, which is not installed; run: pip install mpi4py mpich, or "
-            "load the MPI of your cluster and run: pip install mpi4py"
+            f"--launch needs {missing}, which is not installed; run: pip install mpi4py mpich (on "
+            "a cluster, load its MPI module and run: pip install mpi4py)"
         )
     python = [sys.executable, "-m", "mpi4py", "-m", "sbm"]
     return [program, "-n", str(n_processes), *python, command, *_without_launch(arguments)]

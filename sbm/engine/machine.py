@@ -99,7 +99,7 @@ class Limit:
     def less_than(self, mem: int) -> str:
         """Say that this is less than what was asked for."""
         return (
-            f"--mem is {format_size(mem)}, but {self.what} gives this process "
+            f"--mem is {format_size(mem)}, but {self.what} limits this process to "
             f"{format_size(self.size)}"
         )
 
@@ -205,11 +205,11 @@ def within_limit(
     except MemoryPlanError as error:
         least = -(-error.least_bytes // 1_000_000)
         raise MemoryPlanError(
-            f"{limit.less_than(mem)}, and at least {least} MB are needed; raise that limit, or run "
-            "this where there is more memory",
+            f"{limit.less_than(mem)}, and at least {least} MB are needed; raise that limit or use "
+            "a machine with more memory",
             error.least_bytes,
         ) from None
-    note(f"{limit.less_than(mem)}; the plan keeps to that")
+    note(f"{limit.less_than(mem)}; planning for that limit")
     return smaller
 
 
@@ -241,8 +241,8 @@ def smaller(plan: Callable[[int], AnyPlan], before: int, what: str) -> AnyPlan:
         least = error.least_bytes
     if before - least < _CLOSE:
         raise MemoryPlanError(
-            f"memory ran out while {what}, with --mem {format_size(before)}, and there is no plan "
-            "that needs less; end other programs, or raise the limit on this one",
+            f"memory ran out while {what}, with --mem {format_size(before)}, and no smaller plan "
+            "exists; close other programs or raise the memory limit",
             least,
         )
     return plan(least + int(_LESS * (before - least)))

@@ -112,8 +112,8 @@ class Budget:
         """
         if self.left < 0:
             raise MemoryPlanError(
-                f"--mem {format_size(self.mem)} is too little {self.task}, which needs "
-                f"{self.describe()}; the least that works is --mem {in_megabytes(self.total)}"
+                f"--mem {format_size(self.mem)} is too small {self.task}, which needs "
+                f"{self.describe()}; use at least --mem {in_megabytes(self.total)}"
                 f"{advice}",
                 self.total,
             )
@@ -308,9 +308,9 @@ def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
         counts = {"classes": n_outputs // shape.models, "models": shape.models}
         factors = [f"{n:,} {name}" for name, n in counts.items() if n > 1]
         advice += (
-            f", or fewer features: weights are {shape.n_weights:,} features x "
-            f"{' x '.join(factors)} x 8 bytes, {shape.copies} times, and "
-            "sbm split --min-count N leaves out features that N rows do not have"
+            f", or fewer features: weights take {shape.n_weights:,} features x "
+            f"{' x '.join(factors)} x 8 bytes x {shape.copies} copies; "
+            "sbm split --min-count N drops features found in fewer than N rows"
         )
     Budget(fixed.mem, fixed.task, largest).check(advice)
 

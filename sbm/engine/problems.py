@@ -77,13 +77,13 @@ def make_problems(
     """
     loss = LOSSES[settings.loss]
     if rows.n_rows == 0:
-        raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
+        raise DataError(f"{rows.name} has no rows; training needs at least one")
     task = choose_task(settings, loss)
     if task == "classification":
         return _classify(settings, loss, rows, counts)
     _check_options(settings, loss)
     if settings.class_weight:
-        raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
+        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
@@ -102,7 +102,7 @@ def choose_task(settings: Settings, loss: Loss) -> str:
     if settings.task == "auto":
         return loss.tasks[0] if loss.tasks else "none"
     if settings.task not in loss.tasks:
-        known = " or ".join(loss.tasks) or "no labels at all"
+        known = " or ".join(loss.tasks) or "data without labels"
         raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
     return settings.task
 
@@ -115,14 +115,14 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
         return None
     if len(labels) == 1:
         return (
-            f"all rows of {rows.name} have the label {format_number(labels[0])}, so there is "
-            "nothing to tell apart"
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            "classification needs at least two labels"
         )
     fractions = [label for label in labels if not float(label).is_integer()]
     if fractions and len(labels) > 2:
         return (
-            f"labels of {rows.name} such as {format_number(fractions[0])} are taken for "
-            f"{len(labels):,} classes; to predict numbers, give --loss epsilon_insensitive"
+            f"labels of {rows.name} such as {format_number(fractions[0])} are treated as "
+            f"{len(labels):,} classes; for regression, use --loss epsilon_insensitive"
         )
     return None
 
@@ -134,12 +134,12 @@ def _classify(
     labels = rows.labels
     if labels is None:
         raise DataError(
-            f"{rows.name} has real-valued labels, {settings.loss} needs classes; "
-            "use --loss epsilon_insensitive or another loss for regression"
+            f"{rows.name} has real-valued labels, but {settings.loss} needs classes; "
+            "use --loss epsilon_insensitive or another regression loss"
         )
     if loss.joint and len(labels) < 2:
         raise DataError(
-            f"all rows of {rows.name} have the label {format_number(labels[0])}, "
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
             f"{settings.loss} needs at least two classes"
         )
     _check_options(settings, loss)
@@ -176,14 +176,14 @@ def _class_weights(
         if label not in labels:
             raise SettingsError(
                 f"class_weight names label {format_number(label)}, "
-                f"the labels are {_shorten(labels)}"
+                f"but the labels are {_shorten(labels)}"
             )
     return [chosen.get(label, 1.0) for label in labels]
 
 
 def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
     if settings.bias:
-        raise SettingsError("one_class has an offset of its own; leave out bias")
+        raise SettingsError("bias does not apply to one_class, which has its own offset")
     return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
@@ -202,8 +202,8 @@ def _check_costs(costs: Sequence[float]) -> None:
     for cost in costs:
         if cost != 0 and not LEAST_COST <= cost <= MOST_COST:
             raise SettingsError(
-                f"C, times class weights, is {format_number(cost)}; it must lie between "
-                f"{LEAST_COST:g} and {MOST_COST:g}, scale the values of the rows instead"
+                f"C times class weight is {format_number(cost)}; it must be between "
+                f"{LEAST_COST:g} and {MOST_COST:g}. Scale the feature values instead"
             )
 
 
@@ -214,22 +214,22 @@ def _check_options(settings: Settings, loss: Loss) -> None:
     """Refuse settings, other than by default, that a loss has no place for."""
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
-            f"epsilon is {format_number(settings.epsilon)}, which belongs to "
+            f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
             f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
         )
     if settings.class_blocks is not None and loss.name != "weston_watkins":
         raise SettingsError(
-            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
+            f"class_blocks is {settings.class_blocks}, but it applies only to weston_watkins; "
             f"leave it out with {loss.name}"
         )
     if settings.nu != Settings.nu and loss.name != "one_class":
         raise SettingsError(
-            f"nu is {format_number(settings.nu)}, which belongs to one_class; "
+            f"nu is {format_number(settings.nu)}, but it applies only to one_class; "
             f"leave it out with {loss.name}"
         )
     if settings.C != Settings.C and loss.name == "one_class":
         raise SettingsError(
-            f"C is {format_number(settings.C)}, and one_class has none; leave it out and give nu"
+            f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
 
 

@@ -109,7 +109,7 @@ def _read_cached_rows(engine: Engine) -> None:
         for learner in engine.learners:
             missing -= learner.solver.working.refill(visit.block, visit.rows)
     if missing:
-        raise ValueError("cached rows that the store has not")
+        raise ValueError("cached rows are missing from the store")
 
 
 def _named(name: str, k: int) -> str:

@@ -94,9 +94,9 @@ def stream(
     progress = progress or Progress()
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
-        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
+        raise SettingsError("no input; name LIBSVM text files, globs, or - for standard input")
     if model is None:
-        raise SettingsError("name the model with -o")
+        raise SettingsError("no model name; give one with -o")
     path = as_path(model)
     check_output(path)
     sources = None if names is None else expand_inputs(names)
@@ -111,7 +111,7 @@ def stream(
             if not opened.record:
                 raise
             raise StoreError(
-                f"{run_folder(path)} cannot be gone on with ({error}); begin anew without --resume"
+                f"cannot resume {run_folder(path)} ({error}); leave out --resume to start over"
             ) from error
         try:
             one.learn_all()
@@ -142,13 +142,13 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
         one.make_model().save(one.path)
     if one.arrivals.error is not None:
         raise DataError(
-            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and kept in "
-            f"{one.path}, mend the text and go on with --resume"
+            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and saved in "
+            f"{one.path}. Fix the input and resume with --resume"
         )
     if one.lacks_classes:
         raise DataError(
             f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
-            "at least two classes; they are kept, go on with --resume"
+            "at least two classes; the rows are saved, resume with --resume"
         )
     one.progressive.tell()
     model = one.make_model()

@@ -144,15 +144,15 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
         Cs = parse_grid(Cs)
     values = sorted({*([Cs] if isinstance(Cs, int | float) else Cs)})
     if not values:
-        raise SettingsError("there is no C to try; give some as 0.01:100:x10 or 0.1,1,10")
+        raise SettingsError("no values of C; write them as 0.01:100:x10 or 0.1,1,10")
     values = [replace(settings, C=C).C for C in values]
     if not isinstance(folds, int) or not 2 <= folds <= 255:
-        raise SettingsError(f"folds is {folds}; it must be from 2 to 255")
+        raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
     if settings.loss == "one_class":
-        raise SettingsError("sbm tune does not take loss one_class, which has no C; leave it out")
+        raise SettingsError("sbm tune does not support loss one_class, which has no C to choose")
     if settings.weights == "-":
-        raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
+        raise SettingsError("sbm tune reads weights twice, which a pipe does not allow; use a file")
     return values
 
 

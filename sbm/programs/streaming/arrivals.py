@@ -312,14 +312,14 @@ class Arrivals:
         codes = self.labels.encode(text.labels)
         if self.labels.real:
             return codes[:0], DataError(
-                f"{source.shown} has more than 65,536 different labels, which are no classes; "
-                "use --loss epsilon_insensitive or another loss for regression"
+                f"{source.shown} has more than 65,536 different labels, too many for classes; "
+                "use --loss epsilon_insensitive or another regression loss"
             )
         if self._n_fixed is not None and len(self.labels.values) > self._n_fixed:
             row = int(np.argmax(codes >= self._n_fixed))
             return codes[:row], DataError(
                 f"{source.shown}: row {source.before.rows + row + 1} has the label "
-                f"{format_number(text.labels[row])}, which --classes does not name"
+                f"{format_number(text.labels[row])}, which is not in --classes"
             )
         return codes, None
 

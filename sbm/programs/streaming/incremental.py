@@ -108,8 +108,8 @@ class Incremental:
         for name in before.keys() - {"seed", *FREE}:
             if now[name] != before[name]:
                 raise SettingsError(
-                    f"{name} is {now[name]}, but partial_fit began with {before[name]}; set it "
-                    "back, or clone the estimator and give it all batches"
+                    f"{name} is {now[name]}, but partial_fit started with {before[name]}; set it "
+                    "back, or clone the estimator and fit all batches again"
                 )
 
     def learn(self, batch: Rows) -> Model:

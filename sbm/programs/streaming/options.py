@@ -31,8 +31,8 @@ def refuse_other_formats(sources: Sequence[Source]) -> None:
     for source in sources:
         if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
             raise SettingsError(
-                f"{source.name} is {found.name} by its name, and sbm stream reads LIBSVM text; "
-                "make a store of it with sbm split, and train on that"
+                f"{source.name} is {found.name} by its name, but sbm stream reads only LIBSVM "
+                "text; use sbm split and sbm train instead"
             )
 
 
@@ -40,8 +40,8 @@ def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
     """Notice a file that cannot be followed."""
     if options.follow and sources and is_packed(sources[-1].name):
         raise SettingsError(
-            f"{sources[-1].name} is compressed, and such a file cannot be followed; leave out "
-            "--follow, or decompress it on its way (zcat, zstdcat) and give - for the pipe"
+            f"{sources[-1].name} is compressed and cannot be followed; leave out "
+            "--follow, or pipe it through zcat or zstdcat and read it as -"
         )
 
 
@@ -54,8 +54,8 @@ def _refuse_training(folder: Path) -> None:
         if record.get("kind") == "stream" or is_finished(record):
             return
         raise SettingsError(
-            f"{folder} holds an unfinished training, which would be lost; give the model another "
-            "name with -o, or remove that folder"
+            f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
+            "with -o, or remove that folder"
         )
 
 
@@ -120,13 +120,13 @@ def _as_before(
     folder = run_folder(path)
     if not (folder / RECORD).is_file():
         raise StoreError(
-            f"{path} is no stream to go on with (there is no {folder / RECORD}); name the "
-            "model of one, or begin without --resume"
+            f"no stream to resume for {path} ({folder / RECORD} not found); name the model of a "
+            "stream, or leave out --resume"
         )
     record = Run.read(folder)
     if record.get("kind") != "stream":
         raise StoreError(
-            f"{folder} is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+            f"{folder} is a run of sbm train, not of sbm stream; use sbm train --warm-start"
         )
     given = dict(options) if isinstance(options, Mapping) else asdict(options) if options else {}
     if given.get("classes") is not None:
@@ -175,7 +175,7 @@ class StreamOptions:
             value = getattr(self, name)
             if value not in known:
                 raise SettingsError(
-                    f"unknown {name.replace('_', '-')} {value!r}, known are {', '.join(known)}"
+                    f"unknown {name.replace('_', '-')} {value!r}; use one of {', '.join(known)}"
                     f"{nearest(str(value), known)}"
                 )
         if self.idle_timeout is not None:
@@ -212,7 +212,7 @@ class StreamOptions:
     def _check_classes(classes: Sequence[float]) -> None:
         if len(set(classes)) < len(classes) or len(classes) < 2:
             shown = ",".join(map(format_number, classes))
-            raise SettingsError(f"classes is {shown}; two or more different labels are expected")
+            raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @property
     def commit_interval(self) -> tuple[float, int]:
@@ -246,8 +246,8 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
     for name in kept:
         if name in now and now[name] != before[name]:
             raise SettingsError(
-                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
-                "leave it out, or begin anew without --resume"
+                f"{name} is {now[name]}, but the stream was started with {before[name]}; "
+                "leave it out, or start over without --resume"
             )
     return {**before, **now}
 
@@ -257,13 +257,13 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     settings.refuse_foreign("stream")
     if isinstance(settings.class_weight, str):
         raise SettingsError(
-            "class_weight balanced needs the number of rows of each class, which a stream does not "
-            "tell ahead; give numbers"
+            "class_weight balanced needs the row count of each class, which is unknown in a "
+            "stream; give numbers"
         )
     for label in settings.class_weight:
         if options.classes is not None and label not in options.classes:
             raise SettingsError(
-                f"class_weight names label {format_number(label)}, which --classes does not name"
+                f"class_weight names label {format_number(label)}, which is not in --classes"
             )
     if isinstance(settings.rounds, str) and settings.rounds != "auto":
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")

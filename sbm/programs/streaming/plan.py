@@ -146,7 +146,7 @@ def _refuse(fixed: Budget, more: dict[str, int]) -> None:
     enough = in_megabytes(_with_text(fixed.mem, rest + max(features, 8 * least)))
     text = _with_text(fixed.mem, rest) - rest
     needed = replace(fixed, items=fixed.items | {"text": text} | more)
-    needed.check(f", and --mem {enough} has room for twice as many features")
+    needed.check(f"; --mem {enough} has room for twice as many features")
 
 
 def _with_text(mem: int, rest: int) -> int:

@@ -235,7 +235,7 @@ class Stream:
             raise KeyboardInterrupt  # there is nothing to keep
         if not needs.rows:
             raise self.arrivals.error or DataError(
-                "the input holds no rows; nothing was learned and no model written"
+                "the input has no rows; no model was written"
             )
         self._make_room(needs, self._plan(needs))
 
@@ -349,10 +349,10 @@ class Stream:
         except (DataError, MemoryPlanError) as error:
             self._keep_unlearned()
             self.save()
-            advice = f"{rows_in_front(self.reached.needs.rows)} learned and kept"
+            advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
             if isinstance(error, DataError):
                 raise DataError(f"{error}; {advice}") from None
-            advice += ", go on with --resume"
+            advice += ", resume with --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
@@ -369,8 +369,8 @@ class Stream:
         labels, before = self._labels(needs), self._needs.labels
         if labels and self.opened.settings.class_weight and before <= 2 < needs.labels:
             raise DataError(
-                f"label {format_number(labels[2])} came after two others, which had weights of "
-                "their own; with --class-weight name all labels by --classes"
+                f"label {format_number(labels[2])} is new, but --class-weight was applied to two "
+                "classes only; name all labels with --classes"
             )
 
     def _usable_memory(self) -> int:
@@ -378,7 +378,7 @@ class Stream:
         mem, limit = self.opened.settings.mem_bytes, system_limit()
         if limit is None or limit.size >= mem:
             return mem
-        self.progress.note(f"{limit.less_than(mem)}; the plan keeps to that")
+        self.progress.note(f"{limit.less_than(mem)}; planning for that limit")
         return limit.size
 
     def _is_above_bound(self) -> bool:
@@ -389,7 +389,7 @@ class Stream:
             self._use_less(self._mem)
         except MemoryPlanError:
             self._most = math.inf
-            self.progress.note("more memory is in use than --mem, and no plan needs less")
+            self.progress.note("memory use is above --mem, but no smaller plan exists")
             return False
         return True
 
@@ -404,8 +404,8 @@ class Stream:
         plan = smaller(partial(self._plan, self._needs), before, f"learning {self.path}")
         self._mem = plan.mem
         self.progress.note(
-            f"a plan for {format_size(before)} was not enough; the next one is for "
-            f"{format_size(self._mem)}"
+            f"more memory was needed than planned ({format_size(before)}); continuing with a plan "
+            f"for {format_size(self._mem)}"
         )
         return plan
 
@@ -413,7 +413,7 @@ class Stream:
         """Say what is kept."""
         kept = "nothing was learned yet"
         if rows := self._committed[1]:
-            kept = f"{rows_in_front(rows)} kept, go on with --resume"
+            kept = f"{rows_in_front(rows)} saved, resume with --resume"
         size = format_size(self._mem)
         return MemoryPlanError(
             f"memory ran out while learning {self.path}, planned for {size}; {kept} and less --mem",
@@ -523,7 +523,7 @@ class Stream:
 
 def rows_in_front(n: int) -> str:
     """Say how many rows came before what was refused."""
-    return "the row in front of it is" if n == 1 else f"the {n:,} rows in front of it are"
+    return "the row before it is" if n == 1 else f"the {n:,} rows before it are"
 
 
 def _is_learned(name: str) -> bool:

@@ -184,13 +184,13 @@ class TrainingPlan:
         n = self.comm.size
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
-                f"calibrate is for one process, and there are {n}; train without it, then "
-                "again with --warm-start --calibrate alone"
+                f"calibrate needs a single process, but there are {n}; train without it, then "
+                "run one process with --warm-start --calibrate"
             )
         if n > 1 and self.settings.weights == "-":
             raise SettingsError(
-                f"weights come from standard input, which only one of {n} processes can read; "
-                "put them in a file"
+                f"weights are read from standard input, which only one of {n} processes can read; "
+                "use a file"
             )
 
     def _divide(self, counts: Sequence[float] | None = None) -> None:
@@ -267,16 +267,16 @@ class TrainingPlan:
         """
         if not self._plans:
             raise MemoryPlanError(
-                "memory ran out before anything was planned; end other programs, or raise the "
-                "limit on this one",
+                "memory ran out before training was planned; close other programs or raise the "
+                "memory limit",
                 INTERPRETER,
             )
         gc.collect()
         before = self.plan.total
         self.bound = self._smaller_plan().total
         self.options.progress.stage(
-            f"a plan for {format_size(before)} was not enough; continuing with smaller blocks, "
-            f"planned for {format_size(self.bound)}"
+            f"more memory was needed than planned ({format_size(before)}); continuing with smaller "
+            f"blocks, planned for {format_size(self.bound)}"
         )
 
     # ------------------------------------------------------------------- what it begins from
@@ -308,8 +308,8 @@ class TrainingPlan:
         seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
         if any(seen) and not all(seen):
             raise StoreError(
-                f"process {seen.index(False)} cannot see the run beside {self.path}, which was of "
-                "another number of processes; start as many as before, or start over with --fresh"
+                f"rank {seen.index(False)} cannot read the run of {self.path}, which used another "
+                "number of ranks; start the same number as before, or use --fresh to start over"
             )
         if folders and not is_of(folders[0], self.itself):
             refuse_unfinished(folders[0])
@@ -332,7 +332,7 @@ class TrainingPlan:
             folders = find_run(str(warm_start))
         elif folders:
             self.options.progress.stage(
-                f"starting from the run of another number of processes, in {folders[0].parent}"
+                f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
         if not folders:
             return start

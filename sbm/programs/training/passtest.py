@@ -57,7 +57,7 @@ class PassTest:
             raise SettingsError(f"test_every is {self.every}; it must be at least 1")
         if str(self.data) == "-":
             raise SettingsError(
-                "the test text is standard input, which can be read only once; put it in a file, "
+                "the test data is standard input, which can be read only once; use a file "
                 "or leave out --test-every"
             )
         check_input(self.data)
@@ -76,8 +76,8 @@ class PassTest:
         """
         if processes > 1:
             raise SettingsError(
-                f"--test-every is for one process that has all weights, and there are {processes}; "
-                "leave it out, and predict with the model at the end"
+                f"--test-every needs a single process, but there are {processes}; "
+                "leave it out and run sbm predict after training"
             )
 
     def judge(
@@ -178,5 +178,5 @@ def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], Memor
     while (total := plan(least).total + needed) > least:  # with more memory it may take more, too
         least = total
     items = {"training": least - needed, "predicting": needed}
-    task = f"to train on {store.folder} and to predict with --test-every beside it"
+    task = f"to train on {store.folder} and predict with --test-every at the same time"
     Budget(mem, task, items).check(", or leave out --test-every")

@@ -169,11 +169,11 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
     for rank, theirs in enumerate(comm.share(mine)):
         if theirs[0] != mine[0]:
             raise StoreError(
-                f"{store.folder} of process {comm.rank} and that of process {rank} are other "
-                "stores; give all processes the same one, or shards of one"
+                f"{store.folder} of rank {comm.rank} and the store of rank {rank} differ; "
+                "give all ranks the same store, or shards of one store"
             )
         if theirs != json.loads(json.dumps(mine)):
-            raise StoreError(f"processes {comm.rank} and {rank} were given other settings")
+            raise StoreError(f"ranks {comm.rank} and {rank} have different settings")
 
 
 def own_name(name: str | Path, comm: Comm) -> Path:
@@ -215,8 +215,8 @@ def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int
         if not takers:
             names = sorted({_name(store, piece.block) for piece in part.pieces})
             raise StoreError(
-                f"{' and '.join(names)} of {store.folder} can be seen by none of the {comm.size} "
-                "processes; start as many as there are shards, or copy the missing files there"
+                f"{' and '.join(names)} of {store.folder} not found by any of the {comm.size} "
+                "ranks; start one rank per shard, or copy the missing files"
             )
         rank = min(takers, key=lambda taker: (loads[taker], taker))
         loads[rank] += part.nnz + part.rows

@@ -59,7 +59,7 @@ def find_store(store: str | Path | None) -> Path:
         return Path(store)
     found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
     if not found:
-        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
+        raise StoreError("no *.sbm store in this folder; create one with sbm split, or name it")
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise StoreError(f"several stores in this folder ({names}); name the one to use")
@@ -76,7 +76,7 @@ def as_path(model: str | Path) -> Path:
     """
     if not isinstance(model, str | os.PathLike):
         raise SettingsError(
-            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            f"the model is {type(model).__name__}, but must be a path; pass settings by keyword: "
             "settings=sbm.Settings(C=0.1)"
         )
     return Path(model)
@@ -248,9 +248,9 @@ def read_weights(
     if settings.weights is None:
         return None
     if settings.weights != "-" and not Path(settings.weights).is_file():
-        what = "is no file" if Path(settings.weights).exists() else "does not exist"
+        what = "is not a file" if Path(settings.weights).exists() else "does not exist"
         raise DataError(
-            f"{settings.weights} {what}; give a file with a weight a line, for each row"
+            f"{settings.weights} {what}; expected a text file with one weight per row and line"
         )
     from sbm.programs.splitting.weights import RowWeights  # most trainings have none
 
@@ -276,8 +276,9 @@ def held_out_problems(
     loss = LOSSES[settings.loss]
     if loss.name == "log_loss":
         raise SettingsError(
-            "log_loss needs no --calibrate: its decision values are log odds; leave it out"
+            "log_loss already gives probabilities (its decision values are log odds); "
+            "leave out --calibrate"
         )
     if choose_task(settings, loss) != "classification":
-        raise SettingsError(f"calibrate is for classes, and {loss.name} has none; leave it out")
+        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
     return make_problems(settings, store, counts)

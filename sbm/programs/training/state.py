@@ -186,7 +186,7 @@ def refuse_unfinished(folder: Path) -> None:
         if is_stream or not is_finished(record):
             what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
-                f"{folder} holds {what}, which would be lost; give the model another name with -o, "
+                f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
                 "or replace it with --fresh"
             )
 
@@ -217,15 +217,15 @@ def run_to_resume(
         return None
     if not (folder / RECORD).exists():
         if resume:
-            raise StoreError(f"{folder} holds no training to resume; leave out --resume")
+            raise StoreError(f"no training to resume in {folder}; leave out --resume")
         return None
     record = Run.read(folder)
     if record.get("kind") == "stream":
         if settings.warm_start is not None:
             return None  # which is refused in words of its own
         raise StoreError(
-            f"{folder} is of sbm stream, and would be lost; give the model another name with -o, "
-            "or replace it with --fresh"
+            f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
+            "-o, or replace it with --fresh"
         )
     reason = _difference(record, mine, settings)
     if reason is None:
@@ -250,25 +250,25 @@ def _difference(
     ]
     if others:
         return (
-            f"with other settings: {', '.join(others)}; give the same ones to resume it, "
-            "or use --fresh to start over"
+            f"with other settings: {', '.join(others)}; use the same settings to resume, "
+            "or --fresh to start over"
         )
     if record.get("data") != mine["data"]:
         return (
-            f"of other data than {mine['store']} has now; use --fresh to start over, or "
+            f"on other data than {mine['store']} has now; use --fresh to start over, or "
             "--warm-start to start from its alphas"
         )
     if record.get("weights") != mine["weights"]:
-        return "with other weights of rows; use --fresh to start over"
+        return "with other row weights; use --fresh to start over"
     if record.get("own") != mine.get("own"):
         return (
-            "whose blocks were dealt otherwise to the processes; give each the files it had, "
-            "use --fresh to start over, or --warm-start to start from its alphas"
+            "whose blocks were assigned to other ranks; give each rank the files it had, use "
+            "--fresh to start over, or --warm-start to start from its alphas"
         )
     if record.get("shape") != mine["shape"]:
         return (
-            "whose blocks were cut otherwise, by another version of sbm; use --fresh to start "
-            "over, or --warm-start to start from its alphas"
+            "with different blocks, cut by another version of sbm; use --fresh to start over, "
+            "or --warm-start to start from its alphas"
         )
     return None
 

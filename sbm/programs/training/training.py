@@ -362,7 +362,7 @@ class Training:
         set_active(self.spare_learners, True)
         if certificate.drift > MOST_DRIFT:
             raise StoreError(
-                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
+                f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
             )
         if certificate.relative_gap > self.settings.tol and not is_last:

@@ -76,17 +76,17 @@ def find_run(path: str | Path) -> list[Path]:
         return found
     if (path / MANIFEST).is_file():
         raise StoreError(
-            f"{path} is a store, but a warm start takes a model or a run; name the store in front "
-            "of --warm-start"
+            f"{path} is a store, but --warm-start takes a model or a run; put the store before "
+            "--warm-start"
         )
     what, where = "does not exist", beside.name
     if path.is_dir():
-        what, where = "is no run", "MODEL.run"
+        what, where = "is not a run", "MODEL.run"
     elif path.exists():
-        what = "has no run beside it"
+        what = "has no run next to it"
     raise StoreError(
-        f"{path} {what}: a warm start takes the alphas of an earlier training, which are in "
-        f"{where}; leave out --warm-start to start from nothing"
+        f"{path} {what}: a warm start needs the alphas of an earlier training, stored in "
+        f"{where}; leave out --warm-start to start from zero"
     )
 
 
@@ -124,8 +124,8 @@ class _EarlierRecord:
         """
         if record.get("kind") == "stream":
             raise StoreError(
-                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
-                "--warm-start, or give the model another name with -o"
+                f"{folder} is a run of sbm stream, which does not keep alphas; leave out "
+                "--warm-start, or write the model elsewhere with -o"
             )
         try:
             shape, was = record["shape"], record["settings"]
@@ -141,9 +141,9 @@ class _EarlierRecord:
             ) from error
         if "classes" in record:
             raise StoreError(
-                f"{folder} has some of the classes of one-vs-rest, which were divided over "
-                f"{record['classes'][1]} processes; start as many to resume, or start over with "
-                "--fresh, without --warm-start"
+                f"{folder} holds only part of the one-vs-rest classes, which were divided among "
+                f"{record['classes'][1]} ranks; start as many ranks to resume, or use --fresh "
+                "without --warm-start to start over"
             )
         return found
 
@@ -207,7 +207,7 @@ def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
     common = set.intersection(*map(set, every))
     if not common:
         raise StoreError(
-            f"the runs in {folders[0].parent} have no commit in common; start over with --fresh"
+            f"the runs in {folders[0].parent} have no common checkpoint; use --fresh to start over"
         )
     return [commits[max(common)] for commits in every]
 
@@ -272,14 +272,14 @@ class PreviousRun:
             was, now = before.settings.get(name), getattr(settings, name)
             if was != now:
                 raise SettingsError(
-                    f"{self.folder} was trained with {name} {was}, now it is {now}; "
-                    "a warm start keeps it, leave out --warm-start to change it"
+                    f"{self.folder} was trained with {name} {was}, but {name} is now {now}; "
+                    "leave out --warm-start to change it"
                 )
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
             raise SettingsError(
-                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, now "
+                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, but now "
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
 
@@ -289,8 +289,8 @@ class PreviousRun:
         ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
         if [ever.get(file) for file in files] != sizes:
             raise StoreError(
-                f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
-                "that were appended or expired since may differ; leave out --warm-start"
+                f"{self.folder} was trained on other data than {self._store.folder}, and not just "
+                "before blocks were appended or expired; leave out --warm-start"
             )
         was = {file: number for number, file in enumerate(files)}
         return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}

@@ -76,10 +76,10 @@ def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: Block
         return fits[0]
     if name not in METRICS:
         known = ", ".join(METRICS)
-        raise SettingsError(f"unknown metric {name!r}, known are {known}{nearest(name, METRICS)}")
+        raise SettingsError(f"unknown metric {name!r}; use one of {known}{nearest(name, METRICS)}")
     if METRICS[name] not in fits:
         known = " or ".join(m.name for m in fits)
-        raise SettingsError(f"metric {name} is not for these labels; use {known}")
+        raise SettingsError(f"metric {name} does not apply to these labels; use {known}")
     return METRICS[name]
 
 

@@ -223,7 +223,7 @@ class Tuning:
         given_up = ", ".join(map(format_number, sorted(self.given_up)))
         self.progress.stage(
             f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
-            + (f"; C = {given_up} given up" if given_up else "")
+            + (f"; dropped C = {given_up}" if given_up else "")
         )
 
     def report(self) -> dict[str, Any]:
@@ -240,8 +240,8 @@ class Tuning:
         judged = [row for row in left if row["mean"] is not None]
         if not judged:
             raise DataError(
-                f"{grid.metric.name} has no meaning on any of the {grid.n_folds} folds of "
-                f"{self.engine.store.folder}: they hold too few rows, or rows of one label alone; "
+                f"{grid.metric.name} is undefined on all {grid.n_folds} folds of "
+                f"{self.engine.store.folder}: they have too few rows or only one label; "
                 "use fewer folds or another metric"
             )
         sign = self.grid.metric.sign
