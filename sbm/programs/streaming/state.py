@@ -234,9 +234,7 @@ class Stream:
         if not needs.rows and block.is_cut:
             raise KeyboardInterrupt  # there is nothing to keep
         if not needs.rows:
-            raise self.arrivals.error or DataError(
-                "the input has no rows; no model was written"
-            )
+            raise self.arrivals.error or DataError("the input has no rows; no model was written")
         self._make_room(needs, self._plan(needs))
 
     def _keep_unlearned(self, *rows: Rows) -> None:
