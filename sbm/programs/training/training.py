@@ -85,13 +85,13 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
 
 
 def _count_ages(training: Training) -> list[int]:
-    """Return how many cached rows came in the last pass, the one before it, and so on."""
+    """Return the number of cached rows by age: entered in the last pass, in the one before, ..."""
     counts = [solver.working.count_ages() for solver in training.solvers]
     return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
 
 
 def final_report(training: Training) -> dict[str, Any]:
-    """Return the figures of a training that has come to its end; see `sbm.train`."""
+    """Return the report of a finished training; see `sbm.train`."""
     state, certificate = training.state, training.state.certificate
     assert certificate is not None
     return {
@@ -116,8 +116,8 @@ def final_report(training: Training) -> dict[str, Any]:
     }
 
 
-# At the end of a pass a commit waits for this much time since the last one, and for this many times
-# what that one took: short passes are not worth the waiting for the disk.
+# Minimum time between checkpoints at the end of passes: in seconds, and as a multiple of the time
+# that the last checkpoint took. More frequent checkpoints would slow down short passes.
 COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
