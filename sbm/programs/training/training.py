@@ -124,11 +124,12 @@ COMMIT_SHARE = 20.0
 
 @dataclass
 class Training:
-    """What the passes of a training work on, and what is written down of them.
+    """A running training: runs passes, logs them, and writes checkpoints.
 
-    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
-    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
-    there is a second set, which never learns from some rows; it is no part of the model.
+    There is one learner, except for one-vs-rest with one variable per row: then each class has its
+    own learner with weights, cache and variables, and all of them work on the loaded block.
+    Calibration adds a second set of learners, which never see some of the rows and are not part of
+    the model.
 
     Attributes
     ----------
@@ -140,7 +141,7 @@ class Training:
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
-        When this process began, its rests apart, by `sbm.engine.clock.clock`.
+        Start of this process, by `sbm.engine.clock.clock`, moved by the time that is not counted.
     """
 
     job: TrainingPlan
