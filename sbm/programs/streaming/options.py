@@ -1,4 +1,4 @@
-"""What a stream is told, and what of it may change when it goes on."""
+"""Settings and options of a stream, and which of them may change on resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def refuse_other_formats(sources: Sequence[Source]) -> None:
-    """Notice files that are no LIBSVM text, which alone can be gone on with in its middle."""
+    """Check that all files are LIBSVM text, the only format that can be resumed midway."""
     for source in sources:
         if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
             raise SettingsError(
@@ -37,7 +37,7 @@ def refuse_other_formats(sources: Sequence[Source]) -> None:
 
 
 def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
-    """Notice a file that cannot be followed."""
+    """Check that the last file is not compressed if it is to be followed."""
     if options.follow and sources and is_packed(sources[-1].name):
         raise SettingsError(
             f"{sources[-1].name} is compressed and cannot be followed; leave out "
@@ -46,10 +46,10 @@ def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
 
 
 def _refuse_training(folder: Path) -> None:
-    """Notice a training that has not come to its end, where the run of a stream would be."""
+    """Check that the stream's run would not replace an unfinished training."""
     if not (folder / RECORD).is_file():
         return
-    with contextlib.suppress(StoreError):  # what cannot be read cannot be gone on with either
+    with contextlib.suppress(StoreError):  # an unreadable run cannot be resumed anyway
         record = Run.read(folder)
         if record.get("kind") == "stream" or is_finished(record):
             return
@@ -61,7 +61,7 @@ def _refuse_training(folder: Path) -> None:
 
 @dataclass
 class Opened:
-    """The run of a stream, and what is known at its start.
+    """The open run of a stream.
 
     Attributes
     ----------
@@ -69,9 +69,9 @@ class Opened:
     settings : Settings
     options : StreamOptions
     record : dict
-        Its last commit, if there is one.
+        The last checkpoint; empty for a new stream.
     state : dict of str to ndarray
-        The arrays of that.
+        The arrays of the last checkpoint.
     """
 
     run: Run
@@ -88,15 +88,15 @@ def open_stream(
     options: StreamOptions | Mapping[str, Any] | None,
     resume: bool,
 ) -> Iterator[Opened]:
-    """Open the run of a stream, anew or where it ended.
+    """Open the run of a stream, new or at its last checkpoint.
 
     Raises
     ------
     SettingsError
-        Settings or options that mean nothing here, or are not those it began with; or there is an
-        unfinished training.
+        A setting or option does not apply to streams, or has changed since the start; or there is
+        an unfinished training.
     StoreError
-        There is nothing to go on from.
+        There is no stream to resume.
     """
     folder = run_folder(path)
     if resume:
@@ -116,7 +116,7 @@ def _as_before(
     settings: Settings | Mapping[str, Any] | None,
     options: StreamOptions | Mapping[str, Any] | None,
 ) -> tuple[StreamOptions, Settings]:
-    """Return what a stream began with, and of that what is given now and may change."""
+    """Return the options and settings of the last checkpoint, with allowed changes applied."""
     folder = run_folder(path)
     if not (folder / RECORD).is_file():
         raise StoreError(
@@ -138,27 +138,27 @@ def _as_before(
     return chosen, Settings.from_dict(merge(record["settings"], asked, kept))
 
 
-ROUNDS = 3  # of the paper's SBM-in-3
+ROUNDS = 3  # as in the paper's SBM-in-3
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream is told beside `Settings`.
+    """Options of a stream in addition to `Settings`.
 
     Attributes
     ----------
     classes : tuple of float, optional
-        All labels there may be; default: they are learned as they come.
+        All labels that may occur. Default: labels are added as they occur.
     dtype : {"float32", "float64"}
         Type of values other than 1.
     on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text.
+        What to do with a malformed line.
     checkpoint_every : str or float
-        Seconds (``60s``, ``5m``), or rows (``100000rows``), between two commits.
+        Seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints.
     follow : bool
-        Wait for more at the end of the last file.
+        Wait for more text at the end of the last file.
     idle_timeout : float or str, optional
-        Seconds without text that are the end.
+        End the stream after this many seconds without text.
     """
 
     classes: tuple[float, ...] | None = None
@@ -180,14 +180,14 @@ class StreamOptions:
                 )
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
-        self.commit_interval  # noqa: B018  refuses what is no interval
+        self.commit_interval  # noqa: B018  raises if invalid
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
             self._check_classes(self.classes)
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
-        """Return options as they are, a mapping of names and values as options, None as defaults.
+        """Return `options` as `StreamOptions`; None gives the defaults.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class StreamOptions:
         return cls(**values)
 
     def kept(self) -> dict[str, Any]:
-        """Those that a stream has when it goes on, as JSON holds them."""
+        """Return the options to store in checkpoints, as JSON."""
         values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
@@ -216,7 +216,7 @@ class StreamOptions:
 
     @property
     def commit_interval(self) -> tuple[float, int]:
-        """Seconds and rows between two commits; 0 is never for that reason."""
+        """Seconds and rows between checkpoints; 0 means no limit."""
         text = str(self.checkpoint_every).strip().lower()
         rows = text.removesuffix("s").removesuffix("row").strip()
         if text.endswith(("row", "rows")):
@@ -228,20 +228,20 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
-# A stream that goes on keeps all its settings but these, and these of its options; the last ones
-# are as before unless they are given again.
+# On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
+# _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads")
 KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 
 
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
-    """Return what was chosen before and now.
+    """Return the previous values, updated by the current ones.
 
     Raises
     ------
     SettingsError
-        They differ in what must stay.
+        A value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:
@@ -253,7 +253,7 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
 
 
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
-    """Refuse what means nothing for a stream; fill in what is chosen automatically."""
+    """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
     if isinstance(settings.class_weight, str):
         raise SettingsError(

@@ -229,7 +229,7 @@ class Candidate:
         }  # fmt: skip
 
     def restore(self, record: Mapping[str, Any]) -> None:
-        """Undo `record`."""
+        """Restore the state from a `record`."""
         self.set_active(record["is_active"])
         self.metrics, self.gap = list(record["metrics"]), float(record["gap"])
         self.passes = int(record["passes"])
@@ -237,33 +237,33 @@ class Candidate:
             learner.seconds = float(seconds)
 
     def set_active(self, active: bool) -> None:
-        """Take part in the passes to come, or not."""
+        """Set whether it takes part in the following passes."""
         set_active(self.learners, active)
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes part in the passes to come."""
+        """Whether it takes part in the following passes."""
         return self.learners[0].is_active
 
     @property
     def seconds(self) -> float:
-        """Time of a thread that it took."""
+        """Thread time of its learners, in seconds."""
         return sum(learner.seconds for learner in self.learners)
 
 
 def known_figures(figures: Sequence[float]) -> list[float]:
-    """Return those that have a meaning."""
+    """Return the figures that are not nan."""
     return [x for x in figures if not math.isnan(x)]
 
 
 def mean_figure(figures: Sequence[float]) -> float:
-    """Return the mean of those that have a meaning; -inf where none has."""
+    """Return the mean of the figures that are not nan; -inf if there are none."""
     known = known_figures(figures)
     return statistics.fmean(known) if known else -math.inf
 
 
 def lag(best: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return how much others are behind the best, fold by fold: the mean and its error."""
+    """Return the mean difference to the best over folds, and its standard error."""
     behind = known_figures([b - other for b, other in zip(best, others, strict=True)])
     if len(behind) < 2:
         return 0.0, math.inf
