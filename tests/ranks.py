@@ -58,7 +58,7 @@ def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def in_order(name: str, size: int) -> npt.NDArray[np.float64]:
-    """The expected sum: rank by rank; of one process what it has."""
+    """Return the expected sum, added rank by rank."""
     terms = [arrays(rank, size)[name] for rank in range(size)]
     if size == 1:
         return terms[0]
@@ -158,7 +158,7 @@ def train_all(folder: Path) -> None:
 
 
 def train_each(comm: Comm, folder: Path, name: str) -> None:
-    """Train a model of each store there; its settings are in a file beside it."""
+    """Train a model on each store in the folder, with the settings in a file next to it."""
     for store in sorted(folder.glob("*.sbm")):
         options = json.loads(store.with_suffix(".json").read_text())
         train_ranks(comm, store, store.with_suffix(f".{name}.model"), options)

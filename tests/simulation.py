@@ -118,7 +118,7 @@ class Simulation:
         return result
 
     def screened_steps(self, order: Sequence[int]) -> Iterator[tuple[int, Step]]:
-        """Step over blocks, each screened at the weights before the step in front of it."""
+        """Step over blocks, each screened at the weights before the previous step."""
         coming = None
         for block, following in zip(order, [*order[1:], None], strict=True):
             screen = coming or self.screen(block)

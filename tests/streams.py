@@ -75,7 +75,7 @@ def learn(
 
 
 def kept(model: Path) -> dict[str, Any]:
-    """All that is kept of a stream, by name, in a form that can be compared."""
+    """Return everything saved by a stream, by name, in a comparable form."""
     folder = model.with_name(model.name + ".run")
     record = Run.read(folder)
     state = arrays.read(folder / record["state"], "state").arrays
@@ -89,7 +89,7 @@ def kept(model: Path) -> dict[str, Any]:
 
 
 def same(model: Path, other: Path) -> None:
-    """See to it that two streams kept the same, to the last byte."""
+    """Check that two streams saved the same bytes."""
     one, two = kept(model), kept(other)
     assert sorted(one) == sorted(two), sorted({*one} ^ {*two})
     different = {name: (one[name], two[name]) for name in one if one[name] != two[name]}

@@ -84,7 +84,7 @@ def test_certificate_is_that_of_the_written_model(store):
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_threads_change_no_byte(store, whole, threads):
+def test_bytes_do_not_depend_on_threads(store, whole, threads):
     fit(store, f"{threads}.model", **OPTIONS, threads=threads)
     assert (store.parent / f"{threads}.model").read_bytes() == whole
 

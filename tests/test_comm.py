@@ -63,7 +63,7 @@ def test_messages_reach_all_ranks_in_order(monkeypatch, size):
             assert expected == sent
 
 
-def test_alone_it_is_the_same():
+def test_single_rank_gives_the_same():
     ranks.speak(SerialComm())
     assert SerialComm().sent == 0
     SerialComm().abort(3)  # does nothing

@@ -51,7 +51,7 @@ def test_line_is_the_command_without_the_option(mpiexec, typed, kept):
     assert launch_line(4, "train", typed) == [mpiexec, "-n", "4", *PYTHON, *kept]
 
 
-def test_launcher_beside_python_is_preferred(tmp_path, monkeypatch):
+def test_launcher_next_to_python_is_preferred(tmp_path, monkeypatch):
     ours, system = make_program(tmp_path / "env"), make_program(tmp_path / "system")
     monkeypatch.setenv("PATH", str(tmp_path / "system"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "python"))

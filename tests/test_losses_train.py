@@ -91,7 +91,7 @@ def test_optimum_is_certified_whatever_blocks_cache_and_seed(tmp_path, case):
 
 
 @EVERY
-def test_threads_change_no_byte(tmp_path, case):
+def test_bytes_do_not_depend_on_threads(tmp_path, case):
     X, y = case.rows(3, n=200)
     store = make_store(tmp_path, X, y, blocks=4)
     models = []

@@ -154,7 +154,7 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
         assert plan.cache_nnz == pytest.approx(share * plan.part_nnz, rel=1e-3)
 
 
-def test_refusal_names_the_least_and_what_it_is_for() -> None:
+def test_error_reports_least_memory_and_its_use() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     for shape, facts in (
         (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
@@ -182,7 +182,7 @@ def test_refusal_names_the_least_and_what_it_is_for() -> None:
         ({"first_bytes": 10**9}, 9 * 10**8),
     ],
 )  # fmt: skip
-def test_what_a_training_needs_is_added(more: dict[str, Any], least: int) -> None:
+def test_additional_needs_are_planned(more: dict[str, Any], least: int) -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     plain = least_of(store, 0.0, Shape(1000))
     assert plain + least <= least_of(store, 0.0, Shape(1000, **more)) <= plain + 10 * least
@@ -414,7 +414,7 @@ PLACES = {
     ("place", "calls", "min_count"),
     [("batch", {1, 2, 3}, 1), ("piece", {4}, 2), ("chunk", {3}, 1), ("batch", {2}, 2)],
 )
-def test_split_begins_anew_with_less_memory(
+def test_split_restarts_with_less_memory(
     place: str, calls: set[int], min_count: int, source: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -442,7 +442,7 @@ def test_split_begins_anew_with_less_memory(
     }
 
 
-def test_stream_without_room_continues_from_its_commit(
+def test_stream_out_of_memory_continues_from_checkpoint(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = small_plans(monkeypatch)

@@ -1,4 +1,4 @@
-"""Test texts that are predicted after passes, and the ages of cached rows."""
+"""Test data predicted after passes, and the ages of cached rows."""
 
 import json
 import time

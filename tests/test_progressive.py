@@ -1,4 +1,4 @@
-"""What rows cost before they are learned, by the formulas of the losses, and when it is told."""
+"""Progressive loss: equal to the formulas of the losses, and reported when rows double."""
 
 import json
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def test_rows_of_one_class_cost_what_is_missing():
 
 
 @given(parts=st.lists(st.integers(0, 3000), max_size=8), stop=st.integers(0, 8))
-def test_figures_are_told_whenever_rows_double(parts, stop):
+def test_figures_are_reported_when_rows_double(parts, stop):
     n, told, first = sum(parts), list[dict[str, Any]](), 0
     random = np.random.default_rng(n)
     correct, losses = random.random(n) < 0.7, random.integers(0, 64, n) / 16

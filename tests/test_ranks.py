@@ -47,7 +47,7 @@ def store_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(store_of):
-    """Return what one process without others comes to."""
+    """Train with a single rank."""
 
     def model(case):
         path = store_of(case)  # a second call finds the training finished
@@ -140,7 +140,7 @@ def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_bloc
     (HINGE, "adaptive"), (CS, 1.0), (WW, "adaptive"), (Case("squared_error", 0), "safe"),
     (Case("log_loss", 2), 1.0), (Case("epsilon_insensitive", 0), 1.0),
 ], ids=str)  # fmt: skip
-def test_dual_bound_never_falls(store_of, model, monkeypatch, case, sigma):
+def test_dual_bound_never_decreases(store_of, model, monkeypatch, case, sigma):
     duals, sigmas = [], set()
     combine = Combiner.combine
 
@@ -175,14 +175,14 @@ def test_stop_after_every_round_keeps_bytes(store_of, tmp_path, model, case):
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", [0, 2])
-def test_ranks_return_to_their_common_commit(store_of, tmp_path, model, late):
+def test_ranks_return_to_common_checkpoint(store_of, tmp_path, model, late):
     store, options = store_of(CS), options_of(CS)
     train(3, store, tmp_path / "whole.model", options)
     for after in (3, 4):
         stop(3, store, model, options, after)
     folder = tmp_path / "many.model.run" / f"rank-{late}-of-3"
     number = Run.read(folder)["commit"]
-    assert Run.roll_back(folder)["commit"] == number - 1  # it was killed before its last commit
+    assert Run.roll_back(folder)["commit"] == number - 1  # as if killed before its last checkpoint
     train(3, store, model, options)
     assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
@@ -262,7 +262,7 @@ def test_status_file_reports_the_end(store_of, model):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_classes_are_divided_and_nothing_is_added(store_of, alone, model, monkeypatch, loss):
+def test_classes_are_divided_without_sums(store_of, alone, model, monkeypatch, loss):
     monkeypatch.setattr(Combiner, "combine", lambda self: pytest.fail("weights are added up"))
     case = Case(loss, 3)
     for size in (2, 3):
@@ -273,8 +273,8 @@ def test_classes_are_divided_and_nothing_is_added(store_of, alone, model, monkey
         assert math.isclose(report["primal"], alone(case)[1]["primal"], rel_tol=2e-4)
 
 
-def test_by_class_each_resumes_from_its_own_commit(store_of, tmp_path, model):
-    """One may have finished, and commits no more, while others continue."""
+def test_by_class_ranks_resume_from_own_checkpoint(store_of, tmp_path, model):
+    """A rank may have finished and write no more checkpoints while others continue."""
     store, options = store_of(BY_CLASS), options_of(BY_CLASS)
     train(2, store, tmp_path / "whole.model", options)
     stop(2, store, model, options, 7)

@@ -1,4 +1,4 @@
-"""Ranks as users start them: the bytes of the ranks in threads, one voice, every early end."""
+"""Ranks started by MPI: same bytes as ranks in threads, one output, and every early end."""
 
 import json
 import os
@@ -30,12 +30,12 @@ OFTEN = ["--checkpoint-every", "0.001s"]
 
 
 def line_of(size, *words):
-    """Return the line that starts several processes."""
+    """Return the command line that starts several ranks."""
     return [str(word) for word in (MPIEXEC, "-n", size, *MPI4PY, *words)]
 
 
 def launch(size, *words):
-    """Run a command of sbm in several processes."""
+    """Run an sbm command with several ranks."""
     return finished(line_of(size, "-m", "sbm", *words), env=environment())
 
 
@@ -165,7 +165,7 @@ def test_error_of_all_is_reported_once(store, model, words, code, fact):
 
 @pytest.mark.long
 @needs_mpi
-def test_damage_in_one_process_ends_all(store, model):
+def test_damage_in_one_rank_ends_all(store, model):
     played(2, store)
     folder = store.with_name("played.model.run") / "rank-1-of-2"
     path = store / f"block-{Run.read(folder)['own'][0]:06d}.sbb"
@@ -195,7 +195,7 @@ def begin(size, store, model, fault=None, *words):
 
 
 def end(process, store):
-    """Wait until all processes are gone; return exit code and output."""
+    """Wait until all processes have ended; return exit code and output."""
     out, err = process.communicate()
     assert len(pids_of(store.parent)) > 0
     assert all_gone(pids_of(store.parent))
@@ -235,7 +235,7 @@ def assert_unfinished(model):
         [0, "Training.certify", "after", 1],
     ], marks=pytest.mark.slow),
     pytest.param([
-        [1, "Run.commit", "before", 1],  # and the other one has committed
+        [1, "Run.commit", "before", 1],  # the other rank has written its checkpoint
         [1, "Run._write_record", "before", 2],  # its files are there
         [0, "Run.commit", "after", 2],
         [0, "Model.save", "before", 1],
@@ -245,7 +245,7 @@ def test_killed_training_resumes_to_same_bytes(store, model, faults):
     for fault in faults:
         done = fall(2, store, model, [*fault, "SIGKILL"])
         assert said(done) == [], fault
-        if fault[1] == "Run.note":  # this process does not know that the training is finished
+        if fault[1] == "Run.note":  # this rank did not record the end
             model.unlink()
         else:
             assert_unfinished(model)
@@ -278,7 +278,7 @@ def commits(model, size):
     pytest.param([("launcher", signal.SIGTERM), (0, signal.SIGTERM), (1, signal.SIGINT)],
                  marks=pytest.mark.slow),
 ], ids=["one", "others"])  # fmt: skip
-def test_signal_makes_all_commit_and_end(store, model, signals):
+def test_signal_writes_checkpoints_and_ends_all_ranks(store, model, signals):
     told = []
     for whom, number in signals:
         # One waits for the signal, and the others for it.

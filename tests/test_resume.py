@@ -41,11 +41,11 @@ STATES = pytest.mark.parametrize(
 
 
 class LostError(Exception):
-    """The process is gone."""
+    """Simulates a killed process."""
 
 
 class After(Progress):
-    """Stops, or loses the process, after N blocks of passes; keeps the stages begun."""
+    """Stops or kills the training after N blocks of passes; records the stages."""
 
     def __init__(self, n: int, lost: bool = False, kind: str = "pass") -> None:
         self.left, self.lost, self.kind, self.names = n, lost, kind, []
@@ -116,7 +116,7 @@ def test_resume_reproduces_model_bytes(tmp_path, case):
 @pytest.mark.parametrize(
     "case", [HINGE, Case("log_loss", 2, {"threads": 1}), Case("weston_watkins", 3)], ids=str
 )
-def test_unreadable_block_is_not_in_a_commit(tmp_path, monkeypatch, case):
+def test_unreadable_block_is_not_in_a_checkpoint(tmp_path, monkeypatch, case):
     store, path = make(tmp_path, case), tmp_path / "m.model"
     options = options_of(case, checkpoint_every=1e-9, max_passes=3)
     expected = whole(store, options)
@@ -141,7 +141,7 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     store, expected = hinge
     path, options = tmp_path / "m.model", options_of(checkpoint_every=0)
     lose(store, path, options, 14)
-    assert not (tmp_path / "m.model.run/run.json").exists()  # too soon for a commit
+    assert not (tmp_path / "m.model.run/run.json").exists()  # too early for a checkpoint
     monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
     monkeypatch.setattr(training, "COMMIT_SHARE", 0)
     lose(store, path, options, 14)
@@ -306,7 +306,7 @@ def test_unfinished_training_needs_same_data(tmp_path):
     assert not sbm.train(store, path, options, resume=False)[1]["resumed"]
 
 
-def test_warm_start_begins_from_unfinished_training(tmp_path):
+def test_warm_start_uses_unfinished_training(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-3, max_passes=50, warm_start=True)
     stop(store, path, {**options, "tol": 1e-9})
@@ -365,7 +365,7 @@ def test_nonsense_record_is_refused(hinge, tmp_path, lie):
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkeypatch):
+def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, monkeypatch):
     store, expected = hinge
     line = ["train", str(store), "-o", "d.model", "--loss", "hinge", "-C", "1", "--tol", "1e-7",
             "--max-passes", "6", "--mem", "400MB"]  # fmt: skip
@@ -491,9 +491,9 @@ def test_memory_error_without_smaller_plan_is_reported(hinge, tmp_path, monkeypa
         sbm.train(hinge[0], tmp_path / "m.model", options_of())
 
 
-def test_growth_above_bound_continues_from_commit(wide, tmp_path, monkeypatch):
+def test_growth_above_bound_continues_from_checkpoint(wide, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_CLOSE", 0)
-    # What the caller has is no part of the bound; then 7 blocks are fine, and one is not.
+    # The caller's memory is not part of the bound; then 7 blocks fit, and one does not.
     sizes = iter([0] + [300_000_000] * 7 + [10**12] + [0] * 10**4)
     monkeypatch.setattr("sbm.programs.training.job.resident_bytes", lambda: next(sizes))
     _, report, passes = fit(wide[0], tmp_path / "m.model", **wide[1])

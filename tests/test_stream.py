@@ -116,7 +116,7 @@ def resume_often(inputs: Any, stops: Any, **settings: Any) -> int:
 
 
 def refusal(lines: Sequence[bytes] | None, facts: str, **options: Any) -> None:
-    """See to it that a stream of ``d.svm`` to `OTHER` is refused with these facts."""
+    """Check that a stream of ``d.svm`` to `OTHER` fails with these facts."""
     name = None if lines is None else write(lines)
     with pytest.raises(SbmError, match=facts):
         learn(name, OTHER, **options)
@@ -131,7 +131,7 @@ def rows_kept() -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_stops_and_deaths_change_no_byte(kind, small, monkeypatch):
+def test_stops_and_kills_do_not_change_bytes(kind, small, monkeypatch):
     name = write([*rows_of(kind, 200, values=False), *rows_of(kind, 200, seed=1)])
     asked, chosen = Questions(), settings_of(kind)
     chosen["options"] = {**chosen.get("options", {}), "checkpoint_every": "50rows"}
@@ -170,7 +170,7 @@ def test_stops_and_deaths_change_no_byte(kind, small, monkeypatch):
 
 
 @pytest.mark.long
-def test_stop_at_any_moment_changes_no_byte(small):
+def test_stop_at_any_time_does_not_change_bytes(small):
     name, asked = write(rows_of("one_vs_rest", 200)), Questions()
     learn([name, name], ONE, stop=asked, **settings_of("one_vs_rest"))
     stopped = 0
@@ -181,7 +181,7 @@ def test_stop_at_any_moment_changes_no_byte(small):
     assert [source["rows"] for source in kept(OTHER)["sources"]] == [200, 200]
 
 
-def test_death_while_room_is_made_changes_no_byte(small, monkeypatch):
+def test_kill_during_replanning_does_not_change_bytes(small, monkeypatch):
     name, chosen = write(rows_of("one_vs_rest", 300)), settings_of("one_vs_rest")
     learn(name, ONE, **chosen)
     make = stream_job.Stream._make_room
@@ -233,7 +233,7 @@ def test_new_stream_replaces_the_earlier_one_only_with_rows(small):
 
 
 @pytest.mark.long
-def test_stream_that_waits_can_be_stopped_and_saved(monkeypatch):
+def test_waiting_stream_can_be_stopped_and_saved(monkeypatch):
     os.mkfifo("fifo")
     with pytest.raises(KeyboardInterrupt):
         learn("fifo", OTHER, stop=stop_at(10))
@@ -246,7 +246,7 @@ def test_stream_that_waits_can_be_stopped_and_saved(monkeypatch):
 
 
 @pytest.mark.long
-def test_failed_commit_ends_a_stream_that_waits(monkeypatch):
+def test_failed_checkpoint_ends_waiting_stream(monkeypatch):
     def no_room(*arguments: Any) -> None:
         raise SbmError("no room")
 
@@ -280,7 +280,7 @@ def test_next_pipe_brings_new_rows(monkeypatch):
 
 
 def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
-    """Run a line in a process of its own."""
+    """Run a command line in a separate process."""
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -392,7 +392,7 @@ def test_rows_before_a_torn_line_are_learned():
     assert (report["skipped"], report["open"]) == (1, [])
 
 
-def test_refused_line_may_be_mended_or_skipped(small):
+def test_malformed_line_can_be_fixed_or_skipped(small):
     bad = [*LINES[:40], b"1 a:1\n", *LINES[40:]]
     for resume in (False, True):
         refusal(bad, r"d\.svm:41: found 'a:1'.* 40 rows .*--resume", resume=resume)
@@ -454,7 +454,7 @@ def test_one_label_waits_for_another_if_loss_needs_it(small):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "crammer_singer", "weston_watkins", "log_loss"])
-def test_late_classes_are_told_apart(loss, small):
+def test_late_classes_are_learned(loss, small):
     lines = [b"%d %d:1\n" % (k * 6 // 300, 1 + k * 6 // 300) for k in range(300)]
     learn(write(lines), OTHER, loss=loss, C=10.0)
     model = Model.load(OTHER)
@@ -513,7 +513,7 @@ def test_resumed_stream_keeps_its_settings(monkeypatch):
     assert learn("../d.svm", Path("..") / OTHER, resume=True)["rows"] == 60
 
 
-def test_what_cannot_be_resumed_is_refused():
+def test_invalid_resume_is_refused():
     refusal(None, r"no stream .*other\.model .*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
     record = Run.read(Path("other.model.run"))
@@ -561,7 +561,7 @@ def test_dual_value_bounds_the_optimum():
 
 @pytest.fixture
 def run(capfd):
-    """Run a line in this process; exit code, stdout, stderr."""
+    """Run a command line in this process; return exit code, stdout and stderr."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def call(line: str) -> tuple[int, str, str]:

@@ -221,7 +221,7 @@ def without_seconds(value):
 
 
 @pytest.mark.long
-def test_threads_change_no_report(data, tmp_path):
+def test_report_does_not_depend_on_threads(data, tmp_path):
     for name, loss in (("2-4", "hinge"), ("3-4", "log_loss")):
         found = []
         for threads in (1, 2):

@@ -74,7 +74,7 @@ class Night:
         return model, report, passes
 
     def cold(self, name="c.model", **more):
-        """A training from nothing, on a store that is split anew."""
+        """Train from zero on a newly split store."""
         X, y = (np.concatenate(part) for part in zip(*self.rows.values(), strict=True))
         anew = make_store(self.folder, X, y, f"anew-{name}", blocks=3)
         return fit(anew, name, **options_of(self.case, **more))[:2]
@@ -239,7 +239,7 @@ def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
     assert_same_optimum((model, report), (other, cold))
     assert report["updates"] <= 0.4 * cold["updates"]
     assert report["visits"] <= 0.4 * cold["visits"]
-    # Rows that are new come first; of part of a pass there is no estimate.
+    # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
     # But not if one pass is all there is.
@@ -280,7 +280,7 @@ def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
 # ----------------------------------------------------------------------- from the run beside it
 
 
-def test_warm_start_true_begins_from_last_run(night, tmp_path):
+def test_warm_start_true_uses_last_run(night, tmp_path):
     first, before, _ = night.first
     options = options_of(warm_start=True)
     model, report, _ = fit(night.store, "a.model", **options)
@@ -294,7 +294,7 @@ def test_warm_start_true_begins_from_last_run(night, tmp_path):
         fit(night.store, "b.model", **{**options, "loss": "squared_hinge"})
 
 
-def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
+def test_killed_nights_start_from_last_checkpoint(nights, night, tmp_path):
     twin = nights(HINGE).copy(tmp_path / "twin")
     for one in (night, twin):
         one.append(7, 40)
@@ -304,7 +304,7 @@ def test_killed_nights_begin_from_the_last_commit(nights, night, tmp_path):
     assert models[0].W.tobytes() == models[1].W.tobytes()
     assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
     assert not list(night.run.glob("*999999*"))
-    (night.run / "run.json").unlink()  # the first one never committed
+    (night.run / "run.json").unlink()  # as if killed before the first checkpoint
     again = fit(night.store, "a.model", **options_of(warm_start=True))[0]
     assert again.W.tobytes() == fit(night.store, "c.model", **options_of())[0].W.tobytes()
 

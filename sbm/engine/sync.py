@@ -226,7 +226,7 @@ class Combiner:
         solver.problem.add_up(before.numbers, theirs[:, 2:], solver.sigma)
         return None if mixed is None else self._put(mixed)
 
-    # ------------------------------------------------------------------ a part of the way back
+    # -------------------------------------------------------------------------- partial steps
 
     def _mix(self, share: float) -> _Mixed:
         """Return the new values of all alphas that the stretch may have changed."""

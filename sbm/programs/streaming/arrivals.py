@@ -41,7 +41,7 @@ class _Positions:
         `records` of an earlier process.
     sources : sequence of Source
         A file with the path of a record is read from the recorded position. If several records have
-        the same path, the last ones are used, in order. Pipes are read from their beginning.
+        the same path, the last ones are used, in order. A pipe is always a new source.
 
     Attributes
     ----------

@@ -157,7 +157,7 @@ class TrainingPlan:
         self._plans = 0
         self.compile_seconds = 0.0
 
-    # ------------------------------------------------------------------------ what it has
+    # ------------------------------------------------------------------------- preparation
 
     def prepare(self) -> None:
         """Create the problems, read the row weights, plan the memory and check all options."""
@@ -279,7 +279,7 @@ class TrainingPlan:
             f"blocks, planned for {format_size(self.bound)}"
         )
 
-    # ------------------------------------------------------------------- what it begins from
+    # ------------------------------------------------------------------------ starting point
 
     def find_start(self) -> StartPoint:
         """Find a checkpoint to resume, or a run with another number of ranks."""
@@ -340,7 +340,7 @@ class TrainingPlan:
             earlier=PreviousRun(folders, self.store, self.settings, self.share.problems)
         )
 
-    # ------------------------------------------------------------------------- the beginning
+    # --------------------------------------------------------------------------------- start
 
     def compile_kernels(self) -> None:
         """Report the plan and compile the kernels.

@@ -179,7 +179,7 @@ class Training:
         scale = max(abs(self.dual), _LEAST)
         return passes_left([gap / scale for gap in self.state.gaps], self.settings.tol)
 
-    # ------------------------------------------------------------------------ the beginning
+    # -------------------------------------------------------------------------------- start
 
     def start(self, start: StartPoint) -> None:
         """Resume, warm-start, or start from zero."""
@@ -373,7 +373,7 @@ class Training:
             self.state.watch.learn(certificate.relative_gap)
         return certificate
 
-    # ------------------------------------------------------------------- commits, and the end
+    # ------------------------------------------------------------------- checkpoints and end
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two steps."""
