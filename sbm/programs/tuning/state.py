@@ -229,7 +229,7 @@ class Tuning:
         given_up = ", ".join(map(format_number, sorted(self.given_up)))
         self.progress.stage(
             f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
-            + (f"; dropped C = {given_up}" if given_up else "")
+            + (f"; gave up C = {given_up}" if given_up else "")
         )
 
     def report(self) -> dict[str, Any]:
