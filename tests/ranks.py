@@ -34,7 +34,7 @@ def _spread(rng: np.random.Generator, n: int) -> npt.NDArray[np.float64]:
 
 
 def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
-    """What a process adds up, by name; each process can make those of the others."""
+    """Return the arrays that a rank adds up, by name; every rank can compute those of others."""
     rng = np.random.default_rng(rank)
     few = _spread(rng, 5 * SMALL_SLICE + 75) * (rng.random(5 * SMALL_SLICE + 75) < 0.02)
     strange = _spread(rng, 50)
@@ -87,7 +87,7 @@ def sums(comm: Comm) -> dict[str, int]:
 
 
 def speak(comm: Comm) -> None:
-    """Check that small messages of all reach all."""
+    """Check that small messages of all ranks reach all ranks."""
     size, rank = comm.size, comm.rank
     got = comm.gather([rank, 0.1, np.inf])
     assert got.dtype == np.float64

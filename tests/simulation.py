@@ -1,4 +1,4 @@
-"""The solver under test on blocks in memory, with the variables of every home in plain sight."""
+"""The solver on blocks in memory, with all variables accessible to tests."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -38,7 +38,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 def make_lines(
     n: int, seed: int = 0, classes: int = 2, values: bool = True, targets: bool = False
 ) -> list[bytes]:
-    """Rows of text whose later ones have features, and classes, that earlier ones have not."""
+    """Rows of text; later ones have features and classes that earlier ones do not have."""
     random = np.random.default_rng(seed)
     lines = []
     for k in range(n):
@@ -55,7 +55,7 @@ def make_lines(
 
 
 def stop_at(call: int) -> Callable[[], bool]:
-    """Answer no, but from so many questions on yes."""
+    """Return false, and true from the n-th call on."""
     calls = iter(range(1, call))
     return lambda: next(calls, None) is None
 
@@ -64,7 +64,7 @@ def learn(
     inputs: Any, model: Path, resume: bool = False, stop: Callable[[], bool] | None = None,
     options: Any = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Stream, with little to say; the report."""
+    """Stream with test settings; return the report."""
     if not resume:
         settings = {"mem": "400MB", **settings}
     _, report = sbm.stream(

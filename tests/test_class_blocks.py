@@ -56,7 +56,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(store):
-    """The bytes of a training that nothing disturbed, on one thread."""
+    """The bytes of an uninterrupted training on one thread."""
     fit(store, "whole.model", **OPTIONS, threads=1)
     return (store.parent / "whole.model").read_bytes()
 

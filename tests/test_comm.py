@@ -20,7 +20,7 @@ from sbm.errors import SettingsError, StoreError
 
 
 def bytes_of(name, size):
-    """Bytes that all ranks send for a sum: of all numbers, and of pairs of place and value."""
+    """Bytes that all ranks send for a sum: as dense numbers, and as pairs of index and value."""
     terms = [ranks.arrays(rank, size)[name].ravel() for rank in range(size)]
     n = len(terms[0])
     slices = -(-n // ranks.SMALL_SLICE)
@@ -72,7 +72,7 @@ def test_single_rank_gives_the_same():
 @pytest.mark.long
 @pytest.mark.parametrize("silent", [0, 1])
 def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
-    """Messages put the deadline off: only one that is late ends the rank."""
+    """Each message restarts the timeout; only a late one ends the rank."""
 
     def leave(mine, code):
         raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""Memory: plans keep the bound, and less is used if memory runs out or the system gives less."""
+"""Memory: plans keep the bound, also after memory ran out and under limits of the system."""
 
 import itertools
 import os
@@ -44,7 +44,7 @@ WIDTH = {"ones": 4, "float32": 8, "float64": 12}
 
 
 def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: bool = False) -> Any:
-    """Return what a plan asks of a store: chunks with N rows and nonzeros each."""
+    """Return a fake store for plans: chunks with N rows and nonzeros each."""
     made = [
         [
             Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0), 0)
@@ -61,7 +61,7 @@ def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: b
 
 
 def least_of(store: Any, cache_frac: Any, shape: Shape, mem: int = 1) -> int:
-    """Return the least bound that a refusal names."""
+    """Return the smallest bound in the error."""
     with pytest.raises(MemoryPlanError) as caught:
         plan_training(store, mem, cache_frac, shape)
     return caught.value.least_bytes
@@ -82,7 +82,7 @@ FRACTIONS = st.sampled_from([0.0, 0.1, 0.33, 0.5, 0.9])
 
 
 def check(store: Any, plan: MemoryPlan, cache_frac: float, outputs: list[int]) -> None:
-    """Fail unless every chunk is in one part and all that is promised is paid for."""
+    """Check that each chunk is in one part, and that the plan covers all needs."""
     seen = [c for part in plan.parts for c in part.chunks]
     assert sorted(seen, key=repr) == sorted(itertools.chain(*store.chunks), key=repr)
     for part in plan.parts:

@@ -1,4 +1,4 @@
-"""Several ranks train one model: optimum, resumed runs, shards, and what is refused."""
+"""Several ranks train one model: optimum, resumed runs, shards, and errors."""
 
 import itertools
 import json
@@ -90,7 +90,7 @@ def stop(size, store, path, options, after):
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model, case):
-    """Resumed with other numbers of threads, it comes to the same bytes."""
+    """A resume with another number of threads gives the same bytes."""
     k = CASES.index(case)
     size, store, options = 2 + k % 2, store_of(case), options_of(case, checkpoint_every=0)
     (found, report), *others = train(size, store, tmp_path / "whole.model", options)
@@ -131,7 +131,7 @@ def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_bloc
     expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
     (found, report), *_ = train(size, store, model, chosen)
     assert report["converged"]
-    assert max(drifts) <= 1e-9  # every sum kept W that of the alphas
+    assert max(drifts) <= 1e-9  # W matches the alphas after every sum
     assert_same_optimum((found, report), expected)
 
 
@@ -199,7 +199,7 @@ def test_other_number_of_ranks_resumes(store_of, alone, tmp_path, model, case, b
     assert report["converged"]
     assert_same_optimum((found, report), alone(case))
     (_, cold), *_ = train(now, store, tmp_path / "cold.model", options)
-    assert report["updates"] != cold["updates"]  # it began at the alphas it found
+    assert report["updates"] != cold["updates"]  # it started from the alphas it found
 
 
 @pytest.mark.long
@@ -236,7 +236,7 @@ def test_rank_that_missed_the_end_resumes(store_of, tmp_path, model, monkeypatch
         if run.folder.name != f"rank-{rank}-of-2":
             note(run, **facts)
 
-    with monkeypatch.context() as patch:  # killed, as it were, before it notes the end
+    with monkeypatch.context() as patch:  # as if killed before it records the end
         patch.setattr(Run, "note", forget)
         train(2, store, model, options)
     results = train(2, store, model, {**options, "max_passes": 3 + more})
@@ -255,7 +255,7 @@ def test_status_file_reports_the_end(store_of, model):
     assert status["report"]["primal"] == report["primal"]
     path.unlink()
     sbm.train(store_of(HINGE), model, options_of(HINGE), resume=False)
-    assert not path.exists()  # one process needs none
+    assert not path.exists()  # a single rank writes none
 
 
 # ----------------------------------------------------------------------------- by class, shards

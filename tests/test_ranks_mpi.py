@@ -25,7 +25,7 @@ from sbm.store.run import Run, runs_here
 pytestmark = pytest.mark.process
 OPTIONS = {"C": 0.1, "tol": 1e-4, "max_passes": 300, "mem": "400MB", "threads": 1}
 WORDS = shlex.split("-C 0.1 --tol 1e-4 --max-passes 300 --mem 400MB --threads 1")
-# Commits at the end of every round.
+# Writes a checkpoint at the end of every round.
 OFTEN = ["--checkpoint-every", "0.001s"]
 
 
@@ -203,7 +203,7 @@ def end(process, store):
 
 
 def fall(size, store, model, fault, *words):
-    """Let a training run into its fault."""
+    """Run a training until its fault."""
     with begin(size, store, model, fault, *words) as process:
         done = end(process, store)
     assert (store.parent / f"{fault[0]}.there").exists(), f"{fault} has not come: {done}"
@@ -257,7 +257,7 @@ def test_killed_training_resumes_to_same_bytes(store, model, faults):
 def test_stopped_process_meets_the_deadline(store, model):
     done = fall(3, store, model, [1, "MpiComm.add_up", "before", 3, "SIGSTOP"],
                 "--comm-timeout", "3s")  # fmt: skip
-    # Not always 75: if mpiexec hears of all of them at once, it is the signal it sent to one.
+    # Not always 75: mpiexec may return the signal that it sent to another rank.
     assert done.returncode in (EXIT_TIMEOUT, 9)
     assert said(done)
     for text in said(done):

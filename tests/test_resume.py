@@ -23,7 +23,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)
-# Every kind of state that a commit holds.
+# Every kind of state in a checkpoint.
 STATES = pytest.mark.parametrize(
     "case",
     [
@@ -73,7 +73,7 @@ def make(folder, case=HINGE, n=100, n_blocks=5):
 
 @pytest.fixture(scope="module")
 def hinge(tmp_path_factory):
-    """A store, and the model that an undisturbed training with `options_of()` writes."""
+    """A store, and the model of an uninterrupted training with `options_of()`."""
     store = make(tmp_path_factory.mktemp("hinge"))
     return store, whole(store, options_of())
 
@@ -147,7 +147,7 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     lose(store, path, options, 14)
     passes = Passes()
     sbm.train(store, path, options, progress=passes)
-    # The second one was over, but not reported yet.
+    # The second one had finished, but was not reported yet.
     assert [row["pass"] for row in passes.rows] == [2, 3, 4, 5, 6]
     assert path.read_bytes() == expected
 
@@ -394,7 +394,7 @@ def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, m
 
 
 def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
-    """Tune; the model's bytes, and what was found on the way."""
+    """Tune; return the model's bytes and the report."""
     path, settings = folder / name, options_of(tol=1e-6, max_passes=12)
     report = sbm.tune(
         folder / "d.sbm", path, settings, Cs=list(Cs), folds=3, progress=progress, **options
@@ -502,4 +502,4 @@ def test_growth_above_bound_continues_from_checkpoint(wide, tmp_path, monkeypatc
     again = numbers.index(1, 1)
     assert again >= 2
     assert numbers == [*range(1, again + 1), *range(1, len(numbers) - again + 1)]
-    assert passes[again]["dual"] > passes[again - 1]["dual"]  # it began with those alphas
+    assert passes[again]["dual"] > passes[again - 1]["dual"]  # it started from those alphas

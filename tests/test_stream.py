@@ -1,4 +1,4 @@
-"""`sbm stream` end to end: the same bytes however often it stops, and what it keeps and refuses."""
+"""`sbm stream` end to end: the same bytes after any number of stops, saved state, and errors."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from sbm.store.run import Run
 ROOT = Path(__file__).resolve().parent.parent
 ONE, OTHER = Path("one.model"), Path("other.model")
 
-# What is learned, with text for it; each has a way of its own through plans, classes and states.
+# Settings, with text for them; each takes a different path through plans, classes and states.
 KINDS: dict[str, dict[str, Any]] = {
     "hinge": {},
     "squared_hinge": {"loss": "squared_hinge", "bias": 1.0},
@@ -89,7 +89,7 @@ def small(monkeypatch):
 
 
 class Questions:
-    """Counts how often a stream asks whether to stop."""
+    """Counts the calls of `is_stopped`."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -100,7 +100,7 @@ class Questions:
 
 
 def resume_often(inputs: Any, stops: Any, **settings: Any) -> int:
-    """Stop at these questions, and resume each time; return how often it really stopped."""
+    """Stop at these calls, and resume each time; return the number of stops."""
     stopped, resume = 0, False
     for call in (*stops, 10**9):
         try:
@@ -288,7 +288,7 @@ def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
 
 
 def shell(line: str, **options: Any) -> tuple[int, str, str]:
-    """Run a line to its end; exit code, stdout, stderr."""
+    """Run a command line to its end; return exit code, stdout and stderr."""
     with start(line, **options) as process:
         out, err = process.communicate()
     assert "Traceback" not in err

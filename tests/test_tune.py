@@ -1,4 +1,4 @@
-"""Tuning end to end: its table against models trained one by one, its ladder, its refusals."""
+"""Tuning end to end: its table against separate trainings, the order of C, and errors."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def tune(store, tmp_path, Cs=(0.01, 0.1, 1.0), folds=N_FOLDS, metric=None, **opt
 
 
 def try_everything(monkeypatch):
-    """Make a tuning begin with every value of C and give nothing up."""
+    """Make a tuning start with all values of C and drop none."""
 
     def start(self, *arguments):
         original(self, *arguments)
@@ -213,7 +213,7 @@ def test_model_is_that_of_train_with_the_best_value(data, tmp_path):
 
 
 def without_seconds(value):
-    """Leave out what the clock and the machine say."""
+    """Remove the entries that depend on timing and the machine."""
     if isinstance(value, dict):
         noise = ("seconds", "peak_rss_bytes", "model")
         return {k: without_seconds(v) for k, v in value.items() if k not in noise}

@@ -1,4 +1,4 @@
-"""Warm starts: the same optimum from anywhere, at once if nothing changed, and refusals."""
+"""Warm starts: the same optimum, without a pass if nothing changed, and errors."""
 
 import shutil
 
@@ -94,7 +94,7 @@ def nights(tmp_path_factory):
 
 @pytest.fixture
 def night(nights, tmp_path):
-    """A hinge's night of this test alone."""
+    """A hinge `Night` that no other test uses."""
     return nights(HINGE).copy(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_a_tenth_new_takes_a_third_of_the_updates(grown, loss):
     # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
-    # But not if one pass is all there is.
+    # But not if there is only one pass.
     options |= {"tol": 1e-9, "max_passes": 1}
     _, report, (only,) = fit(grown, "d.model", warm_start=start, **options)
     assert only["estimated_gap"] is not None
@@ -274,7 +274,7 @@ def test_short_certificate_is_followed_by_part_of_a_pass(grown, monkeypatch):
     assert found
     parts.clear()
     fit(grown, "cold.model", C=0.1, seed=7)
-    assert set(map(str, parts)) == {"None"}  # never from nothing
+    assert set(map(str, parts)) == {"None"}  # never from zero
 
 
 # ----------------------------------------------------------------------- from the run beside it

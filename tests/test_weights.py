@@ -1,4 +1,4 @@
-"""Weights of rows: each finds its row, however the store was made; and refusals."""
+"""Row weights: each is used for its row with any kind of store; and errors."""
 
 import numpy as np
 import pytest
