@@ -115,7 +115,7 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
     if len(labels) == 1:
         return (
             f"all rows of {rows.name} have the label {format_number(labels[0])}; "
-            "classification needs at least two labels"
+            "there is only one class to learn"
         )
     fractions = [label for label in labels if not float(label).is_integer()]
     if fractions and len(labels) > 2:

@@ -144,12 +144,12 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
     if one.arrivals.error is not None:
         raise DataError(
             f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and saved in "
-            f"{one.path}. Fix the input and resume with --resume"
+            f"{one.path}. Fix the input and use --resume to continue"
         )
     if one.lacks_classes:
         raise DataError(
             f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
-            "at least two classes; the rows are saved, resume with --resume"
+            "at least two classes; the rows are saved, use --resume to continue"
         )
     one.progressive.tell()
     model = one.make_model()

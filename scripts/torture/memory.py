@@ -476,7 +476,7 @@ class _Run:
             self.outcome.add(bound, asked)
             if asked.code == 0:
                 return None
-            goes_on = goes_on or "resume with --resume" in asked.stderr
+            goes_on = goes_on or "use --resume to continue" in asked.stderr
         return self.fail("refused eight times", asked)
 
     def _unbounded(self) -> None:

@@ -353,7 +353,7 @@ class Stream:
             advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
             if isinstance(error, DataError):
                 raise DataError(f"{error}; {advice}") from None
-            advice += ", resume with --resume"
+            advice += ", use --resume to continue"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
@@ -412,12 +412,12 @@ class Stream:
 
     def out_of_memory(self) -> MemoryPlanError:
         """Return the error after memory ran out; it reports what is saved."""
-        kept = "nothing was learned yet"
+        kept = "nothing was learned yet, retry with"
         if rows := self._committed[1]:
-            kept = f"{rows_in_front(rows)} saved, resume with --resume"
+            kept = f"{rows_in_front(rows)} saved, retry with --resume and"
         size = format_size(self._mem)
         return MemoryPlanError(
-            f"memory ran out while learning {self.path}, planned for {size}; {kept} and less --mem",
+            f"memory ran out while learning {self.path}, planned for {size}; {kept} less --mem",
             self._mem,
         )
 
