@@ -436,7 +436,7 @@ class Engine:
 
     @property
     def active(self) -> list[Learner]:
-        """Learners that take part in the passes to come."""
+        """Learners that take part in the following passes."""
         return [learner for learner in self.learners if learner.is_active]
 
     @property

@@ -146,7 +146,7 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
         return None
     slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
-    digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may be beyond a float64
+    digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 

@@ -31,7 +31,7 @@ class Progress:
     def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
         """Report the reason for a wait, once per second. This class logs it once."""
         if not is_over and why != self._waits_for:
-            import logging  # it takes a while
+            import logging  # slow to import
 
             self._waits_for = why
             logging.getLogger("sbm").warning("%s; this may take a minute", why)
