@@ -34,7 +34,7 @@ def _spread(rng: np.random.Generator, n: int) -> npt.NDArray[np.float64]:
 
 
 def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the arrays that a rank sums, by name; each rank can make those of the others."""
+    """Return the arrays that a rank adds up, by name; every rank can compute those of others."""
     rng = np.random.default_rng(rank)
     few = _spread(rng, 5 * SMALL_SLICE + 75) * (rng.random(5 * SMALL_SLICE + 75) < 0.02)
     strange = _spread(rng, 50)
@@ -58,7 +58,7 @@ def arrays(rank: int, size: int) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def in_order(name: str, size: int) -> npt.NDArray[np.float64]:
-    """Return the expected sum in rank order."""
+    """Return the expected sum, added rank by rank."""
     terms = [arrays(rank, size)[name] for rank in range(size)]
     if size == 1:
         return terms[0]
@@ -87,7 +87,7 @@ def sums(comm: Comm) -> dict[str, int]:
 
 
 def speak(comm: Comm) -> None:
-    """Check that small messages of all reach all."""
+    """Check that small messages of all ranks reach all ranks."""
     size, rank = comm.size, comm.rank
     got = comm.gather([rank, 0.1, np.inf])
     assert got.dtype == np.float64
@@ -158,7 +158,7 @@ def train_all(folder: Path) -> None:
 
 
 def train_each(comm: Comm, folder: Path, name: str) -> None:
-    """Train a model on each store; its settings are in a file next to it."""
+    """Train a model on each store in the folder, with the settings in a file next to it."""
     for store in sorted(folder.glob("*.sbm")):
         options = json.loads(store.with_suffix(".json").read_text())
         train_ranks(comm, store, store.with_suffix(f".{name}.model"), options)

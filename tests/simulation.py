@@ -1,4 +1,4 @@
-"""The solver under test on blocks in memory, with the variables of every home in plain sight."""
+"""The solver on blocks in memory, with all variables accessible to tests."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -118,7 +118,7 @@ class Simulation:
         return result
 
     def screened_steps(self, order: Sequence[int]) -> Iterator[tuple[int, Step]]:
-        """Step over blocks, each screened at the weights before the step in front of it."""
+        """Step over blocks, each screened at the weights before the previous step."""
         coming = None
         for block, following in zip(order, [*order[1:], None], strict=True):
             screen = coming or self.screen(block)

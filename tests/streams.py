@@ -38,7 +38,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 def make_lines(
     n: int, seed: int = 0, classes: int = 2, values: bool = True, targets: bool = False
 ) -> list[bytes]:
-    """Make rows of text; later rows add features and classes."""
+    """Rows of text; later ones have features and classes that earlier ones do not have."""
     random = np.random.default_rng(seed)
     lines = []
     for k in range(n):
@@ -55,7 +55,7 @@ def make_lines(
 
 
 def stop_at(call: int) -> Callable[[], bool]:
-    """Return a function that answers yes from the given call on."""
+    """Return false, and true from the n-th call on."""
     calls = iter(range(1, call))
     return lambda: next(calls, None) is None
 
@@ -64,7 +64,7 @@ def learn(
     inputs: Any, model: Path, resume: bool = False, stop: Callable[[], bool] | None = None,
     options: Any = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Stream quietly; return the report."""
+    """Stream with test settings; return the report."""
     if not resume:
         settings = {"mem": "400MB", **settings}
     _, report = sbm.stream(
@@ -75,7 +75,7 @@ def learn(
 
 
 def kept(model: Path) -> dict[str, Any]:
-    """Return everything that a stream saved, by name, for comparison."""
+    """Return everything saved by a stream, by name, in a comparable form."""
     folder = model.with_name(model.name + ".run")
     record = Run.read(folder)
     state = arrays.read(folder / record["state"], "state").arrays

@@ -1,4 +1,4 @@
-"""Rows of a stream in blocks: the same for any pieces, cut exactly where a plan ends."""
+"""Rows of a stream in blocks: independent of the pieces, and cut exactly where a plan ends."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ class Reader:
                 return rows
 
     def kept(self, needs: Needs, position: Any, pending: Sequence[Any]) -> dict[str, Any]:
-        """Return the state that another process resumes from."""
+        """Return the position that another process resumes from."""
         labels = self.labels.values if self.labels else ()
         copies = [{name: array.copy() for name, array in part.items()} for part in pending]
         return {
@@ -89,7 +89,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def needs_of(rows: Sequence[Row], with_labels: bool = True) -> Needs:
-    """Count slowly what rows need."""
+    """Count the needs of rows with plain Python."""
     ids = {i for _, pairs in rows for i, _ in pairs}
     lengths = [len(pairs) for _, pairs in rows]
     return Needs(
@@ -194,7 +194,7 @@ def test_rows_are_the_same_after_stops(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, piece: int, parts: list[int], end: str
 ) -> None:
     # Each reader gathers some blocks. Then it dies, and the next resumes from its last block; or it
-    # is told to stop, and hands over what it had read.
+    # is stopped, and hands over the rows it has read.
     rows, got, before = slow_parse(text)[0], [], None
     path: str | Path = write(tmp_path_factory.mktemp("rows") / "a.svm", text)
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
@@ -252,7 +252,7 @@ def test_block_ends_early_only_if_allowed(monkeypatch: pytest.MonkeyPatch) -> No
     ("row", "facts"),
     [("1 a", ":12: found 'a'"), ("3 1:1", ": row 12 has the label 3, .*--classes")],
 )
-def test_rows_before_malformed_one_are_kept(
+def test_rows_before_an_error_are_gathered(
     row: str, facts: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, piece)

@@ -56,7 +56,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(store):
-    """The bytes of a training that nothing disturbed, on one thread."""
+    """The bytes of an uninterrupted training on one thread."""
     fit(store, "whole.model", **OPTIONS, threads=1)
     return (store.parent / "whole.model").read_bytes()
 
@@ -84,7 +84,7 @@ def test_certificate_matches_written_model(store):
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_threads_change_no_byte(store, whole, threads):
+def test_bytes_do_not_depend_on_threads(store, whole, threads):
     fit(store, f"{threads}.model", **OPTIONS, threads=threads)
     assert (store.parent / f"{threads}.model").read_bytes() == whole
 

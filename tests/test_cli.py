@@ -349,7 +349,7 @@ def test_suspicious_labels_are_reported(run):
     Path("prices.svm").write_text("".join(f"{k}.5 {k + 1}:1\n" for k in range(5)))
     Path("one.svm").write_text("1 1:1\n1 2:1\n")
     for name, fact, loss in (
-        ("prices", "such as 0.5 are taken for 5 classes", "epsilon_insensitive"),
+        ("prices", "such as 0.5 are treated as 5 classes", "epsilon_insensitive"),
         ("one", "all rows of one.sbm have the label 1", "one_class"),
     ):
         assert run(f"split {name}.svm -q")[0] == 0
@@ -370,7 +370,7 @@ ERRORS = {
     "train none.sbm": "none.sbm does not exist", "train sub": "sub is not a store",
     "train big.model": "big.model is not a store",
     "train big.sbm -o x.model --test none.svm": "none.svm does not exist",
-    "train big.sbm -o x.model --mem 1MB": "--mem 1 MB too little the least that works is --mem",
+    "train big.sbm -o x.model --mem 1MB": "--mem 1 MB too small at least --mem",
     "train big.sbm -o x.model --warm-start none.model": "none.model does not exist",
     "train big.sbm -o x.model --warm-start big.sbm": "big.sbm is a store, a model or a run",
     "check none.sbm": "none.sbm does not exist", "check big.model": "big.model is a file",
@@ -474,7 +474,7 @@ def test_bad_test_file_does_not_lose_the_training(run, clutter, monkeypatch, tmp
 
 def test_suggested_minimum_memory_works(run, here):
     err = run("train -o x.model --mem 1MB")[2]
-    least = re.search(r"the least that works is --mem (\d+MB)\n", err)[1]
+    least = re.search(r"at least --mem (\d+MB)\n", err)[1]
     assert run(f"train -o x.model -q --mem {least}")[0] == 0
 
 

@@ -20,7 +20,7 @@ from sbm.errors import SettingsError, StoreError
 
 
 def bytes_of(name, size):
-    """Bytes that all ranks send for a sum: of all numbers, and of pairs of place and value."""
+    """Bytes that all ranks send for a sum: as dense numbers, and as pairs of index and value."""
     terms = [ranks.arrays(rank, size)[name].ravel() for rank in range(size)]
     n = len(terms[0])
     slices = -(-n // ranks.SMALL_SLICE)
@@ -63,7 +63,7 @@ def test_messages_reach_all_ranks_in_order(monkeypatch, size):
             assert expected == sent
 
 
-def test_serial_comm_behaves_the_same():
+def test_single_rank_gives_the_same():
     ranks.speak(SerialComm())
     assert SerialComm().sent == 0
     SerialComm().abort(3)  # does nothing
@@ -71,8 +71,8 @@ def test_serial_comm_behaves_the_same():
 
 @pytest.mark.long
 @pytest.mark.parametrize("silent", [0, 1])
-def test_timeout_exits_with_75(monkeypatch, capfd, silent):
-    """Messages put the deadline off: only one that is late ends the rank."""
+def test_deadline_ends_the_rank_with_75(monkeypatch, capfd, silent):
+    """Each message restarts the timeout; only a late one ends the rank."""
 
     def leave(mine, code):
         raise SystemExit(code)
@@ -96,7 +96,7 @@ def test_timeout_exits_with_75(monkeypatch, capfd, silent):
     with pytest.raises(SystemExit, match="75"):
         in_threads(2, work, timeout=0.3)
     said = capfd.readouterr().err
-    assert said.startswith(f"sbm: process {1 - silent} of 2 ")
+    assert said.startswith(f"sbm: rank {1 - silent} of 2")
     assert "0.3 s" in said
     assert "--comm-timeout" in said
 

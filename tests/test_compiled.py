@@ -323,7 +323,7 @@ def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, caps
     place, during, after = capsys.readouterr().err.splitlines()
     assert str(nowhere / "file" / "__pycache__") in place
     assert compiled.FOLDER in place
-    assert during.startswith("compiling the kernels of split, once: 1 s")
+    assert during.startswith("compiling kernels for split (only once): 1 s")
     assert after == f"{during}, done"
     shutil.rmtree(compiled.folder())
     monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "kept"))
@@ -334,7 +334,7 @@ def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, caps
     for _ in range(2):
         kernels.prepare("split", "float32", Progress())
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("compiling the kernels of split")
+    assert caplog.messages[0].startswith("compiling kernels for split")
 
 
 # --------------------------------------------------------------------------- compiling in a child

@@ -26,7 +26,7 @@ from sbm.store.blocks import BlockStore
 
 
 def made(seed=0, n=240, features=8, classes=2):
-    """Return rows with labels 1, 2, ..., or with targets if there are no classes."""
+    """Rows and labels 1, 2, ...; or targets if there are no classes."""
     random = np.random.default_rng(seed)
     X = random.normal(size=(n, features)).astype(np.float32).astype(float)
     X[1:][random.random(X[1:].shape) < 0.3] = 0  # the first row numbers the features
@@ -46,7 +46,7 @@ def stores(tmp_path_factory):
 
 @contextlib.contextmanager
 def engine_of(folder, model, settings, Cs, **options):
-    """An engine at work, with the learners of each C, and its store."""
+    """A running engine, with the learners of each C, and its store."""
     store = BlockStore(folder)
     problems = [p for C in Cs for p in make_problems(dataclasses.replace(settings, C=C), store)]
     shape = shape_of(settings, store, problems, models=len(Cs) if "folds" in options else 1)
@@ -150,7 +150,7 @@ def test_ray_finds_best_step():
     assert ray(25.0, W, 2.0) == 0.5
     assert ray(-1.0, W, 2.0) == 0.0
     assert ray(5.0, 0 * W, 2.0) == 1.0
-    for share in (0.4, 0.6):  # θ f Σd - ½ (θ f)² |W|² is lower beside it
+    for share in (0.4, 0.6):  # θ f Σd - ½ (θ f)² |W|² is lower next to it
         assert share * 50 - 0.5 * (share * 2) ** 2 * 25 < 0.5 * 50 - 0.5 * 25
 
 

@@ -1,4 +1,4 @@
-"""`sbm train --launch N`: the command line that runs, and invalid usage."""
+"""`sbm train --launch N`: the command line that is run, and errors."""
 
 import shlex
 import signal
@@ -91,7 +91,7 @@ def test_launched_process_launches_no_others(mpiexec, monkeypatch, capsys, name)
 
 @pytest.mark.process
 def test_process_becomes_the_launcher(mpiexec):
-    """With its exit code, and without the signals that Python ignores."""
+    """It keeps the exit code, and restores the signals that Python ignores."""
     typed = ["no such store.sbm", "-o", "it's.model", "-w1", "2"]
     code = (
         "import sys; from sbm import cli; from sbm.distributed import launch; "

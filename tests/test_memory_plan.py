@@ -1,4 +1,4 @@
-"""Memory: plans keep the bound, and less is used if memory runs out or the system gives less."""
+"""Memory: plans keep the bound, also after memory ran out and under limits of the system."""
 
 import itertools
 import os
@@ -44,7 +44,7 @@ WIDTH = {"ones": 4, "float32": 8, "float64": 12}
 
 
 def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: bool = False) -> Any:
-    """Return the part of a store that a plan uses: chunks with N rows and nonzeros each."""
+    """Return a fake store for plans: chunks with N rows and nonzeros each."""
     made = [
         [
             Chunk(b, 1000 * c, 1000, rows + (b + c if uneven else 0), nnz - (c if uneven else 0), 0)
@@ -61,7 +61,7 @@ def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: b
 
 
 def least_of(store: Any, cache_frac: Any, shape: Shape, mem: int = 1) -> int:
-    """Return the least bound that a refusal names."""
+    """Return the smallest bound in the error."""
     with pytest.raises(MemoryPlanError) as caught:
         plan_training(store, mem, cache_frac, shape)
     return caught.value.least_bytes
@@ -82,7 +82,7 @@ FRACTIONS = st.sampled_from([0.0, 0.1, 0.33, 0.5, 0.9])
 
 
 def check(store: Any, plan: MemoryPlan, cache_frac: float, outputs: list[int]) -> None:
-    """Fail unless every chunk is in one part and all that is promised is paid for."""
+    """Check that each chunk is in one part, and that the plan covers all needs."""
     seen = [c for part in plan.parts for c in part.chunks]
     assert sorted(seen, key=repr) == sorted(itertools.chain(*store.chunks), key=repr)
     for part in plan.parts:
@@ -154,7 +154,7 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
         assert plan.cache_nnz == pytest.approx(share * plan.part_nnz, rel=1e-3)
 
 
-def test_refusal_names_minimum_and_its_parts() -> None:
+def test_error_reports_least_memory_and_its_use() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     for shape, facts in (
         (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
@@ -162,12 +162,12 @@ def test_refusal_names_minimum_and_its_parts() -> None:
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
         (
             Shape(10**7, [1] * 6, models=2),
-            r"2 models .* x 3 classes x 2 models x 8 bytes, 2 times",
+            r"2 models .* x 3 classes x 2 models x 8 bytes x 2 copies",
         ),
     ):
         with pytest.raises(MemoryPlanError, match=rf"--mem 60 MB .*{facts}") as caught:
             plan_training(store, 60_000_000, 0.5, shape)
-        named = re.search(r"the least that works is --mem (\d+MB)", str(caught.value))
+        named = re.search(r"at least --mem (\d+MB)", str(caught.value))
         assert named
         assert 0 <= parse_size(named[1]) - caught.value.least_bytes < 1_000_000
         assert plan_training(store, parse_size(named[1]), 0.5, shape).parts
@@ -182,7 +182,7 @@ def test_refusal_names_minimum_and_its_parts() -> None:
         ({"first_bytes": 10**9}, 9 * 10**8),
     ],
 )  # fmt: skip
-def test_training_needs_are_added(more: dict[str, Any], least: int) -> None:
+def test_additional_needs_are_planned(more: dict[str, Any], least: int) -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     plain = least_of(store, 0.0, Shape(1000))
     assert plain + least <= least_of(store, 0.0, Shape(1000, **more)) <= plain + 10 * least
@@ -442,7 +442,7 @@ def test_split_restarts_with_less_memory(
     }
 
 
-def test_stream_out_of_memory_continues_from_commit(
+def test_stream_out_of_memory_continues_from_checkpoint(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = small_plans(monkeypatch)

@@ -1,4 +1,4 @@
-"""Rounds, blocks and cache size that are chosen while training runs."""
+"""Rounds, blocks and cache size chosen during training."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Predictions of a test text after passes, and ages of cached rows."""
+"""Test data predicted after passes, and the ages of cached rows."""
 
 import json
 import time
@@ -21,7 +21,7 @@ QUICK = {"max_passes": 5, "tol": 1e-12, "mem": "400MB"}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Stores of two and of three labels, and test texts, one with a label and an id of its own."""
+    """Stores of two and of three labels, and test texts, one with a new label and a new id."""
     folder = tmp_path_factory.mktemp("data")
     for name, labels in (("two", (-1, 1)), ("three", (2, 7, 5))):
         for seed, n, suffix in ((1, N_ROWS, ""), (2, 90, "-test")):
@@ -55,7 +55,7 @@ def test_last_pass_agrees_with_predict(data, tmp_path, name, settings):
     chosen = {**QUICK, **settings, "max_passes": 3}
     model, plain = tmp_path / "a.model", tmp_path / "b.model"
     sbm.train(data / f"{name}.sbm", plain, chosen)
-    # A store is a test text too.
+    # A store can be test data, too.
     for test in (data / f"{name}-test.svm", data / f"{name}.sbm"):
         sbm.train(data / f"{name}.sbm", model, chosen, resume=False, test=test)
         assert model.read_bytes() == plain.read_bytes()

@@ -137,7 +137,7 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
 @pytest.mark.parametrize(
     ("name", "chosen", "more", "error", "facts"),
     [
-        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too little .*3\.sbm"),
+        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too small .*3\.sbm"),
         ("2", {"calibrate": True}, {}, SettingsError, "calibrate"),
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
         ("3", {"class_blocks": 4, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),

@@ -1,4 +1,4 @@
-"""Progressive loss: cost of rows before they are learned, and when it is reported."""
+"""Progressive loss: equal to the formulas of the losses, and reported when rows double."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Several ranks train one model: optimum, resumed runs, shards, invalid settings."""
+"""Several ranks train one model: optimum, resumed runs, shards, and errors."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ import sbm
 from sbm.engine.sync import Adding, Combiner
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.train import train_ranks
-from sbm.programs.training import ranks, state
+from sbm.programs.training import ranks, training
 from sbm.programs.training.job import TrainOptions
 from sbm.store.manifest import encode_record
 from sbm.store.run import Run, runs_here
@@ -47,7 +47,7 @@ def store_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(store_of):
-    """Return the result of a single process."""
+    """Train with a single rank."""
 
     def model(case):
         path = store_of(case)  # a second call finds the training finished
@@ -90,7 +90,7 @@ def stop(size, store, path, options, after):
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model, case):
-    """Resumed with other numbers of threads, it comes to the same bytes."""
+    """A resume with another number of threads gives the same bytes."""
     k = CASES.index(case)
     size, store, options = 2 + k % 2, store_of(case), options_of(case, checkpoint_every=0)
     (found, report), *others = train(size, store, tmp_path / "whole.model", options)
@@ -120,18 +120,18 @@ def test_every_loss_reaches_optimum_and_resumes(store_of, alone, tmp_path, model
     (BY_CLASS, 4, 5, {"sigma": 1.0}),  # more ranks than classes: their weights are added up
 ], ids=str)  # fmt: skip
 def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_blocks, options):
-    drifts, replace = [0.0], state.replace_weights
+    drifts, replace = [0.0], training.replace_weights
 
     def noted(engine, found):
         drifts.extend(certificate.drift for certificate, _ in found.values())
         replace(engine, found)
 
-    monkeypatch.setattr(state, "replace_weights", noted)
+    monkeypatch.setattr(training, "replace_weights", noted)
     store, chosen = store_of(case, n_blocks), options_of(case, **options)
     expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6, "sync_every": 1})[:2]
     (found, report), *_ = train(size, store, model, chosen)
     assert report["converged"]
-    assert max(drifts) <= 1e-9  # every sum kept W that of the alphas
+    assert max(drifts) <= 1e-9  # W matches the alphas after every sum
     assert_same_optimum((found, report), expected)
 
 
@@ -140,7 +140,7 @@ def test_settings_reach_optimum(store_of, model, monkeypatch, case, size, n_bloc
     (HINGE, "adaptive"), (CS, 1.0), (WW, "adaptive"), (Case("squared_error", 0), "safe"),
     (Case("log_loss", 2), 1.0), (Case("epsilon_insensitive", 0), 1.0),
 ], ids=str)  # fmt: skip
-def test_dual_bound_never_falls(store_of, model, monkeypatch, case, sigma):
+def test_dual_bound_never_decreases(store_of, model, monkeypatch, case, sigma):
     duals, sigmas = [], set()
     combine = Combiner.combine
 
@@ -175,14 +175,14 @@ def test_stop_after_any_round_keeps_model_bytes(store_of, tmp_path, model, case)
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", [0, 2])
-def test_ranks_resume_from_common_commit(store_of, tmp_path, model, late):
+def test_ranks_return_to_common_checkpoint(store_of, tmp_path, model, late):
     store, options = store_of(CS), options_of(CS)
     train(3, store, tmp_path / "whole.model", options)
     for after in (3, 4):
         stop(3, store, model, options, after)
     folder = tmp_path / "many.model.run" / f"rank-{late}-of-3"
     number = Run.read(folder)["commit"]
-    assert Run.roll_back(folder)["commit"] == number - 1  # it was killed before its last commit
+    assert Run.roll_back(folder)["commit"] == number - 1  # as if killed before its last checkpoint
     train(3, store, model, options)
     assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
@@ -199,7 +199,7 @@ def test_other_number_of_ranks_resumes(store_of, alone, tmp_path, model, case, b
     assert report["converged"]
     assert_same_optimum((found, report), alone(case))
     (_, cold), *_ = train(now, store, tmp_path / "cold.model", options)
-    assert report["updates"] != cold["updates"]  # it began at the alphas it found
+    assert report["updates"] != cold["updates"]  # it started from the alphas it found
 
 
 @pytest.mark.long
@@ -236,7 +236,7 @@ def test_rank_that_missed_the_end_resumes(store_of, tmp_path, model, monkeypatch
         if run.folder.name != f"rank-{rank}-of-2":
             note(run, **facts)
 
-    with monkeypatch.context() as patch:  # killed, as it were, before it notes the end
+    with monkeypatch.context() as patch:  # as if killed before it records the end
         patch.setattr(Run, "note", forget)
         train(2, store, model, options)
     results = train(2, store, model, {**options, "max_passes": 3 + more})
@@ -255,14 +255,14 @@ def test_status_file_reports_the_end(store_of, model):
     assert status["report"]["primal"] == report["primal"]
     path.unlink()
     sbm.train(store_of(HINGE), model, options_of(HINGE), resume=False)
-    assert not path.exists()  # one process needs none
+    assert not path.exists()  # a single rank writes none
 
 
 # ----------------------------------------------------------------------------- by class, shards
 
 
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_classes_are_divided_without_summing(store_of, alone, model, monkeypatch, loss):
+def test_classes_are_divided_without_sums(store_of, alone, model, monkeypatch, loss):
     monkeypatch.setattr(Combiner, "combine", lambda self: pytest.fail("weights are added up"))
     case = Case(loss, 3)
     for size in (2, 3):
@@ -273,8 +273,8 @@ def test_classes_are_divided_without_summing(store_of, alone, model, monkeypatch
         assert math.isclose(report["primal"], alone(case)[1]["primal"], rel_tol=2e-4)
 
 
-def test_class_ranks_resume_from_own_commits(store_of, tmp_path, model):
-    """One may have finished, and commits no more, while others continue."""
+def test_by_class_ranks_resume_from_own_checkpoint(store_of, tmp_path, model):
+    """A rank may have finished and write no more checkpoints while others continue."""
     store, options = store_of(BY_CLASS), options_of(BY_CLASS)
     train(2, store, tmp_path / "whole.model", options)
     stop(2, store, model, options, 7)
@@ -365,7 +365,7 @@ def test_first_rank_works_before_the_others():
 
 def test_other_stores_are_refused(tmp_path, model):
     stores = [make_store(tmp_path, *HINGE.rows(k), name=str(k), blocks=3) for k in (0, 1)]
-    with pytest.raises(StoreError, match=r"[01]\.sbm of process [01] .* [01] "):
+    with pytest.raises(StoreError, match=r"[01]\.sbm of rank [01] .* rank [01] "):
         in_threads(2, lambda c: train_ranks(c, stores[c.rank], model, options_of(HINGE)))
     assert not model.exists()
 

@@ -1,4 +1,4 @@
-"""Ranks under a launcher: the same bytes as in threads, one message, every early end."""
+"""Ranks started by MPI: same bytes as ranks in threads, one output, and every early end."""
 
 import json
 import os
@@ -25,17 +25,17 @@ from sbm.store.run import Run, runs_here
 pytestmark = pytest.mark.process
 OPTIONS = {"C": 0.1, "tol": 1e-4, "max_passes": 300, "mem": "400MB", "threads": 1}
 WORDS = shlex.split("-C 0.1 --tol 1e-4 --max-passes 300 --mem 400MB --threads 1")
-# Commits at the end of every round.
+# Writes a checkpoint at the end of every round.
 OFTEN = ["--checkpoint-every", "0.001s"]
 
 
 def line_of(size, *words):
-    """Return the line that starts several processes."""
+    """Return the command line that starts several ranks."""
     return [str(word) for word in (MPIEXEC, "-n", size, *MPI4PY, *words)]
 
 
 def launch(size, *words):
-    """Run a command of sbm in several processes."""
+    """Run an sbm command with several ranks."""
     return finished(line_of(size, "-m", "sbm", *words), env=environment())
 
 
@@ -165,7 +165,7 @@ def test_common_error_is_reported_once(store, model, words, code, fact):
 
 @pytest.mark.long
 @needs_mpi
-def test_damage_in_one_process_ends_all(store, model):
+def test_damage_in_one_rank_ends_all(store, model):
     played(2, store)
     folder = store.with_name("played.model.run") / "rank-1-of-2"
     path = store / f"block-{Run.read(folder)['own'][0]:06d}.sbb"
@@ -195,7 +195,7 @@ def begin(size, store, model, fault=None, *words):
 
 
 def end(process, store):
-    """Wait until all processes are gone; return exit code and output."""
+    """Wait until all processes have ended; return exit code and output."""
     out, err = process.communicate()
     assert len(pids_of(store.parent)) > 0
     assert all_gone(pids_of(store.parent))
@@ -203,7 +203,7 @@ def end(process, store):
 
 
 def fall(size, store, model, fault, *words):
-    """Let a training run into its fault."""
+    """Run a training until its fault."""
     with begin(size, store, model, fault, *words) as process:
         done = end(process, store)
     assert (store.parent / f"{fault[0]}.there").exists(), f"{fault} has not come: {done}"
@@ -235,7 +235,7 @@ def assert_unfinished(model):
         [0, "Training.certify", "after", 1],
     ], marks=pytest.mark.slow),
     pytest.param([
-        [1, "Run.commit", "before", 1],  # and the other one has committed
+        [1, "Run.commit", "before", 1],  # the other rank has written its checkpoint
         [1, "Run._write_record", "before", 2],  # its files are there
         [0, "Run.commit", "after", 2],
         [0, "Model.save", "before", 1],
@@ -245,7 +245,7 @@ def test_killed_training_resumes_to_same_bytes(store, model, faults):
     for fault in faults:
         done = fall(2, store, model, [*fault, "SIGKILL"])
         assert said(done) == [], fault
-        if fault[1] == "Run.note":  # this process does not know that the training is finished
+        if fault[1] == "Run.note":  # this rank did not record the end
             model.unlink()
         else:
             assert_unfinished(model)
@@ -257,11 +257,11 @@ def test_killed_training_resumes_to_same_bytes(store, model, faults):
 def test_suspended_rank_ends_others_by_timeout(store, model):
     done = fall(3, store, model, [1, "MpiComm.add_up", "before", 3, "SIGSTOP"],
                 "--comm-timeout", "3s")  # fmt: skip
-    # Not always 75: if mpiexec hears of all of them at once, it is the signal it sent to one.
+    # Not always 75: mpiexec may return the signal that it sent to another rank.
     assert done.returncode in (EXIT_TIMEOUT, 9)
     assert said(done)
     for text in said(done):
-        assert text.startswith(("sbm: process 0 of 3 ", "sbm: process 2 of 3 "))
+        assert text.startswith(("sbm: rank 0 of 3", "sbm: rank 2 of 3"))
         assert " 3 s (--comm-timeout)" in text
     assert_unfinished(model)
     assert resume(3, store, model) == played(3, store)
@@ -278,7 +278,7 @@ def commits(model, size):
     pytest.param([("launcher", signal.SIGTERM), (0, signal.SIGTERM), (1, signal.SIGINT)],
                  marks=pytest.mark.slow),
 ], ids=["one", "others"])  # fmt: skip
-def test_signal_makes_all_ranks_commit_and_exit(store, model, signals):
+def test_signal_writes_checkpoints_and_ends_all_ranks(store, model, signals):
     told = []
     for whom, number in signals:
         # One waits for the signal, and the others for it.

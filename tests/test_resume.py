@@ -23,7 +23,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)
-# Every kind of state that a commit holds.
+# Every kind of state in a checkpoint.
 STATES = pytest.mark.parametrize(
     "case",
     [
@@ -41,11 +41,11 @@ STATES = pytest.mark.parametrize(
 
 
 class LostError(Exception):
-    """The process is gone."""
+    """Simulates a killed process."""
 
 
 class After(Progress):
-    """Stops, or loses the process, after N blocks of passes; keeps the stages begun."""
+    """Stops or kills the training after N blocks of passes; records the stages."""
 
     def __init__(self, n: int, lost: bool = False, kind: str = "pass") -> None:
         self.left, self.lost, self.kind, self.names = n, lost, kind, []
@@ -73,7 +73,7 @@ def make(folder, case=HINGE, n=100, n_blocks=5):
 
 @pytest.fixture(scope="module")
 def hinge(tmp_path_factory):
-    """A store, and the model that an undisturbed training with `options_of()` writes."""
+    """A store, and the model of an uninterrupted training with `options_of()`."""
     store = make(tmp_path_factory.mktemp("hinge"))
     return store, whole(store, options_of())
 
@@ -116,7 +116,7 @@ def test_resume_reproduces_model_bytes(tmp_path, case):
 @pytest.mark.parametrize(
     "case", [HINGE, Case("log_loss", 2, {"threads": 1}), Case("weston_watkins", 3)], ids=str
 )
-def test_unreadable_block_is_not_in_a_commit(tmp_path, monkeypatch, case):
+def test_unreadable_block_is_not_in_a_checkpoint(tmp_path, monkeypatch, case):
     store, path = make(tmp_path, case), tmp_path / "m.model"
     options = options_of(case, checkpoint_every=1e-9, max_passes=3)
     expected = whole(store, options)
@@ -141,13 +141,13 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     store, expected = hinge
     path, options = tmp_path / "m.model", options_of(checkpoint_every=0)
     lose(store, path, options, 14)
-    assert not (tmp_path / "m.model.run/run.json").exists()  # too soon for a commit
+    assert not (tmp_path / "m.model.run/run.json").exists()  # too early for a checkpoint
     monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
     monkeypatch.setattr(training, "COMMIT_SHARE", 0)
     lose(store, path, options, 14)
     passes = Passes()
     sbm.train(store, path, options, progress=passes)
-    # The second one was over, but not reported yet.
+    # The second one had finished, but was not reported yet.
     assert [row["pass"] for row in passes.rows] == [2, 3, 4, 5, 6]
     assert path.read_bytes() == expected
 
@@ -202,7 +202,7 @@ def test_interrupted_warm_start_keeps_old_run(tmp_path):
 def test_finished_training_returns_without_reading(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-2, max_passes=50)
-    with pytest.raises(StoreError, match=r"m\.model\.run .*--resume"):
+    with pytest.raises(StoreError, match=r"m\.model\.run; .*--resume"):
         sbm.train(store, path, options, resume=True)
     assert not Path(f"{path}.run").exists()
     model, first = sbm.train(store, path, options)
@@ -295,7 +295,7 @@ def test_unfinished_training_needs_same_data(tmp_path):
     weighted = {**options, "weights": str(tmp_path / "w")}
     stop(store, tmp_path / "w.model", weighted)
     np.savetxt(tmp_path / "w", np.arange(2, 102) / 50)
-    assert "other weights" in refused(SettingsError, store, tmp_path / "w.model", weighted)
+    assert "weights" in refused(SettingsError, store, tmp_path / "w.model", weighted)
     text = (tmp_path / "d.svm").read_text()
     first = text.split()[1]
     (tmp_path / "d.svm").write_text(text.replace(first, first.split(":")[0] + ":0.25", 1))
@@ -365,7 +365,7 @@ def test_invalid_record_is_refused(hinge, tmp_path, lie):
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkeypatch):
+def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, monkeypatch):
     store, expected = hinge
     line = ["train", str(store), "-o", "d.model", "--loss", "hinge", "-C", "1", "--tol", "1e-7",
             "--max-passes", "6", "--mem", "400MB"]  # fmt: skip
@@ -394,7 +394,7 @@ def test_signal_commits_and_same_command_resumes(hinge, tmp_path, number, monkey
 
 
 def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
-    """Tune; return the bytes of the model and the results."""
+    """Tune; return the model's bytes and the report."""
     path, settings = folder / name, options_of(tol=1e-6, max_passes=12)
     report = sbm.tune(
         folder / "d.sbm", path, settings, Cs=list(Cs), folds=3, progress=progress, **options
@@ -491,9 +491,9 @@ def test_memory_error_without_smaller_plan_is_reported(hinge, tmp_path, monkeypa
         sbm.train(hinge[0], tmp_path / "m.model", options_of())
 
 
-def test_growth_above_bound_continues_from_commit(wide, tmp_path, monkeypatch):
+def test_growth_above_bound_continues_from_checkpoint(wide, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_CLOSE", 0)
-    # What the caller has is no part of the bound; then 7 blocks are fine, and one is not.
+    # The caller's memory is not part of the bound; then 7 blocks fit, and one does not.
     sizes = iter([0] + [300_000_000] * 7 + [10**12] + [0] * 10**4)
     monkeypatch.setattr("sbm.programs.training.job.resident_bytes", lambda: next(sizes))
     _, report, passes = fit(wide[0], tmp_path / "m.model", **wide[1])
@@ -502,4 +502,4 @@ def test_growth_above_bound_continues_from_commit(wide, tmp_path, monkeypatch):
     again = numbers.index(1, 1)
     assert again >= 2
     assert numbers == [*range(1, again + 1), *range(1, len(numbers) - again + 1)]
-    assert passes[again]["dual"] > passes[again - 1]["dual"]  # it began with those alphas
+    assert passes[again]["dual"] > passes[again - 1]["dual"]  # it started from those alphas

@@ -1,4 +1,4 @@
-"""`sbm stream` end to end: stops change no byte; state, resuming and invalid usage."""
+"""`sbm stream` end to end: the same bytes after any number of stops, saved state, and errors."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from sbm.store.run import Run
 ROOT = Path(__file__).resolve().parent.parent
 ONE, OTHER = Path("one.model"), Path("other.model")
 
-# Problems with text for them; each takes another path through plans, classes and states.
+# Settings, with text for them; each takes a different path through plans, classes and states.
 KINDS: dict[str, dict[str, Any]] = {
     "hinge": {},
     "squared_hinge": {"loss": "squared_hinge", "bias": 1.0},
@@ -89,7 +89,7 @@ def small(monkeypatch):
 
 
 class Questions:
-    """Counts how often a stream asks whether to stop."""
+    """Counts the calls of `is_stopped`."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -100,7 +100,7 @@ class Questions:
 
 
 def resume_often(inputs: Any, stops: Any, **settings: Any) -> int:
-    """Stop at these questions, and resume each time; return how often it really stopped."""
+    """Stop at these calls, and resume each time; return the number of stops."""
     stopped, resume = 0, False
     for call in (*stops, 10**9):
         try:
@@ -116,7 +116,7 @@ def resume_often(inputs: Any, stops: Any, **settings: Any) -> int:
 
 
 def refusal(lines: Sequence[bytes] | None, facts: str, **options: Any) -> None:
-    """See to it that a stream of ``d.svm`` to `OTHER` is refused with these facts."""
+    """Check that a stream of ``d.svm`` to `OTHER` fails with these facts."""
     name = None if lines is None else write(lines)
     with pytest.raises(SbmError, match=facts):
         learn(name, OTHER, **options)
@@ -131,7 +131,7 @@ def rows_kept() -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_stops_and_kills_change_no_byte(kind, small, monkeypatch):
+def test_stops_and_kills_do_not_change_bytes(kind, small, monkeypatch):
     name = write([*rows_of(kind, 200, values=False), *rows_of(kind, 200, seed=1)])
     asked, chosen = Questions(), settings_of(kind)
     chosen["options"] = {**chosen.get("options", {}), "checkpoint_every": "50rows"}
@@ -170,7 +170,7 @@ def test_stops_and_kills_change_no_byte(kind, small, monkeypatch):
 
 
 @pytest.mark.long
-def test_stop_at_any_moment_changes_no_byte(small):
+def test_stop_at_any_time_does_not_change_bytes(small):
     name, asked = write(rows_of("one_vs_rest", 200)), Questions()
     learn([name, name], ONE, stop=asked, **settings_of("one_vs_rest"))
     stopped = 0
@@ -181,7 +181,7 @@ def test_stop_at_any_moment_changes_no_byte(small):
     assert [source["rows"] for source in kept(OTHER)["sources"]] == [200, 200]
 
 
-def test_kill_while_growing_changes_no_byte(small, monkeypatch):
+def test_kill_during_replanning_does_not_change_bytes(small, monkeypatch):
     name, chosen = write(rows_of("one_vs_rest", 300)), settings_of("one_vs_rest")
     learn(name, ONE, **chosen)
     make = stream_job.Stream._make_room
@@ -246,7 +246,7 @@ def test_waiting_stream_can_be_stopped_and_saved(monkeypatch):
 
 
 @pytest.mark.long
-def test_failed_commit_ends_waiting_stream(monkeypatch):
+def test_failed_checkpoint_ends_waiting_stream(monkeypatch):
     def no_room(*arguments: Any) -> None:
         raise SbmError("no room")
 
@@ -280,7 +280,7 @@ def test_resume_reads_new_rows_from_pipe(monkeypatch):
 
 
 def start(line: str, **options: Any) -> AbstractContextManager[Popen[str]]:
-    """Start a command line in a separate process."""
+    """Run a command line in a separate process."""
     arguments = [sys.executable, "-m", "sbm", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -392,7 +392,7 @@ def test_rows_before_incomplete_line_are_learned():
     assert (report["skipped"], report["open"]) == (1, [])
 
 
-def test_malformed_line_may_be_fixed_or_skipped(small):
+def test_malformed_line_can_be_fixed_or_skipped(small):
     bad = [*LINES[:40], b"1 a:1\n", *LINES[40:]]
     for resume in (False, True):
         refusal(bad, r"d\.svm:41: found 'a:1'.* 40 rows .*--resume", resume=resume)
@@ -454,7 +454,7 @@ def test_stream_waits_for_second_label_if_needed(small):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "crammer_singer", "weston_watkins", "log_loss"])
-def test_late_classes_are_distinguished(loss, small):
+def test_late_classes_are_learned(loss, small):
     lines = [b"%d %d:1\n" % (k * 6 // 300, 1 + k * 6 // 300) for k in range(300)]
     learn(write(lines), OTHER, loss=loss, C=10.0)
     model = Model.load(OTHER)
@@ -486,7 +486,7 @@ def test_late_value_other_than_1_is_learned():
         ({"options": {"checkpoint_every": "0rows"}}, "'0rows'"),
         ({"options": {"checkpoint_every": "often"}}, "'often'"),
         ({"options": {"idle_timeout": "soon"}}, "'soon'"),
-        ({"loss": "one_class", "bias": 1.0}, "one_class .*bias"),
+        ({"loss": "one_class", "bias": 1.0}, "bias .*one_class"),
         ({"loss": "epsilon_insensitive", "class_weight": {1: 2.0}}, "class_weight .*classes"),
     ],
 )  # fmt: skip
@@ -513,18 +513,18 @@ def test_resumed_stream_keeps_its_settings(monkeypatch):
     assert learn("../d.svm", Path("..") / OTHER, resume=True)["rows"] == 60
 
 
-def test_invalid_resumes_are_refused():
-    refusal(None, r"other\.model is no stream.*other\.model\.run/run\.json", resume=True)
+def test_invalid_resume_is_refused():
+    refusal(None, r"no stream .*other\.model .*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
     record = Run.read(Path("other.model.run"))
     del record["progressive"], record["seen"]
     Path("other.model.run/run.json").write_bytes(encode_record("run", record))
     refusal(None, r"other\.model\.run .*'seen'", resume=True)
     sbm.split(["d.svm"], "d.sbm", blocks=2)
-    with pytest.raises(SbmError, match=r"other\.model\.run is of sbm stream"):
+    with pytest.raises(SbmError, match=r"other\.model\.run .*sbm stream"):
         sbm.train("d.sbm", "m.model", {"mem": "400MB", "warm_start": str(OTHER)})
     sbm.train("d.sbm", ONE, {"mem": "400MB"})
-    with pytest.raises(SbmError, match=r"one\.model\.run is of sbm train"):
+    with pytest.raises(SbmError, match=r"one\.model\.run .*sbm train"):
         learn(None, ONE, resume=True)
     with pytest.raises(SbmError, match=r"d\.svm\.gz is compressed.*--follow"):
         learn(write([gzip.compress(b"1 1:1\n")], "d.svm.gz"), ONE, options={"follow": True})
@@ -561,7 +561,7 @@ def test_dual_value_bounds_the_optimum():
 
 @pytest.fixture
 def run(capfd):
-    """Run a line in this process; exit code, stdout, stderr."""
+    """Run a command line in this process; return exit code, stdout and stderr."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def call(line: str) -> tuple[int, str, str]:

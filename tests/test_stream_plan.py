@@ -1,4 +1,4 @@
-"""Memory plans of a stream; a refusal names the memory that would suffice."""
+"""Memory plans of streams: the bound is kept, and errors report the smallest one that works."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def plan(
 
 
 def bytes_of(made: StreamPlan, shape: Shape, dtype: str = "float32") -> int:
-    """Return a lower bound of the memory of a plan's arrays."""
+    """Return a lower bound of the bytes of a plan's arrays."""
     size, nonzero = made.size, NONZERO_BYTES[dtype if made.planned.has_values else "ones"]
     weights = 8 * size.features * sum(shape.outputs) * shape.copies
     blocks = 2 * (16 * size.block_rows + nonzero * size.block_nnz)
@@ -79,7 +79,7 @@ def test_plan_keeps_its_bound(
     assert made.value_type == (dtype if has_values else "ones")
 
 
-def test_refusal_names_needed_and_sufficient_memory():
+def test_error_reports_needs_and_least_memory():
     with pytest.raises(MemoryPlanError, match=r"--mem 1 MB .*d\.model.* 9,000 features") as caught:
         plan(1_000_000)
     assert plan(caught.value.least_bytes).size.block_rows >= LEAST_ROWS - 1

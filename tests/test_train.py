@@ -1,4 +1,4 @@
-"""Training end to end: the optimum, its certificate, and invariances."""
+"""Training end to end: the optimum, its certificate, and settings that must not change it."""
 
 import itertools
 import json
@@ -91,7 +91,7 @@ def test_liblinear_finds_the_same_model(store, tmp_path, loss, solver):
         store, tmp_path / "m.model", loss=loss, C=0.01, bias=2.0, tol=1e-9, max_passes=20000,
         class_weight={1: 3, -1: 0.5},
     )  # fmt: skip
-    # LIBLINEAR ends after 1000 iterations, so its own objective says how near it can be.
+    # LIBLINEAR stops after 1000 iterations; its own objective bounds the distance.
     h = np.maximum(0, 1 - y * (X @ w + b))
     C = np.where(y > 0, 0.03, 0.005)
     primal = 0.5 * (w @ w + (b / 2) ** 2) + C @ (h if loss == "hinge" else h**2)
@@ -225,7 +225,7 @@ def test_blocks_order_cache_and_policy_keep_optimum(tmp_path):
 def test_cut_blocks_keep_optimum(store, tmp_path):
     options = {"C": 0.1, "tol": 1e-4, "max_passes": 20000}
     whole, _, _ = fit(store, tmp_path / "m.model", **options)
-    with pytest.raises(MemoryPlanError, match=r"--mem 50 MB .*least .* --mem \d+MB$") as error:
+    with pytest.raises(MemoryPlanError, match=r"--mem 50 MB .*least --mem \d+MB$") as error:
         fit(store, tmp_path / "n.model", mem="50MB", **options)
     assert not (tmp_path / "n.model.run").exists()
     least = error.value.least_bytes
@@ -261,9 +261,9 @@ def test_rows_without_features_have_zero_weights(tmp_path):
 REFUSALS = [
     ("real", {"loss": "hinge"}, DataError, "real.sbm .* real-valued .* --loss epsilon_insensitive"),
     ("real", {"loss": "weston_watkins"}, DataError, "real.sbm .* real-valued"),
-    ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3, .* two classes"),
-    ("empty", {}, DataError, "empty.sbm holds no rows"),
-    ("two", {"class_weight": {3: 2.0}}, SettingsError, "label 3, the labels are -1, 1"),
+    ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3; .* two classes"),
+    ("empty", {}, DataError, "empty.sbm .*no rows"),
+    ("two", {"class_weight": {3: 2.0}}, SettingsError, "label 3, .* -1, 1"),
     ("two", {"policy": "gradeint"}, SettingsError, "policy 'gradeint'.* mean 'gradi"),
 ]
 
@@ -273,7 +273,7 @@ def test_invalid_data_and_settings_are_refused(tmp_path, monkeypatch, data, opti
     monkeypatch.setattr(coding, "MOST_LABELS", 5)
     labels = {"real": np.arange(9) + 0.5, "one": [3, 3], "two": [-1, 1], "empty": [-1, 1]}[data]
     path = split_rows(tmp_path / f"{data}.sbm", np.ones((len(labels), 1)), labels)
-    if data == "empty":  # nothing makes one today; dropping the last block of a store could
+    if data == "empty":  # no command writes one; dropping the last block of a store could
         empty = {"blocks": [], "rows": 0, "nnz": 0, "generations": [], "features": 0}
         blocks.write_manifest(path, blocks.read_manifest(path) | empty)
         assert sbm.info(path)["rows"] == 0

@@ -1,4 +1,4 @@
-"""Tuning end to end: results match models trained one by one; order of values; invalid options."""
+"""Tuning end to end: its table against separate trainings, the order of C, and errors."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def tune(store, tmp_path, Cs=(0.01, 0.1, 1.0), folds=N_FOLDS, metric=None, **opt
 
 
 def try_everything(monkeypatch):
-    """Make a tuning begin with every value of C and give nothing up."""
+    """Make a tuning start with all values of C and drop none."""
 
     def start(self, *arguments):
         original(self, *arguments)
@@ -213,7 +213,7 @@ def test_model_matches_train_with_best_value(data, tmp_path):
 
 
 def without_seconds(value):
-    """Remove times and facts of the machine."""
+    """Remove the entries that depend on timing and the machine."""
     if isinstance(value, dict):
         noise = ("seconds", "peak_rss_bytes", "model")
         return {k: without_seconds(v) for k, v in value.items() if k not in noise}
@@ -221,7 +221,7 @@ def without_seconds(value):
 
 
 @pytest.mark.long
-def test_threads_change_no_report(data, tmp_path):
+def test_report_does_not_depend_on_threads(data, tmp_path):
     for name, loss in (("2-4", "hinge"), ("3-4", "log_loss")):
         found = []
         for threads in (1, 2):
@@ -288,7 +288,7 @@ def test_bad_grids_are_refused(text):
     ("store", "options", "facts"),
     [
         ("2-4", {"folds": 1}, "folds is 1.* 2 .* 255"), ("2-4", {"folds": 256}, "folds is 256"),
-        ("2-4", {"folds": "5"}, "folds is 5"), ("2-4", {"Cs": []}, "no C"),
+        ("2-4", {"folds": "5"}, "folds is 5"), ("2-4", {"Cs": []}, "no values"),
         ("2-4", {"Cs": [1.0, -1.0]}, "C is -1"), ("2-4", {"Cs": [math.nan]}, "C is nan"),
         ("2-4", {"Cs": ["one"]}, "C is 'one'"),
         ("2-4", {"metric": "acuracy"}, "'acuracy'.* mse.*'accuracy'"),

@@ -1,4 +1,4 @@
-"""Warm starts reach the same optimum, at once if nothing changed; invalid starts."""
+"""Warm starts: the same optimum, without a pass if nothing changed, and errors."""
 
 import shutil
 
@@ -74,7 +74,7 @@ class Night:
         return model, report, passes
 
     def cold(self, name="c.model", **more):
-        """Train from scratch on a newly split store."""
+        """Train from zero on a newly split store."""
         X, y = (np.concatenate(part) for part in zip(*self.rows.values(), strict=True))
         anew = make_store(self.folder, X, y, f"anew-{name}", blocks=3)
         return fit(anew, name, **options_of(self.case, **more))[:2]
@@ -94,7 +94,7 @@ def nights(tmp_path_factory):
 
 @pytest.fixture
 def night(nights, tmp_path):
-    """A hinge's night of this test alone."""
+    """A hinge `Night` that no other test uses."""
     return nights(HINGE).copy(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_warm_start_with_few_new_saves_updates(grown, loss):
     # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None
-    # But not if one pass is all there is.
+    # But not if there is only one pass.
     options |= {"tol": 1e-9, "max_passes": 1}
     _, report, (only,) = fit(grown, "d.model", warm_start=start, **options)
     assert only["estimated_gap"] is not None
@@ -274,7 +274,7 @@ def test_partial_pass_follows_short_certificate(grown, monkeypatch):
     assert found
     parts.clear()
     fit(grown, "cold.model", C=0.1, seed=7)
-    assert set(map(str, parts)) == {"None"}  # never from nothing
+    assert set(map(str, parts)) == {"None"}  # never from zero
 
 
 # ----------------------------------------------------------------------- from the run beside it
@@ -294,7 +294,7 @@ def test_warm_start_true_uses_last_run(night, tmp_path):
         fit(night.store, "b.model", **{**options, "loss": "squared_hinge"})
 
 
-def test_killed_warm_starts_resume_from_last_commit(nights, night, tmp_path):
+def test_killed_nights_start_from_last_checkpoint(nights, night, tmp_path):
     twin = nights(HINGE).copy(tmp_path / "twin")
     for one in (night, twin):
         one.append(7, 40)
@@ -304,7 +304,7 @@ def test_killed_warm_starts_resume_from_last_commit(nights, night, tmp_path):
     assert models[0].W.tobytes() == models[1].W.tobytes()
     assert sorted(p.name for p in tmp_path.glob("a.model*")) == ["a.model", "a.model.run"]
     assert not list(night.run.glob("*999999*"))
-    (night.run / "run.json").unlink()  # the first one never committed
+    (night.run / "run.json").unlink()  # as if killed before the first checkpoint
     again = fit(night.store, "a.model", **options_of(warm_start=True))[0]
     assert again.W.tobytes() == fit(night.store, "c.model", **options_of())[0].W.tobytes()
 
@@ -329,7 +329,7 @@ def test_invalid_warm_starts_are_refused(nights, tmp_path):
         (night.store, "no.model", {}, StoreError, "no.model does not exist.* --warm-start"),
         (night.store, night.folder / "0.svm", {}, StoreError, "0.svm has no run.* 0.svm.run"),
         (night.store, night.store, {}, StoreError, "g.sbm is a store"),
-        (night.store, tmp_path, {}, StoreError, f"{tmp_path} is no run"),
+        (night.store, tmp_path, {}, StoreError, f"{tmp_path} is not a run"),
     ]:
         with pytest.raises(error, match=facts):
             fit(store, tmp_path / "b.model", warm_start=str(start), **options_of(**options))

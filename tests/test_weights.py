@@ -1,4 +1,4 @@
-"""Row weights: each is assigned to its row in any store; and errors."""
+"""Row weights: each is used for its row with any kind of store; and errors."""
 
 import numpy as np
 import pytest

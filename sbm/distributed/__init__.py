@@ -1,1 +1,1 @@
-"""Several processes, on one machine or many, as one."""
+"""Training with several ranks, on one machine or many."""

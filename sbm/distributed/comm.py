@@ -1,12 +1,12 @@
-"""Messages between the processes of one training: over MPI, or to nobody.
+"""Communication between the ranks of one training.
 
-All processes run the same program and call the same methods equally often. `SerialComm` is the one
-of a program that runs alone; `MpiComm` stands on mpi4py, which is imported here and nowhere else.
+All ranks run the same program and make the same sequence of calls. `SerialComm` is for a single
+process; `MpiComm` uses mpi4py, which is imported only here.
 
-A sum is taken range by range: of every slice each process gets one range from all the others, adds
-in the order of their numbers, and sends the sum to all (reduce-scatter and allgather). So all hold
-the same bits, whatever MPI library it is, and numbers that are 0 need not be sent: sparse ranges
-are lists of places and values, wherever these take less than half of the bytes.
+A sum is computed slice by slice. Each rank receives its range of the slice from all others, adds
+the parts in the order of the ranks, and sends the sum to all (reduce-scatter and allgather). So all
+ranks get the same bits with any MPI library. Zeros need not be sent: sparse ranges are sent as
+indices and values if that takes less than half of the bytes.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ Message = tuple[int, npt.NDArray[Any]]
 
 EXIT_TIMEOUT = 75
 TIMEOUT = 600.0
-# Numbers that are added at a time: a process needs room for at most 5 times as many beside W.
+# Numbers per slice of a sum: a rank needs memory for at most 5 times as many in addition to W.
 SLICE = 1 << 19
-PAIR_BYTES = 12  # a place and a value
-MOST_BYTES = 1 << 30  # of a message: an MPI library may count in 32 bits
-# Seconds. A process that waits looks again at once, and then after a share of what it has waited:
-# it leaves the core to others, and messages, which move on only when it looks, take little longer.
+PAIR_BYTES = 12  # an index and a value
+MOST_BYTES = 1 << 30  # per message: an MPI library may count in 32 bits
+# Polling, in seconds. A waiting rank first polls without a pause, then sleeps for a share of the
+# time waited. This frees the core, and hardly delays messages, which progress only during a poll.
 SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
-FLUSH_SECONDS = 0.5  # for a launcher to forward what was written last, before it ends all
+FLUSH_SECONDS = 0.5  # gives the launcher time to forward the last output before the abort
 
 
 class Comm(Protocol):
-    """What a process says to the others.
+    """Collective operations between the ranks.
 
     Attributes
     ----------
     rank, size : int
-        Number of this process, from 0, and how many there are.
+        Number of this rank, from 0, and the number of ranks.
     sent : int
-        Bytes this process has sent to others, without what MPI and the network add.
+        Bytes this rank has sent to others, without the overhead of MPI and the network.
     """
 
     rank: int
@@ -60,33 +60,33 @@ class Comm(Protocol):
     sent: int
 
     def add_up(self, array: npt.NDArray[Any]) -> None:
-        """Replace an array, float64 and C-contiguous, by its sum over all processes."""
+        """Replace an array, float64 and C-contiguous, by its sum over all ranks."""
 
     def gather(self, numbers: Sequence[float]) -> Floats:
-        """Return a few numbers of each process, of all equally many: shape (size, n), float64."""
+        """Gather n numbers from each rank; return shape (size, n), float64."""
 
     def share(self, content: Any) -> list[Any]:
-        """Return JSON content of each process, by rank: copies, the own one too."""
+        """Return the JSON content of each rank, by rank, as copies."""
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
-        """Send arrays to other processes, and receive others in place, all at the same time.
+        """Send arrays to other ranks and receive others in place, all at the same time.
 
-        Between two processes the arrays come in the order in which they are sent, and are as large
-        at both ends. An array that is received is C-contiguous.
+        Between two ranks, arrays arrive in the order they are sent, and sizes must match. Arrays to
+        receive into must be C-contiguous.
         """
 
     def barrier(self) -> None:
-        """Wait for all the others."""
+        """Wait for all ranks."""
 
     def leave(self) -> None:
-        """Part from the others, when all is said: how this process ends is its own affair then."""
+        """Finish communication; after this the ranks may exit independently."""
 
     def abort(self, code: int) -> None:
-        """End all the processes, this one included; alone, do nothing."""
+        """End all ranks, including this one; without other ranks, do nothing."""
 
 
 class SerialComm:
-    """Of a program that runs alone."""
+    """Communication of a single process."""
 
     rank, size, sent = 0, 1, 0
 
@@ -102,7 +102,7 @@ class SerialComm:
         return [json.loads(json.dumps(content))]
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
-        """See `Comm`; there is nobody to send to."""
+        """See `Comm`; both lists must be empty."""
         assert not send
         assert not receive
 
@@ -117,16 +117,16 @@ class SerialComm:
 
 
 class MpiComm:
-    """Over MPI; nothing waits longer than the deadline.
+    """Communication over MPI, with a timeout.
 
     Parameters
     ----------
     timeout : float
-        Seconds. If no message comes for that long, all processes end with `EXIT_TIMEOUT`.
+        Seconds. If no message arrives for that long, all ranks end with `EXIT_TIMEOUT`.
     world : mpi4py.MPI.Intracomm, optional
-        Default: all processes.
+        Default: all ranks.
     sparse : bool or None
-        Send zeros or not; None: as the counts say. No result depends on it.
+        Whether to send only nonzeros. None: choose by their number. Results do not depend on it.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class MpiComm:
             self._add_up_slice(part, int(n_nonzero))
 
     def _add_up_slice(self, part: Floats, n_nonzero: int) -> None:
-        """Sum a slice that has so many nonzeros in all processes together."""
+        """Sum a slice with `n_nonzero` nonzeros in all ranks together."""
         ends = np.array([len(part) * k // self.size for k in range(self.size + 1)])
         own = part[ends[self.rank] : ends[self.rank + 1]]
         if self._is_sparse(n_nonzero, self.size * len(part)):
@@ -166,7 +166,7 @@ class MpiComm:
             if self._is_sparse(int(sizes.sum()), len(part)):
                 self._spread_pairs(total, part, ends, sizes)
                 return
-        else:  # a sum has as few zeros as its terms, unless they cancel
+        else:  # the sum of dense terms is dense
             total = self._collect(part, ends)
         own[:] = total
         self._count(own.nbytes * (self.size - 1))
@@ -174,21 +174,21 @@ class MpiComm:
         self._wait(self._world.Iallgatherv(self._mpi.IN_PLACE, everywhere))
 
     def _is_sparse(self, n_nonzero: int, n: int) -> bool:
-        """Whether places and values take less than half as many bytes as all numbers."""
+        """Return whether indices and values take less than half the bytes of all numbers."""
         return 2 * PAIR_BYTES * n_nonzero < 8 * n if self._sparse is None else self._sparse
 
     def _collect(self, part: Floats, ends: npt.NDArray[np.int64]) -> Floats:
-        """Return the sum of this process's range."""
+        """Return the sum of this rank's range."""
         width = int(ends[self.rank + 1] - ends[self.rank])
         theirs = np.empty((self.size, width))
         self._send_parts(part, ends, theirs.reshape(-1), width * np.arange(self.size + 1))
-        total = np.zeros(width)  # nobody's -0.0 first: as pairs it would not be sent
+        total = np.zeros(width)  # 0.0 + -0.0 is 0.0: the same as for pairs, which omit -0.0
         for other in theirs:
             total += other
         return total
 
     def _collect_pairs(self, part: Floats, ends: npt.NDArray[np.int64]) -> Floats:
-        """Return the sum of this process's range; places and values are sent."""
+        """Return the sum of this rank's range; indices and values are sent."""
         places = np.flatnonzero(part)
         cuts = np.searchsorted(places, ends)
         widths = np.diff(cuts)
@@ -213,10 +213,10 @@ class MpiComm:
         received: npt.NDArray[Any],
         bounds: npt.NDArray[np.int64],
     ) -> None:
-        """Send each process its part of an array, and receive one of each.
+        """Send each rank its part of an array, and receive one part from each.
 
-        The own part is copied: MPI may send it too, a piece whenever we look, which took more than
-        ten times as long as all the others.
+        The rank's own part is copied directly: sending it through MPI took more than ten times as
+        long as all the others.
         """
         own = self.rank
         received[bounds[own] : bounds[own + 1]] = mine[cuts[own] : cuts[own + 1]]
@@ -230,7 +230,7 @@ class MpiComm:
     def _spread_pairs(
         self, total: Floats, part: Floats, ends: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> None:
-        """Give all processes the sums of all ranges; places and values are sent."""
+        """Give all ranks the sums of all ranges; indices and values are sent."""
         places = np.flatnonzero(total)
         begins = np.cumsum(sizes) - sizes
         got, numbers = np.empty(sizes.sum(), np.int32), np.empty(sizes.sum())
@@ -279,12 +279,12 @@ class MpiComm:
         self._wait(self._world.Ibarrier())
 
     def leave(self) -> None:
-        """See `Comm`; a launcher that is told nothing takes an exit code above 0 for a crash."""
+        """See `Comm`; without this, a launcher treats an exit code above 0 as a crash."""
         self.barrier()
         self._mpi.Finalize()
 
     def abort(self, code: int) -> None:
-        """See `Comm`; the launcher first gets time to forward what was written."""
+        """See `Comm`; waits first, so that the launcher can forward the last output."""
         if not self._mpi.Is_finalized():
             time.sleep(FLUSH_SECONDS)
             self._world.Abort(code)
@@ -295,7 +295,7 @@ class MpiComm:
         self.sent += n_bytes
 
     def _wait(self, *requests: MPI.Request) -> None:
-        """Wait until all is sent and received; the deadline is for the next of it."""
+        """Wait until all requests are complete; the timeout restarts with each completion."""
         waiting, heard = list(requests), time.monotonic()
         while (done := self._mpi.Request.Testsome(waiting)) is not None:
             now = time.monotonic()
@@ -308,7 +308,7 @@ class MpiComm:
 
     def _give_up(self) -> None:
         text = (
-            f"sbm: process {self.rank} of {self.size} got no message from the others for "
+            f"sbm: rank {self.rank} of {self.size}: no message from the other ranks for "
             f"{self._timeout:g} s (--comm-timeout); aborting. Run the same command to resume from "
             "the last checkpoint.\n"
         )
@@ -324,45 +324,46 @@ def _pieces(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
     return [flat[k : k + MOST_BYTES] for k in range(0, len(flat), MOST_BYTES)]
 
 
-# Variables by which launchers tell a process how many there are.
+# Environment variables in which launchers pass the number of ranks.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_size() -> int:
-    """Return how many processes the launcher says it has started; 1 without a launcher."""
+    """Return the number of ranks that the launcher started; 1 without a launcher."""
     sizes = [os.environ.get(name, "") for name in _SIZES]
     return max((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def world(timeout: float = TIMEOUT) -> Comm:
-    """Return what the process was started with: over MPI if mpi4py started it.
+    """Return the communication of this process: `MpiComm` if it was started through mpi4py.
 
-    To be called first. The deadline is for messages: MPI itself waits for all to start and to end.
+    Call it first. The timeout applies to messages only: MPI itself waits without limit for all
+    ranks to start and to end.
 
     Raises
     ------
     SettingsError
-        Several processes were started that do not know each other, so that each would train a whole
-        model; or there is no MPI.
+        Several processes were started that cannot communicate, so that each would train a whole
+        model; or no MPI library was found.
     """
     if "mpi4py" not in sys.modules:
         if launched_size() > 1:
             raise SettingsError(
-                f"{launched_size()} processes were started, but not through mpi4py, so that none "
-                f"knows the others; start them with mpiexec -n {launched_size()} python -m mpi4py "
+                f"{launched_size()} processes were started without mpi4py and cannot "
+                f"communicate; start them with mpiexec -n {launched_size()} python -m mpi4py "
                 "-m sbm train ..."
             )
         return SerialComm()
     try:
-        comm = MpiComm(timeout)  # waits for all to start
+        comm = MpiComm(timeout)  # waits for all ranks to start
     except (ImportError, RuntimeError) as error:
         raise SettingsError(
-            f"mpi4py cannot use an MPI library ({' '.join(str(error).split())}); where there is "
-            "none, pip install 'mpich>=5,<6' brings one"
+            f"mpi4py cannot load an MPI library ({' '.join(str(error).split())}); if none is "
+            "installed, run: pip install 'mpich>=5,<6'"
         ) from None
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
-            f"{launched_size()} processes were started, but each of them is alone: the launcher is "
-            "of another MPI than the one mpi4py has found; use the mpiexec of that one"
+            f"{launched_size()} processes were started, but they cannot communicate: the launcher "
+            "belongs to another MPI than mpi4py uses; use the mpiexec of mpi4py's MPI"
         )
     return comm if comm.size > 1 else SerialComm()

@@ -1,8 +1,8 @@
-"""Launching: the command line by which MPI starts several processes of one training.
+"""Build the command line with which MPI starts the ranks of a training.
 
-What starts and ends processes, on this machine or on others, is the launcher of the MPI library,
-``mpiexec``; this process becomes it. So signals, output and the exit code are the launcher's, and
-the exit code proves nothing: a training has succeeded when its model is there.
+The launcher of the MPI library, ``mpiexec``, starts and ends the ranks; this process is replaced by
+it. Signals, output and the exit code are those of the launcher. Its exit code is not reliable:
+check that the model was written.
 """
 
 import importlib.util
@@ -21,41 +21,46 @@ __all__ = ["become", "launch_line"]
 
 
 def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> list[str]:
-    """Return the line that runs a command of sbm in several processes.
+    """Return the command line that runs an sbm command with several ranks.
 
     Parameters
     ----------
     n_processes : int
+        Number of ranks.
     command : str
-        As ``train``.
+        Such as ``train``.
     arguments : sequence of str
-        Of the command; ``--launch N`` among them is left out.
+        Arguments of the command; ``--launch N`` is removed.
+
+    Returns
+    -------
+    list of str
 
     Raises
     ------
     SettingsError
-        There is no launcher, no mpi4py, or this process was launched itself.
+        mpiexec or mpi4py is missing, or this process was itself launched.
     """
     if n_processes < 1:
         raise SettingsError(f"launch is {n_processes}; it must be at least 1")
     if launched_size() > 1:
         raise SettingsError(
-            f"--launch {n_processes} in one of {launched_size()} processes that were launched "
-            "already; leave it out there"
+            f"--launch {n_processes} was given to one of {launched_size()} processes that are "
+            "already launched; leave it out"
         )
     program = _find_launcher()
     if program is None or importlib.util.find_spec("mpi4py") is None:
         missing = "mpiexec" if program is None else "mpi4py"
         raise SettingsError(
-            f"--launch needs {missing}, which is not installed; run: pip install mpi4py mpich, or "
-            "load the MPI of your cluster and run: pip install mpi4py"
+            f"--launch needs {missing}, which is not installed; run: pip install mpi4py mpich (on "
+            "a cluster, load its MPI module and run: pip install mpi4py)"
         )
     python = [sys.executable, "-m", "mpi4py", "-m", "sbm"]
     return [program, "-n", str(n_processes), *python, command, *_without_launch(arguments)]
 
 
 def _find_launcher() -> str | None:
-    """Return the mpiexec of this Python's environment, or else that of the system."""
+    """Return the mpiexec of this Python environment, otherwise that of the system."""
     beside = Path(sys.executable).parent
     return shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
 
@@ -79,11 +84,11 @@ def become(line: Sequence[str]) -> NoReturn:
     Raises
     ------
     OSError
-        It cannot be run.
+        The program cannot be run.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and what is would stay so
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and exec keeps that
         signal.signal(number, signal.SIG_DFL)
     os.execv(line[0], list(line))

@@ -1,1 +1,1 @@
-"""Passes over blocks, for one model or many: memory, reading ahead, steps, certificates."""
+"""Passes over blocks for one or more models: memory, prefetching, steps, certificates."""

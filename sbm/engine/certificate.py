@@ -1,4 +1,4 @@
-"""Everything at fixed weights: certificates, and other looks at every block."""
+"""Reads of all blocks at fixed weights, for certificates and other uses."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sbm.solver.problem import squared_norm
 
 __all__ = ["certify", "certify_each", "replace_weights", "visit_all"]
 
-# Of each learner, by number: its certificate, and the weights that belong to its alphas.
+# By learner number: the certificate, and the weights computed from the alphas.
 Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
 Change: TypeAlias = Callable[[LoadedBlock, Learner], None]
 
 
 def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
-    """Yield every block with the alphas of the active learners, cached ones included.
+    """Yield every block with the alphas of the active learners, including cached rows.
 
     Parameters
     ----------
     engine : Engine
     what : str
-        For progress.
+        Label for progress.
     """
     engine.stop_reading()
     engine.progress.start(what, len(engine.own), "blocks")
@@ -47,8 +47,8 @@ def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
 def certify(engine: Engine, change: Change | None = None) -> tuple[Certificate, Found]:
     """Certify the active learners as one model.
 
-    Where numbers are so extreme that the running weights have drifted away from the alphas, they
-    are replaced by those of the alphas, and certified again.
+    If the running weights have drifted too far from the alphas (extreme values), they are replaced
+    by weights computed from the alphas and certified again.
 
     Parameters
     ----------
@@ -76,13 +76,13 @@ def certify_each(
 ) -> Found:
     """Evaluate primal and dual of every active learner at fixed W and alphas.
 
-    Held-out rows are shown to the judges meanwhile.
+    The same read evaluates the held-out rows, if groups have judges.
 
     Parameters
     ----------
     engine : Engine
     groups : sequence of Group, optional
-        All active learners. Default: each alone.
+        All active learners. Default: one group per learner.
     change : callable, optional
         ``change(visit, learner)`` is called first for each block and learner, and may change the
         alphas.
@@ -90,7 +90,8 @@ def certify_each(
     Returns
     -------
     dict of int to (Certificate, ndarray)
-        The arrays are the weights that belong to the alphas, for `replace_weights`.
+        By learner number. The arrays are the weights computed from the alphas, for
+        `replace_weights`.
     """
     active = engine.active
     certifiers = {
@@ -114,7 +115,7 @@ def certify_each(
             work = functools.partial(add, visit)
             list(engine.for_each(groups or [Group([one]) for one in active], work))
         for certifier in certifiers.values():
-            # The sums of all processes, each of which has blocks of its own.
+            # Add the sums of all ranks; each rank has its own blocks.
             theirs = engine.comm.share([one.tolist() for one in certifier.sums])
             certifier.sums = [np.array(one) for one in itertools.chain(*theirs)]
             for array in certifier.arrays:
@@ -123,7 +124,7 @@ def certify_each(
 
 
 def replace_weights(engine: Engine, found: Found) -> None:
-    """Go on with the weights that were rebuilt from the alphas; that cancels drift."""
+    """Replace the running weights by those computed from the alphas, which removes drift."""
     for k, (certificate, W_alpha) in found.items():
         solver = engine.learners[k].solver
         solver.W[:] = W_alpha

@@ -1,4 +1,4 @@
-"""A clock that stands still while kernels are compiled, so that no time or speed includes that."""
+"""A clock that excludes the time for compiling kernels."""
 
 import threading
 import time
@@ -8,26 +8,26 @@ from contextlib import contextmanager
 __all__ = ["clock", "compile_seconds", "stopped_clock"]
 
 _lock = threading.Lock()
-_compilers = 0  # at work
-_since = 0.0  # the first of them began
-_lost = 0.0  # to those before
+_compilers = 0  # running now
+_since = 0.0  # when the first of them started
+_lost = 0.0  # seconds of finished compilations
 
 
 def compile_seconds() -> float:
-    """Return the seconds that this process has waited for its kernels to be compiled."""
+    """Return the seconds that this process has spent waiting for kernels to compile."""
     with _lock:
         return _lost + (time.perf_counter() - _since if _compilers else 0.0)
 
 
 def clock() -> float:
-    """Return seconds as `time.perf_counter` does, less `compile_seconds`."""
+    """Return `time.perf_counter` minus `compile_seconds`."""
     with _lock:
         return (_since if _compilers else time.perf_counter()) - _lost
 
 
 @contextmanager
 def stopped_clock() -> Iterator[None]:
-    """Let `clock` stand still meanwhile; several threads may be here at a time."""
+    """Stop `clock` inside the context; several threads may enter at the same time."""
     global _compilers, _since, _lost
     with _lock:
         if not _compilers:

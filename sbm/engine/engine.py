@@ -1,13 +1,13 @@
-"""Passes over a block store: every block is loaded once, for all that learn from it.
+"""Passes over a block store: each block is loaded once for all learners.
 
-The body of Algorithm 1 (Chang & Roth 2011), for one model or many: while the learners work on a
-block, the next one is read, decoded and screened; a block is merged with the cache of each learner,
-solved and selected from, and the other alphas go back to disk.
+The body of Algorithm 1 (Chang & Roth 2011), for one model or many. While the learners work on a
+block, the next one is read, decoded and screened. A block is merged with the cache of each learner,
+solved, and selected from; the alphas of the rows that are not cached go back to disk.
 
-Screening leaves out rows that were at rest at the W of one step ago. F rises with every visit and
-is bounded, so steps go to 0 and the two W become one: whatever the iterates approach satisfies the
-optimality conditions, screened rows included. Every `FULL_PASS`-th pass visits all rows, which
-keeps Theorem 1 and its linear rate to the letter.
+Screening skips rows that were at rest at the W of the previous step. F increases with every visit
+and is bounded, so the steps go to 0 and the two W converge to the same limit, which satisfies the
+optimality conditions for screened rows, too. Every `FULL_PASS`-th pass visits all rows, as
+Theorem 1 and its linear rate require.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ __all__ = ["FULL_PASS", "Engine", "Pauses"]
 
 Result = TypeVar("Result")
 
-# Every so many passes all rows are visited: Theorem 1 asks for every alpha once in a bounded time.
+# Every 8th pass visits all rows: Theorem 1 requires each alpha to be visited in bounded time.
 FULL_PASS = 8
-_TOTALS = (float, float, int, int, int, int, int, int)  # types of what Totals are made of
+_TOTALS = (float, float, int, int, int, int, int, int)  # types of the fields of Totals
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """What is asked and called between two steps.
+    """Callbacks between two steps.
 
     Attributes
     ----------
     is_late : callable
-        Tells after each stretch whether to stop.
+        Called after each stretch; returns whether to stop.
     after_stretch : callable
-        Is called after each stretch but the last of a pass; a snapshot can be taken then.
+        Called after each stretch but the last of a pass; it may take a snapshot.
     after_look : callable
-        Is called after each block that is looked at while weights and alphas stay as they are.
+        Called after each block of a read at fixed weights.
     """
 
     is_late: Callable[[], bool] = lambda: False
@@ -71,27 +71,28 @@ class Pauses:
 
 
 class Engine:
-    """Learners, what they learn from, and the threads between.
+    """Runs passes of one or more learners over the blocks of a store.
 
     Parameters
     ----------
     store : BlockStore
     settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
-        Of each learner.
+        One per learner.
     plan : MemoryPlan
     run : Run
-        Keeps the alphas of each learner: block j of learner k at home ``k * n_blocks + j``.
+        Stores the alphas of each learner: block j of learner k under ``k * n_blocks + j``.
     progress : Progress
     held_out : HeldOut, optional
         Default: every learner sees all rows.
     weights : RowWeights, optional
+        Row weights. Default: 1.
     read_rate : float, optional
-        Most bytes a second that are read.
+        Maximum bytes read per second.
     comm : Comm, optional
-        Of several processes that train one model, each on blocks of its own. Default: alone.
+        Connects the ranks that train one model, each on its own blocks. Default: a single rank.
     own : sequence of int, optional
-        The blocks of this process. Default: all.
+        The blocks of this rank. Default: all.
     pauses : Pauses, optional
 
     Attributes
@@ -100,23 +101,23 @@ class Engine:
     seconds : Seconds
     reader : BlockReader
     now : Pass or None
-        The pass at work, also one to go on with.
+        The current pass; after `restore`, the pass to resume.
     last_block : int
-        The block that was visited last; -1 before the first one.
+        The last visited block; -1 before the first one.
     coming : NextBlock or None
         The block that is read ahead.
     marks : dict of int to ndarray, shape (n_rows,), bool
-        Rows to visit of the first block to be read, by learner, as a snapshot says.
+        From a snapshot, by learner: the rows to visit in the first block that is read.
     marked : int or None
         The number of that block.
     evicted : dict of int to Evicted
-        Rows of other blocks that left the cache of each learner in its last step.
+        By learner: rows of other blocks that left the cache in the last step.
     combiners : dict of int to Combiner
-        Add up the steps of several processes, one a learner; none alone.
+        By learner: adds up the steps of several ranks; empty for a single rank.
     disk_before : float
-        Seconds of waiting for the disk in the processes before this one.
+        Seconds of waiting for the disk before a resume.
     last_pass : int
-        Nothing is read ahead of a pass behind this one.
+        No blocks of later passes are read ahead.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Engine:
             Learner(k, self._solver(k, n, problem), without[k])
             for k, problem in enumerate(problems)
         ]
-        # Of several processes, the stretches of a pass are those of the one with most blocks.
+        # All ranks do as many stretches per pass as the rank with the most blocks needs.
         self._blocks_a_stretch = 1 if self.comm.size == 1 else settings.sync_every
         stretches = -(-len(self.own) // self._blocks_a_stretch)
         self._most_stretches = int(self.comm.gather([stretches]).max())
@@ -188,7 +189,7 @@ class Engine:
         self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
-        """Make the solver of the k-th of n problems."""
+        """Create the solver of the k-th of n problems."""
         plan, settings = self.plan, self.settings
         rows = plan.cache_rows // n
         alpha: DenseSet | ListPool = DenseSet(plan.part_rows + rows)
@@ -208,20 +209,20 @@ class Engine:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep the threads; outside there are none."""
+        """Run the threads inside this context; at the end, stop reading and shut them down."""
         with self._pool, self.team:
             try:
                 yield
             finally:
                 self.stop_reading()
-                # Who is asked here knows this engine, too: both would keep their arrays until
-                # garbage is looked for, and that takes long where a program holds much else.
+                # The callbacks refer to this engine: without this, the cycle would keep all
+                # arrays until the next garbage collection, which may be late in a large program.
                 self.pauses = Pauses()
 
     def for_each(
         self, groups: Sequence[Group], work: Callable[[Group], Result]
     ) -> Iterator[Result]:
-        """Call ``work`` for each group, several at the same time; no result depends on that."""
+        """Call ``work`` for each group, in parallel; results do not depend on the threads."""
         return self.team.map(work, groups) if len(groups) > 1 else map(work, groups)
 
     def run_pass(
@@ -231,25 +232,25 @@ class Engine:
         what: str = "pass",
         only: Sequence[int] | None = None,
     ) -> tuple[dict[int, Totals], dict[int, int]]:
-        """Outer iteration t of Algorithm 1, for all active learners.
+        """Run outer iteration t of Algorithm 1 for all active learners.
 
         Parameters
         ----------
         number : int
-            Of the pass, from 1.
+            Number of the pass, from 1.
         groups : sequence of Group, optional
-            All active learners; default: each alone.
+            All active learners. Default: one group per learner.
         what : str
-            For progress, before the number.
+            Label for progress, shown before the number.
         only : sequence of int, optional
-            The blocks to load, in their order. Default: all, in a random one.
+            The blocks to load, in this order. Default: all, in random order.
 
         Returns
         -------
         totals : dict of int to Totals
-            Of each learner.
+            By learner number.
         free : dict of int to int
-            Rows with a variable inside its bounds, of each learner.
+            By learner number: rows with a variable inside its bounds.
         """
         active = self.active
         groups = groups or [Group([learner]) for learner in active]
@@ -283,14 +284,14 @@ class Engine:
         return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
 
     def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
-        """Set the rounds of the next pass, and the size of its caches where the setting is auto.
+        """Set the rounds of the next pass and, with ``cache_frac="auto"``, the cache sizes.
 
         Parameters
         ----------
         rounds : int
         free : mapping of int to int
-            Rows that had an alpha inside its bounds in the last pass, by number of the learner;
-            where one is missing it is not known.
+            By learner number: rows that had an alpha inside its bounds in the last pass. Learners
+            without an entry are treated as in the first pass.
         """
         plan, capacity = self.plan, self.plan.cache_rows // len(self.learners)
         for learner in self.learners:
@@ -301,7 +302,7 @@ class Engine:
                 )
 
     def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
-        """Inner iteration of Algorithm 1: load, merge, solve, select, keep."""
+        """Run an inner iteration of Algorithm 1: load, merge, solve, select, store."""
         # Load: the block was read, decoded and screened during the step before.
         if self._blocks is None:
             self.evicted = {}
@@ -330,7 +331,7 @@ class Engine:
                 mine = learner.its_own(folds)
                 if mine is not None:
                     moving = mine if moving is None else moving & mine
-                # Merge with the cache, solve, select what is cached next.
+                # Merge with the cache, solve, select the rows to cache next.
                 found[k] = learner.solver.step(block, rows, alpha, moving)
                 learner.seconds += clock() - begin
             return found
@@ -339,7 +340,7 @@ class Engine:
         with self.seconds.measure("solve"):
             for found in self.for_each(groups, work):
                 steps |= found
-        # Keep: the alphas go back to the run while the next block is solved.
+        # Store: the alphas are written to the run while the next block is solved.
         self._keeping.append(self._pool.submit(self._keep, block, steps))
         for k, step in steps.items():
             now.totals[k].add(step.totals)
@@ -351,7 +352,7 @@ class Engine:
 
     @contextmanager
     def _stretch(self, now: Pass) -> Iterator[None]:
-        """Let the processes add up what they do inside; alone, do nothing."""
+        """Sync with the other ranks at the end of the context; a single rank does nothing."""
         active = [k for k in self.combiners if self.learners[k].is_active]
         first = now.done
         for k in active:
@@ -363,19 +364,19 @@ class Engine:
         self.settle()
         with self.seconds.measure("combine"):
             changed = {k: self.combiners[k].combine() for k in active}
-        if now.done > first:  # without a step no row has left a cache
+        if now.done > first:  # without a step no row has left the cache
             self.evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
         coming = self.coming
         if coming is not None and coming.block in now.order[first : now.done]:
-            self.stop_reading()  # what it was read with has changed
+            self.stop_reading()  # its alphas have changed since they were read
 
     def _of_all(self, mine: Totals) -> Totals:
-        """Add up the totals of all processes."""
+        """Add up the totals of all ranks."""
         numbers = self.comm.gather(list(asdict(mine).values()))
         return Totals(*(kind(n) for kind, n in zip(_TOTALS, numbers.sum(axis=0), strict=True)))
 
     def settle(self) -> None:
-        """Wait until the alphas of all blocks that are done are where they belong."""
+        """Wait until the run holds the alphas of all visited blocks."""
         keeping, self._keeping = self._keeping, []
         for task in keeping:
             free = task.result()
@@ -383,10 +384,10 @@ class Engine:
                 self.now.free.update(free)
 
     def _order(self, now: Pass) -> Iterator[int]:
-        """Blocks that are left of a pass, and those of the passes behind it.
+        """Yield the remaining blocks of a pass, then those of the following passes.
 
-        With a single block, reading ends with the pass: its alphas would be read before they are
-        kept.
+        With a single block, reading ends with the pass: otherwise its alphas would be read before
+        they are stored.
         """
         yield from now.order[now.done :]
         if now.is_part or len(self.own) <= 1:
@@ -398,26 +399,26 @@ class Engine:
             yield from order
 
     def _order_of(self, number: int, before: int) -> list[int]:
-        """Return the blocks of a pass in an order of its own; `before` does not come first.
+        """Return the blocks of a pass in random order, but not with `before` first.
 
-        A block that came twice in a row would be read before its alphas are kept.
+        A block that comes twice in a row would be read before its alphas are stored.
         """
         order = self.shuffled(number, self.own)
         return order[-1:] + order[:-1] if order[:1] == [before] else order
 
     def shuffled(self, number: int, blocks: Sequence[int]) -> list[int]:
-        """Return blocks in a random order, another one for each number of a pass."""
+        """Return blocks in a random order that depends on the seed and the pass number."""
         random = np.random.default_rng([self.settings.seed, 3, number])
         return [blocks[k] for k in random.permutation(len(blocks))]
 
     def home(self, k: int, block: int) -> int:
-        """Where the run keeps the variables of the k-th learner in a block."""
+        """Return the number under which the run stores a block's alphas of the k-th learner."""
         return k * len(self.plan.parts) + block
 
     def _keep(self, block: int, steps: dict[int, Step]) -> dict[int, int]:
-        """Put the alphas that a step handed back where they belong, in the loading thread.
+        """Store the alphas that the steps returned; called in the loading thread.
 
-        Returns how many of the block's rows are inside their bounds, for each learner.
+        Returns the number of the block's rows inside their bounds, by learner.
         """
         free = {}
         for k, step in steps.items():
@@ -427,7 +428,7 @@ class Engine:
         return free
 
     def stop_reading(self) -> None:
-        """Give up the block that is being read ahead; its weights or its buffer are outdated."""
+        """Discard the block that is read ahead, because its weights or buffer are outdated."""
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = self.coming = None
@@ -435,7 +436,7 @@ class Engine:
 
     @property
     def active(self) -> list[Learner]:
-        """Learners that take part in the passes to come."""
+        """Learners that take part in the following passes."""
         return [learner for learner in self.learners if learner.is_active]
 
     @property
@@ -443,7 +444,7 @@ class Engine:
         return self.settings.screen and self.learners[0].solver.problem.loss.rests
 
     def _prepare(self, block: int, slot: int) -> NextBlock:
-        """Note weights and cache as they are now, for the screening of the next block."""
+        """Prepare the next block: save the current weights and cache for its screening."""
         self.coming = coming = self.prepare_alpha(block, slot)
         if not self._screens:
             return coming
@@ -457,7 +458,7 @@ class Engine:
         return coming
 
     def prepare_alpha(self, block: int, slot: int) -> NextBlock:
-        """Return room for the folds and alphas of a block that is about to be read."""
+        """Return buffers for the folds and alphas of a block that is about to be read."""
         rows = self.plan.parts[block].rows
         folds = self._fold_room[slot, :rows] if self._folds is not None else None
         own = {
@@ -472,7 +473,7 @@ class Engine:
             self.run.load(self.home(k, block), own.alpha)
 
     def look(self, coming: NextBlock, first: int, rows: Rows) -> None:
-        """Divide and screen a chunk of the next block, as soon as it is decoded."""
+        """Assign folds to a chunk of the next block and screen it, as soon as it is decoded."""
         if self._folds is not None and coming.folds is not None:
             theirs = coming.folds[first : first + len(rows)]
             self._folds.assign(coming.block, first, rows, theirs)
@@ -482,7 +483,7 @@ class Engine:
 
 
 def y_dtype(problem: AnyProblem, store: BlockStore) -> str:
-    """Type of what is learned: class codes, or real-valued targets."""
+    """Return the dtype of y: int32 for class codes, float64 for targets."""
     if problem.classify or (store.labels is not None and problem.loss.name == "one_class"):
         return "int32"
     return "float64"

@@ -1,9 +1,8 @@
-"""Compiling the kernels of a command once, in a process of its own.
+"""Compile the kernels of a command once, in a child process.
 
-Compiling takes tens of megabytes that a process never gives back, so it does not happen in one
-whose memory is bounded: the first command of its kind starts a child that runs it on a handful of
-rows (`sbm.programs.precompile`), and the machine code stays on disk. A marker beside that code
-says it is there.
+Compiling takes tens of megabytes that a process never returns, so it must not happen in a process
+with bounded memory. The first command of its kind starts a child that runs it on a few rows
+(`sbm.programs.precompile`). The machine code is cached on disk, with a marker file next to it.
 """
 
 import os
@@ -27,14 +26,17 @@ __all__ = [
 ]  # fmt: skip
 
 STREAM = "stream-"
-WEIGHTED = "-weighted"  # rows with weights have kernels of their own
+WEIGHTED = "-weighted"  # weighted rows use separate kernels
 TICK = 1.0  # seconds
-MOST_WORKERS = 8  # that compile at a time, each in 150 MB
+MOST_WORKERS = 8  # compile in parallel, each using 150 MB
 WITHOUT_STORE = ("split", "predict", "names")
 
 
 def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
-    """Name the kernels a training needs, for `prepare`; weights may come without a file."""
+    """Return the name of the kernels that a training needs, for `prepare`.
+
+    `weighted` is for rows whose weights do not come from a file.
+    """
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
         name = "multiclass"
@@ -47,10 +49,10 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, ``predict`` (of text), ``names`` (of features), or what `kernels_of` says.
+        ``split``, ``predict`` (of text), ``names`` (of features), or a result of `kernels_of`.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
-        Is told when this takes a while.
+        Reports the wait.
     """
     if compiled.COMPILE_HERE in os.environ or is_ready(command, value_type):
         return
@@ -58,23 +60,23 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         prepare("split", "float32" if value_type == "ones" else value_type, progress)
     if unusable := compiled.unusable():
         progress.stage(
-            "compiled kernels cannot be kept for the next command in "
-            f"{' or '.join(map(str, unusable))}: this user cannot write there, or others can; "
-            f"name a folder of your own in {compiled.FOLDER}"
+            "cannot cache compiled kernels in "
+            f"{' or '.join(map(str, unusable))}: not writable by this user, or writable by "
+            f"others; set {compiled.FOLDER} to a private folder"
         )
-    what = f"compiling the kernels of {_in_words(command)}, once"
+    what = f"compiling kernels for {_in_words(command)} (only once)"
     begin = time.perf_counter()
     with _ticking(lambda seconds: progress.wait(what, seconds)):
         problem = compile_ahead([command], value_type, min(usable_threads(None), MOST_WORKERS))
     if problem:
-        progress.note(f"compiling ahead failed ({problem}); compiling kernel by kernel instead")
+        progress.note(f"compiling ahead failed ({problem}); compiling each kernel when needed")
     else:
         progress.wait(what, time.perf_counter() - begin, is_over=True)
 
 
 @contextmanager
 def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
-    """Call a function with the seconds that passed, once a second, from a thread."""
+    """Call a function once per second, from a thread, with the seconds elapsed."""
     over, begin = threading.Event(), time.perf_counter()
 
     def tick() -> None:
@@ -91,15 +93,18 @@ def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
 
 
 def is_ready(command: str, value_type: str) -> bool:
-    """Whether a command's kernels are on disk."""
+    """Return whether a command's kernels are on disk."""
     marker = _marker(command, value_type)
     return any(os.path.exists(place / marker) for place in compiled.places())
 
 
 def compile_ahead(commands: Sequence[str], value_type: str, workers: int = 1) -> str:
-    """Compile the kernels of commands in a child; return what went wrong, or an empty string.
+    """Compile the kernels of commands in a child process with `workers` compilers in parallel.
 
-    The child has so many processes compile at a time.
+    Returns
+    -------
+    str
+        The error, or an empty string.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
@@ -122,7 +127,7 @@ def _marker(command: str, value_type: str) -> str:
 
 
 def _in_words(command: str) -> str:
-    """Say what kernels are for, and which ones: a training may need several kinds, one by one."""
+    """Return what a command's kernels are for, such as "training (svc)", for messages."""
     if command in WITHOUT_STORE:
         return command
     what = "streaming" if command.startswith(STREAM) else "training"

@@ -1,4 +1,4 @@
-"""Learners: models in training, the rows that each may see, and who is shown the others."""
+"""Learners: models in training, the rows each one learns from, and judges for the others."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 
 @dataclass
 class Seconds:
-    """Where the time went, in seconds. Loading overlaps with solving; waiting does not.
+    """Time by activity, in seconds. Loading overlaps with solving; waiting does not.
 
     Attributes
     ----------
     compile, disk, load, wait, solve, certify, combine, write : float
-        Compiling is no part of the total.
+        `compile` is not part of the total.
     """
 
     compile: float = 0.0
@@ -66,9 +66,9 @@ class Seconds:
 
 @dataclass(frozen=True)
 class BlockAlphas:
-    """What is known of the next block for one learner before the block is loaded.
+    """The state of one learner for the next block, before the block is loaded.
 
-    `marks` are those of the rows to visit, where these were found before a commit.
+    `marks` are the rows to visit if they were restored from a snapshot.
     """
 
     alpha: Alphas
@@ -76,7 +76,10 @@ class BlockAlphas:
     marks: npt.NDArray[np.bool_] | None = None
 
     def moving(self, block: int, evicted: Evicted | None) -> npt.NDArray[np.bool_] | None:
-        """Which rows to visit, None for all; rows evicted since are taken over and visited."""
+        """Return a mask of the rows to visit, None for all.
+
+        Rows that were evicted since the block was read get their alphas and are visited.
+        """
         late: npt.NDArray[np.int32] | slice = slice(0)
         if evicted is not None:
             mine = np.flatnonzero(evicted.home == block)
@@ -98,7 +101,7 @@ class LoadedBlock:
     rows : Rows
     folds : ndarray, shape (n_rows,), uint8, or None
     alpha : dict of int to Alphas
-        By number of the learner; those of its cached rows are in its cache.
+        By learner number; the alphas of cached rows are in the learner's cache.
     """
 
     block: int
@@ -109,14 +112,14 @@ class LoadedBlock:
 
 @dataclass(frozen=True)
 class NextBlock:
-    """The next block before it is loaded: folds of its rows, and what each learner knows."""
+    """The next block before it is loaded: the folds of its rows, and the learners' states."""
 
     block: int
     folds: npt.NDArray[np.uint8] | None
     own: dict[int, BlockAlphas]
 
     def visit(self, rows: Rows) -> LoadedBlock:
-        """Return the block as it was loaded."""
+        """Return the loaded block."""
         return LoadedBlock(
             self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()}
         )
@@ -124,24 +127,25 @@ class NextBlock:
 
 @dataclass
 class Pass:
-    """An outer iteration at work.
+    """The state of an outer iteration.
 
     Attributes
     ----------
     number : int
         From 1.
     order : list of int
-        Its blocks; all of them but where it is a part of a pass.
+        Its blocks, in order.
     is_part : bool
+        Whether `order` contains only some of the blocks.
     done : int
-        How many blocks are done.
+        Number of blocks done.
     stretches : int
-        How many stretches are done: alone each is a block; of several processes each ends with a
-        sync, when they add up what they did.
+        Number of stretches done. With a single rank a stretch is a block; with several ranks it
+        ends with a sync.
     totals : dict of int to Totals
-        Of each learner.
+        By learner number.
     free : Counter
-        Rows with a variable inside its bounds that are not cached, of each learner.
+        By learner number: uncached rows with a variable inside its bounds.
     """
 
     number: int
@@ -153,24 +157,24 @@ class Pass:
     free: Counter[int] = field(default_factory=Counter)
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON; `of` undoes it."""
+        """Return the state as JSON, for `of`."""
         totals = {k: asdict(one) for k, one in self.totals.items()}
         return {**vars(self), "totals": totals, "free": dict(self.free)}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Pass:
-        """Undo `record`."""
+        """Create a pass from a `record`."""
         totals = {int(k): Totals(**one) for k, one in record["totals"].items()}
         free = Counter({int(k): int(n) for k, n in record["free"].items()})
         return cls(**{**record, "totals": totals, "free": free})
 
 
-JUDGED = 1 << 16  # decision values that are judged at a time
+JUDGED = 1 << 16  # decision values per batch
 
 
 @dataclass(frozen=True)
 class Folds:
-    """A division of rows by their content, so that equal rows are in one fold.
+    """Assigns rows to folds by their content, so that equal rows are in the same fold.
 
     Attributes
     ----------
@@ -183,12 +187,12 @@ class Folds:
     seed: int
 
     def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
-        """Write the fold of each row, shape (n_rows,).
+        """Write the fold of each row.
 
         Parameters
         ----------
         block, first : int
-            Where the rows are; rows without a nonzero are divided by that.
+            Block and number of the first row; they decide the fold of rows without nonzeros.
         rows : Rows
         out : ndarray, shape (n_rows,), uint8
         """
@@ -202,13 +206,13 @@ class Folds:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which rows learners do without.
+    """Which rows are held out from which learners.
 
     Attributes
     ----------
     folds : Folds
     by_learner : sequence of int or None
-        The fold that each learner, by number, never learns from.
+        By learner number: the fold that it never learns from.
     """
 
     folds: Folds
@@ -216,10 +220,10 @@ class HeldOut:
 
 
 class Judge(Protocol):
-    """Is shown decision values of rows that a model never learns from."""
+    """Receives decision values of rows that a model never learns from."""
 
     def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
-        """Take class codes or targets, shape (n,), and each learner's decision values, (n, any)."""
+        """Add class codes or targets, shape (n,), and each learner's decision values, (n, any)."""
 
 
 @dataclass
@@ -229,14 +233,14 @@ class Learner:
     Attributes
     ----------
     number : int
-        Decides where the run keeps its alphas.
+        Decides where the run stores its alphas.
     solver : Solver
     held_out : int or None
-        The fold whose rows it never learns from.
+        The fold that it never learns from.
     is_active : bool
-        Whether it takes part in the passes to come.
+        Whether it takes part in the following passes.
     seconds : float
-        Time of a thread that its steps, and being judged, took.
+        Thread time of its steps and evaluations, in seconds.
     """
 
     number: int
@@ -246,7 +250,7 @@ class Learner:
     seconds: float = 0.0
 
     def its_own(self, folds: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.bool_] | None:
-        """Return a mark for each row it may learn from; None where these are all."""
+        """Return a mask of the rows it may learn from; None if these are all rows."""
         if folds is None or self.held_out is None:
             return None
         marks: npt.NDArray[np.bool_] = folds != self.held_out
@@ -255,28 +259,28 @@ class Learner:
 
 @dataclass(frozen=True)
 class Group:
-    """Learners of one model, which work on a block one behind the other.
+    """Learners of one model, which work on a block one after the other.
 
     Attributes
     ----------
     learners : sequence of Learner
-        Held out from all of them is the same fold.
+        All with the same held-out fold.
     judge : Judge or None
-        Is shown decision values of that fold.
+        Receives decision values of that fold.
     """
 
     learners: Sequence[Learner]
     judge: Judge | None = None
 
     def estimate(self, totals: Mapping[int, Totals]) -> tuple[float, float]:
-        """Return the running estimate of the gap in a pass, and the dual value after it."""
+        """Return the running estimate of the gap in a pass, and the dual value at its end."""
         gap = sum(totals[learner.number].gap for learner in self.learners)
         return gap, math.fsum(learner.solver.dual for learner in self.learners)
 
     def evaluate(self, rows: Rows, folds: npt.NDArray[np.uint8] | None) -> None:
-        """Show the judge decision values at the weights as they are, a few rows at a time.
+        """Pass decision values of held-out rows at the current weights to the judge, in batches.
 
-        Rows of weight 0 are not there for it either.
+        Rows of weight 0 are skipped.
         """
         if self.judge is None or folds is None:
             return
@@ -294,6 +298,6 @@ class Group:
 
 
 def set_active(learners: Sequence[Learner], active: bool) -> None:
-    """Let learners take part in the passes to come, or not."""
+    """Set whether learners take part in the following passes."""
     for learner in learners:
         learner.is_active = active

@@ -1,6 +1,6 @@
-"""What the system lets this process have, memory and cores, and plans that keep to it.
+"""Memory and cores available to this process, and plans that respect the limits.
 
-Everything here that only Linux has, has a fallback for other systems.
+All Linux-only features have a fallback for other systems.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 
 
 def peak_bytes() -> int:
-    """Peak resident memory so far, bytes."""
-    # What `getrusage` tells on Linux may be the peak of the process that started this one.
+    """Return the peak resident memory so far, in bytes."""
+    # On Linux `getrusage` may return the peak of the parent process.
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
         for line in file:
             if line.startswith("VmHWM:"):
@@ -36,9 +36,9 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Resident memory now, bytes; the peak where the system does not tell."""
+    """Return the current resident memory in bytes, or the peak on systems without /proc."""
     try:
-        handle = os.open("/proc/self/statm", os.O_RDONLY)  # asked at every block: without a buffer
+        handle = os.open("/proc/self/statm", os.O_RDONLY)  # called per block: avoid a buffer
     except OSError:
         return peak_bytes()
     try:
@@ -48,7 +48,7 @@ def resident_bytes() -> int:
 
 
 def usable_threads(asked: int | None) -> int:
-    """Return the threads asked for; None means as many as the cores this process may use."""
+    """Return the number of threads: as asked, or if None, the cores this process may use."""
     if asked:
         return asked
     if hasattr(os, "sched_getaffinity"):  # Linux
@@ -57,17 +57,17 @@ def usable_threads(asked: int | None) -> int:
 
 
 def free_bytes() -> int:
-    """Memory that nothing takes, which the system can keep files in; 0 if it does not say."""
+    """Return the free memory in bytes, usable as file cache; 0 if unknown."""
     with contextlib.suppress(ValueError, OSError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def return_freed_memory() -> None:
-    """Have the C library give large arrays back to the system when they are freed.
+    """Make the C library return large arrays to the system when they are freed.
 
-    Left alone, glibc raises its threshold for that to 32 MB as arrays come and go, and what is
-    freed below it stays resident: tens of megabytes that no plan knows of.
+    By default glibc raises its threshold for this up to 32 MB, so that freed arrays below it stay
+    resident: tens of megabytes that the memory plan does not include.
     """
     mmap_threshold = -3  # M_MMAP_THRESHOLD of <malloc.h>
     if sys.platform == "linux":
@@ -77,51 +77,51 @@ def return_freed_memory() -> None:
 
 
 _CGROUPS = Path("sys/fs/cgroup")
-# A second try has this share of what the first one had above the least; closer, there is none.
+# A second try gets this share of the memory above the minimum, unless that is less than _CLOSE.
 _LESS, _CLOSE = 0.5, 2_000_000
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A bound that is not ours.
+    """A memory limit set by the system.
 
     Attributes
     ----------
     size : int
         Bytes.
     what : str
-        What sets it, for a sentence.
+        What sets the limit, for messages.
     """
 
     size: int
     what: str
 
     def less_than(self, mem: int) -> str:
-        """Say that this is less than what was asked for."""
+        """Return the message that this limit is below `mem`."""
         return (
-            f"--mem is {format_size(mem)}, but {self.what} gives this process "
+            f"--mem is {format_size(mem)}, but {self.what} limits this process to "
             f"{format_size(self.size)}"
         )
 
 
 class Plan(Protocol):
-    """A memory plan, of a training, a stream or a split."""
+    """A memory plan of a training, a stream or a split."""
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
 
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
 def system_limit(root: Path = Path("/")) -> Limit | None:
-    """Return the smallest limit of this process; None where the system tells none.
+    """Return the smallest memory limit of this process; None if there is no known limit.
 
     Parameters
     ----------
     root : Path
-        Where the system's files are.
+        Root of the file system with /proc and /sys.
     """
     limits = [*_cgroup_limits(root), *_process_limits()]
     with contextlib.suppress(ValueError, OSError):
@@ -131,7 +131,7 @@ def system_limit(root: Path = Path("/")) -> Limit | None:
 
 
 def _process_limits() -> Iterator[Limit]:
-    """Yield the limits that a shell sets by `ulimit`."""
+    """Yield the limits set with `ulimit`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if soft != resource.RLIM_INFINITY:
         yield Limit(soft, "ulimit -d")
@@ -141,7 +141,7 @@ def _process_limits() -> Iterator[Limit]:
 
 
 def _unused_addresses() -> int:
-    """Bytes of addresses that are taken and hold nothing, as those of code that is not used."""
+    """Return the bytes of address space that are mapped but not resident."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             size, resident = file.read().split()[:2]
@@ -151,7 +151,7 @@ def _unused_addresses() -> int:
 
 
 def _cgroup_limits(root: Path) -> Iterator[Limit]:
-    """Yield the limits of the control groups that this process is in, and of those around them."""
+    """Yield the memory limits of the control groups of this process and of their parents."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except (OSError, UnicodeError):
@@ -164,7 +164,7 @@ def _cgroup_limits(root: Path) -> Iterator[Limit]:
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         mount = root / _CGROUPS / ("memory" if controllers else "")
         folder = mount / path.strip("/")
-        # In a container the path may be that of the host: then the outermost group is ours.
+        # In a container the path may be that of the host: then the root group is ours.
         for group in [folder, *folder.parents]:
             with contextlib.suppress(OSError, ValueError):
                 yield Limit(int((group / name).read_text("ascii")), "the memory cgroup")
@@ -175,18 +175,18 @@ def _cgroup_limits(root: Path) -> Iterator[Limit]:
 def within_limit(
     plan: Callable[[int], AnyPlan], mem: int, limit: Limit | None, note: Callable[[str], None]
 ) -> AnyPlan:
-    """Plan for `mem`; where that takes more than the system gives, plan for what it gives.
+    """Make a plan for `mem`, or for the limit of the system if the plan would exceed it.
 
     Parameters
     ----------
     plan : callable
-        Makes the plan for a bound.
+        Makes the plan for a number of bytes.
     mem : int
-        Bytes that may be used, as asked for.
+        Requested bytes.
     limit : Limit or None
         See `system_limit`.
     note : callable
-        Is told where the plan is another one than that for `mem`.
+        Receives a message if the limit applies.
 
     Returns
     -------
@@ -195,7 +195,7 @@ def within_limit(
     Raises
     ------
     MemoryPlanError
-        `mem` is too little, or what the system gives is.
+        `mem` or the limit is too small.
     """
     made = plan(mem)
     if limit is None or made.total <= limit.size:
@@ -205,25 +205,25 @@ def within_limit(
     except MemoryPlanError as error:
         least = -(-error.least_bytes // 1_000_000)
         raise MemoryPlanError(
-            f"{limit.less_than(mem)}, and at least {least} MB are needed; raise that limit, or run "
-            "this where there is more memory",
+            f"{limit.less_than(mem)}, and at least {least} MB are needed; raise that limit or use "
+            "a machine with more memory",
             error.least_bytes,
         ) from None
-    note(f"{limit.less_than(mem)}; the plan keeps to that")
+    note(f"{limit.less_than(mem)}; planning for that limit")
     return smaller
 
 
 def smaller(plan: Callable[[int], AnyPlan], before: int, what: str) -> AnyPlan:
-    """Plan for less, for another try after memory ran out.
+    """Make a smaller plan, after memory ran out.
 
     Parameters
     ----------
     plan : callable
-        Makes the plan for a bound.
+        Makes the plan for a number of bytes.
     before : int
-        Bytes that were planned for.
+        Bytes of the previous plan.
     what : str
-        What is done, for the sentence.
+        The activity, for the message: ``training on d.sbm``.
 
     Returns
     -------
@@ -241,8 +241,8 @@ def smaller(plan: Callable[[int], AnyPlan], before: int, what: str) -> AnyPlan:
         least = error.least_bytes
     if before - least < _CLOSE:
         raise MemoryPlanError(
-            f"memory ran out while {what}, with --mem {format_size(before)}, and there is no plan "
-            "that needs less; end other programs, or raise the limit on this one",
+            f"memory ran out while {what}, with --mem {format_size(before)}, and no smaller plan "
+            "exists; close other programs or raise the memory limit",
             least,
         )
     return plan(least + int(_LESS * (before - least)))

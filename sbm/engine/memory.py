@@ -1,4 +1,4 @@
-"""The memory plan: what `--mem` is spent on, decided before any work starts."""
+"""The memory plan: how `--mem` is divided, decided before training starts."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -30,36 +30,36 @@ __all__ = [
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
 INTERPRETER = 92_000_000
-# Of a store, where nothing else is asked for.
+# Default number of blocks of a store.
 AUTO_BLOCKS = 12
-# Share of the working set that is cache with ``--cache-frac auto``: in the first pass, and at most.
+# Cache share of the working set with ``--cache-frac auto``: in the first pass, and the maximum.
 BASE_FRAC = 0.5
 MOST_FRAC = 0.75
 # Buffers of files, progress and the like.
 OVERHEAD = 12_000_000
-# Alphas on their way to the disk: of rows that left the cache, and encoded.
+# Alphas that are not yet on disk: of rows that left the cache, and encoded.
 EVICTED_BYTES = 4_000_000
 UNWRITTEN_BYTES = 4_000_000
 
-# Bytes a row takes beside its nonzeros. Working set: start, length, class, alpha, score, home,
+# Bytes per row in addition to its nonzeros. Working set: start, length, class, alpha, score, home,
 # number, keep mark, age, position among the active rows. Buffer: start, length, class. Spilling:
 # alphas and moving marks of this block and the next, codes, the rows that leave.
 _WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
 BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16
-# Where rows have lists of variables. Working set: begin and length instead of alpha, and the head
-# of the list; for each variable output and value. Spilling: lists of this block as they were and
-# as they will be, of the next one and of the rows that leave; codes and positions.
+# For rows with lists of variables. Working set: begin and length instead of alpha, and the head
+# of the list; output and value per variable. Spilling: lists of this block before and after the
+# step, of the next block and of the rows that leave; codes and positions.
 _LIST_WORK_ROW = 8 + 4 + 12 - 8
 _LIST_SPILL_ROW = 4 * 8 + 4
 _VARIABLE = 12
 _SPILL_VARIABLE = 4 * 12 + 9 + 8
-# Variables a row that are planned for, the largest number that fits; most rows need few.
+# Candidates for the planned variables per row; the largest that fits is used. Most rows need few.
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
-# Blocks of classes: of a row and a variable, the arrays of the pair of blocks that it is solved in.
+# Class blocks: bytes per row and per variable of the arrays of a pair of blocks.
 _PAIR_ROW = 160 + 4 * (FEW + 2)
 _PAIR_VARIABLE = 96
-# Weights of rows are dealt in batches: the order, the weights, those of each block; and their text.
+# Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
@@ -67,14 +67,14 @@ _DECODE_NONZERO = 12
 
 @dataclass(frozen=True)
 class Budget:
-    """A memory bound and what it is spent on.
+    """A memory bound and how it is used.
 
     Attributes
     ----------
     mem : int
-        The bound, bytes of the whole process.
+        The bound: bytes of the whole process.
     task : str
-        What the memory is for, as it follows "is too little": ``to train on d.sbm``.
+        Continues the message "is too small ...": ``to train on d.sbm``.
     items : dict of str to int
         Bytes by purpose.
     """
@@ -85,35 +85,35 @@ class Budget:
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return sum(self.items.values())
 
     @property
     def left(self) -> int:
-        """Bytes of the bound that are not spent; negative if the bound is too small."""
+        """Unused bytes of the bound; negative if the bound is too small."""
         return self.mem - self.total
 
     def describe(self) -> str:
-        """The items in words."""
+        """Return the items as text."""
         return ", ".join(f"{name} {format_size(size)}" for name, size in self.items.items())
 
     def check(self, advice: str = "") -> None:
-        """Refuse a bound that the items do not fit in.
+        """Check that the items fit into the bound.
 
         Parameters
         ----------
         advice : str
-            What else would do; ends the sentence.
+            Alternative to more memory, appended to the message.
 
         Raises
         ------
         MemoryPlanError
-            Names the items and the least bound.
+            They do not fit; the message lists the items and the smallest bound.
         """
         if self.left < 0:
             raise MemoryPlanError(
-                f"--mem {format_size(self.mem)} is too little {self.task}, which needs "
-                f"{self.describe()}; the least that works is --mem {in_megabytes(self.total)}"
+                f"--mem {format_size(self.mem)} is too small {self.task}, which needs "
+                f"{self.describe()}; use at least --mem {in_megabytes(self.total)}"
                 f"{advice}",
                 self.total,
             )
@@ -121,33 +121,33 @@ class Budget:
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the memory of a training, beside the data.
+    """What the memory of a training depends on, besides the data.
 
     Attributes
     ----------
     n_weights : int
         Rows of W.
     outputs : sequence of int
-        Columns of W, of each problem that is solved.
+        Columns of W for each problem.
     listed : bool
-        Whether rows have lists of variables, and not one each.
+        Whether rows have lists of variables instead of one each.
     paired : bool
-        Whether they are solved by pairs of blocks of classes.
+        Whether lists are solved by pairs of class blocks.
     copies : int
-        How often W is there: to screen and certify with, too.
+        Number of arrays of the size of W, including those for screening and certificates.
     row_bytes : int
-        What a row takes beside the usual: its target, weight or fold.
+        Additional bytes per row: target, weight or fold.
     more_bytes : int
-        What is needed beside all that.
+        Additional bytes in total.
     first_bytes : int
-        What is needed before all else is there, and given back.
+        Bytes needed at the beginning and then freed.
     noted_blocks : int
-        Blocks whose alphas, as they were, are kept until several processes sync.
+        Blocks whose old alphas are kept until ranks sync.
     models : int
-        How many models the problems make up. Each has a cache that is as large as if it were alone;
-        groups of the classes of one model share that room.
+        Number of models that the problems belong to. Each model has a full-size cache, which the
+        problems of that model share.
     advice : str
-        What else than more memory would do, for the sentence that refuses a bound.
+        Alternative to more memory, for the error message.
     """
 
     n_weights: int
@@ -165,13 +165,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Piece:
-    """A block, or a sample of one that is too large for the memory.
+    """A block, or every n-th chunk of a block that is too large for the memory.
 
     Attributes
     ----------
     block, first, step : int
-        Of the chunks of the block every `step`-th, from the `first` on.
+        Every `step`-th chunk of the block, starting with number `first`.
     rows : int
+        Number of rows.
     """
 
     block: int
@@ -182,13 +183,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """What is loaded at a time: a block, a piece of one, or several small ones.
+    """The unit of loading: a block, a piece of one, or several small blocks.
 
     Attributes
     ----------
     pieces : list of Piece
     chunks : list of Chunk
-        Of all pieces, one behind the other.
+        Chunks of all pieces, in order.
     """
 
     pieces: list[Piece]
@@ -207,7 +208,7 @@ class Part:
 
 @dataclass(frozen=True)
 class MemoryPlan(Budget):
-    """How the bytes of a training are spent.
+    """The memory plan of a training.
 
     Attributes
     ----------
@@ -216,7 +217,7 @@ class MemoryPlan(Budget):
     cache_rows, cache_nnz : int
         Capacity of the cache.
     row_variables : int
-        Variables a row, on average, that the lists of a block have room for.
+        Average number of variables per row that the lists of a block have room for.
     """
 
     parts: list[Part]
@@ -226,27 +227,26 @@ class MemoryPlan(Budget):
 
     @property
     def part_rows(self) -> int:
-        """Rows of the largest part; there are two buffers for parts."""
+        """Most rows of a part."""
         return max(part.rows for part in self.parts)
 
     @property
     def part_nnz(self) -> int:
-        """Nonzeros of the part with the most."""
+        """Most nonzeros of a part."""
         return max(part.nnz for part in self.parts)
 
     def decoders(self, threads: int, mem: int) -> int:
-        """How many chunks can be decoded at a time with so many threads, one of them solving."""
+        """Return how many chunks can be decoded in parallel with `threads`, one of them solving."""
         spare = max(0, mem - self.total) // self.items["decoding"]
         return max(1, min(threads - 1, 1 + spare))
 
 
 def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
-    """Turn a memory bound into block and cache sizes.
+    """Choose block and cache sizes for a memory bound.
 
-    Blocks are loaded whole where they fit, else in a few equal parts that do; small ones that were
-    appended are loaded together. The cache has
-    ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of what is loaded at a time: it is
-    `cache_frac` of the working set, as in the experiments of the SBM paper.
+    Blocks are loaded whole if they fit, otherwise in equal parts that fit; small appended blocks
+    are loaded together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
+    of the largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     mem : int
         Bytes of the whole process.
     cache_frac : float or "auto"
-        In [0, 1); ``auto`` makes room for `BASE_FRAC`, and up to `MOST_FRAC` in what is left then.
+        In [0, 1). ``auto``: at least `BASE_FRAC`, and up to `MOST_FRAC` if memory is left.
     shape : Shape
 
     Returns
@@ -264,7 +264,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     Raises
     ------
     MemoryPlanError
-        Not even single chunks fit; says what would.
+        Not even single chunks fit; the message has the smallest bound.
     """
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     models = f"{shape.models} models " if shape.models > 1 else ""
@@ -277,7 +277,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
     plans: list[tuple[int, RowSizes, list[Part]]] = []
-    for variables in sorted(limits):  # as many as leave the blocks as large as with the fewest
+    for variables in sorted(limits):  # the most that do not make blocks smaller
         sizes = RowSizes(shape, variables, store.value_type)
         parts, fits = _choose_parts(store, sizes, fixed.left, base)
         if plans and (not fits or len(parts) > len(plans[0][2])):
@@ -295,7 +295,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
 
 
 def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
-    """Refuse a bound that is too small at the beginning, while blocks are there, or at the end."""
+    """Check the bound against the needs at the beginning, during passes, and at the end."""
     before = {name: fixed.items[name] for name in ("interpreter", "overhead")}
     largest = max(
         fixed.items | {"blocks": blocks},
@@ -308,33 +308,33 @@ def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
         counts = {"classes": n_outputs // shape.models, "models": shape.models}
         factors = [f"{n:,} {name}" for name, n in counts.items() if n > 1]
         advice += (
-            f", or fewer features: weights are {shape.n_weights:,} features x "
-            f"{' x '.join(factors)} x 8 bytes, {shape.copies} times, and "
-            "sbm split --min-count N leaves out features that N rows do not have"
+            f", or fewer features: weights take {shape.n_weights:,} features x "
+            f"{' x '.join(factors)} x 8 bytes x {shape.copies} copies; "
+            "sbm split --min-count N drops features found in fewer than N rows"
         )
     Budget(fixed.mem, fixed.task, largest).check(advice)
 
 
 class RowSizes:
-    """Bytes of rows: loaded, at work and cached.
+    """Bytes per row in buffers, working set and cache.
 
     Parameters
     ----------
     shape : Shape
     variables : int
-        Variables a row that lists have room for.
+        Variables per row that lists have room for.
     value_type : {"ones", "float32", "float64"}
 
     Attributes
     ----------
     nonzero : int
-        Of a nonzero.
+        Bytes per nonzero.
     loaded : int
-        Of a row: two buffers, the rows of one in the working set, and their spill.
+        Bytes per loaded row: two buffers, its place in the working set, and its spill.
     caches : int
-        Caches of several models are counted one by one.
+        Number of caches.
     cached : int
-        Of a row of a cache, with the room to leave it.
+        Bytes per cached row, including its way out of the cache.
     """
 
     def __init__(self, shape: Shape, variables: int, value_type: str) -> None:
@@ -345,7 +345,7 @@ class RowSizes:
         self.cached = -(-work // self.caches) + 16
 
     def blocks(self, parts: list[Part]) -> int:
-        """Bytes of the largest of these parts."""
+        """Return the bytes for the largest of these parts."""
         return (
             2 * max(p.nnz for p in parts) * self.nonzero + max(p.rows for p in parts) * self.loaded
         )
@@ -353,7 +353,7 @@ class RowSizes:
     def cache(
         self, store: BlockStore, parts: list[Part], cache_frac: float
     ) -> tuple[int, int, int]:
-        """Rows, nonzeros and bytes of the cache that goes with these parts."""
+        """Return rows, nonzeros and bytes of the cache for these parts."""
         share = cache_frac / (1 - cache_frac)
         rows = self.caches * min(int(max(p.rows for p in parts) * share), store.n_rows)
         nnz = self.caches * min(int(max(p.nnz for p in parts) * share), store.nnz)
@@ -363,7 +363,7 @@ class RowSizes:
 def _choose_parts(
     store: BlockStore, sizes: RowSizes, room: int, cache_frac: float
 ) -> tuple[list[Part], bool]:
-    """Cut blocks until they and their cache fit; return the parts, and whether they fit."""
+    """Cut blocks until they and their cache fit; return the parts, and if they fit."""
     parts: list[Part] = []
     for parts in _ways_to_load(store):
         if sizes.blocks(parts) + sizes.cache(store, parts, cache_frac)[2] <= room:
@@ -372,11 +372,11 @@ def _choose_parts(
 
 
 def _ways_to_load(store: BlockStore) -> Iterator[list[Part]]:
-    """Yield ways to cut blocks and to load small ones together, the most memory first.
+    """Yield ways to cut and join blocks, starting with the one that needs the most memory.
 
-    Every night that is appended brings a block, however small, and every step visits the whole
-    cache. So there are no more parts than a split of the whole store would make; where that
-    does not fit the memory, parts are at most as large as the largest block.
+    Each append adds at least one block, however small, and each step visits the whole cache. So
+    small blocks are joined until there are no more parts than in a fresh split of the store. If
+    that does not fit, parts are at most as large as the largest block.
     """
     made = store.blocks_of_generations
     cuts, most_cuts = 0, max(map(len, store.chunks))
@@ -400,7 +400,7 @@ def _cut_block(chunks: Sequence[Chunk], cuts: int) -> Iterator[Part]:
 
 
 def _join_parts(parts: Sequence[Part], rows: int = 0, nnz: int = 0) -> list[Part]:
-    """Join neighbours up to so many rows and nonzeros, or those of the largest part."""
+    """Join neighbours up to `rows` and `nnz`, or the size of the largest part."""
     rows, nnz = max(rows, *(p.rows for p in parts)), max(nnz, *(p.nnz for p in parts))
     joined = [parts[0]]
     for part in parts[1:]:
@@ -413,15 +413,15 @@ def _join_parts(parts: Sequence[Part], rows: int = 0, nnz: int = 0) -> list[Part
 
 
 def row_place_bytes(store: BlockStore) -> int:
-    """Bytes that it takes to deal weights of rows as the rows of a store were dealt."""
+    """Return the bytes needed to deal row weights to blocks as the rows were dealt."""
     deals = [g["deal"]["batches"] for g in kept_generations(store.manifest) if "deal" in g]
     return _DEAL_ROW * int(max(itertools.chain([0], *deals))) + _DEAL_TEXT
 
 
 def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
-    """Bytes of a row in the working set, and of its way out of it; nonzeros left out."""
+    """Return the bytes per row in the working set and in spilling, without nonzeros."""
     outputs, n = shape.outputs, len(shape.outputs)
-    # Every problem has a working set of its own.
+    # Every problem has its own working set.
     work, spill = n * (_WORK_ROW + shape.row_bytes), n * _SPILL_ROW
     if shape.listed:
         room = sum(min(variables, k) for k in outputs)
@@ -429,7 +429,7 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
         work += shape.paired * (_PAIR_ROW + room * _PAIR_VARIABLE)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
-    if shape.noted_blocks:  # those of the cache, too, and both as they are and as they will be
+    if shape.noted_blocks:  # also of cached rows, and both old and new values
         alpha = n * 8 + (room * _VARIABLE if shape.listed else 0)
         spill += (2 + 3 * shape.noted_blocks) * alpha
     return work, spill

@@ -1,23 +1,22 @@
-"""What is chosen while training runs: rounds, by the disk; the cache, by the free alphas.
+"""Choices made during training: rounds per pass, blocks per pass, and the cache size.
 
-Rounds. The rows of the cache are visited in every round of every block, and about `VISITS` times a
-pass is best, whether by 2 rounds over each of 12 blocks or by 1 over 24. More would polish what the
-next block undoes. The first pass does one more: there every row is new, and a row that it brings to
-rest is not visited again. Where the disk does not keep up, a pass does as many rounds as took the
-time of loading in the pass before it, so that the solver need not wait (the aim of the dual cached
-loops of StreamSVM, Matsushima et al. 2012, in whole rounds). Only there the clock has a say; the
-choice is in the log and in the report, and ``--rounds 2,2,5`` repeats it exactly. After a warm
-start at the same cost, cached rows are near their optimum already: about `WARM_VISITS` times a pass
-will do, in the first one, too.
+Rounds. Cached rows are visited in every round of every block. About `VISITS` visits per pass work
+best, whether as 2 rounds over 12 blocks or 1 round over 24. More visits polish what the next block
+undoes. The first pass does one more round: every row is new, and a row that comes to rest is not
+visited again. If the disk is slower than the solver, a pass does as many rounds as fit into the
+loading time of the previous pass, so that the solver does not wait (the idea of the dual cached
+loops of StreamSVM, Matsushima et al. 2012, in whole rounds). Only this choice depends on timing; it
+is recorded in the log and the report, and ``--rounds 2,2,5`` repeats it exactly. After a warm start
+at the same cost, cached rows are already near their optimum, so about `WARM_VISITS` visits per pass
+are enough, also in the first pass.
 
-Blocks. After such a start there are few passes, and a whole one too many costs a good part of the
-work. Where a certificate fell short, the next pass goes over as many blocks, chosen at random, as
-are needed if the gap keeps shrinking as it did; then it is certified again.
+Blocks. A warm start needs few passes, so one pass too many is expensive. If a certificate misses
+the tolerance, the next pass visits only as many randomly chosen blocks as are needed if the gap
+keeps shrinking at the same rate. Then the model is certified again.
 
-Cache. Rows whose alpha lies inside its bounds are visited again and again until the end; the others
-come to rest. So with `auto` the cache of the next pass holds `ROOM` times as many rows as alphas
-were free in the last one, no more than `MOST_FRAC` of the working set and no more than fits the
-memory. This uses counts only.
+Cache. Rows whose alpha is strictly inside its bounds are visited until the end; the others come to
+rest. So with `auto` the next cache holds `ROOM` times as many rows as there were free alphas in the
+last pass, limited by `MOST_FRAC` of the working set and by memory. This depends on counts only.
 """
 
 import math
@@ -32,27 +31,27 @@ __all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "p
 
 VISITS = 24
 WARM_VISITS = 6
-MARGIN = 1.2  # of the gap to be reached in part of a pass
-LATE = 6  # gaps that tell how fast it shrinks
-SLOWEST = 0.99  # a gap that does not shrink will, so slowly at least
-LEAST_PASS = 0.25  # a certificate costs reading everything
+MARGIN = 1.2  # safety factor on the gap when a partial pass is planned
+LATE = 6  # number of last gaps that the rate is fitted to
+SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
+LEAST_PASS = 0.25  # share of a pass: the certificate after it reads all data
 MOST_ROUNDS = 10
-MOST_LIST_ROUNDS = 25  # of rows with lists: later rounds leave out more of them, and cost less
-LEAST_BYTES = 10_000_000  # of a pass for the clock to have a say; less lies in memory anyway
+MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
+LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
 ROOM = 1.5
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """What a pass took.
+    """The cost of a pass.
 
     Attributes
     ----------
     size : int
         Bytes read.
     disk, load, solve : float
-        Seconds: waiting for the disk, loading in all, solving.
+        Seconds waiting for the disk, loading in total, and solving.
     """
 
     size: int
@@ -62,7 +61,7 @@ class PassCost:
 
     @property
     def is_behind_disk(self) -> bool:
-        """Whether loading waited mostly for the disk, in a pass that is large enough to say so."""
+        """Whether loading mostly waited for the disk, in a pass large enough to measure."""
         return self.solve > 0 and self.size >= LEAST_BYTES and self.disk > 0.5 * self.load
 
 
@@ -80,20 +79,21 @@ def choose_rounds(
     Parameters
     ----------
     setting : str or int
-        A number; numbers of the passes, ``"2,2,5"``, the last one for all that follow; ``"auto"``.
+        A number; ``"auto"``; or one number per pass, ``"2,2,5"``, the last one for all later
+        passes.
     blocks : int
-        Steps of a pass.
+        Steps per pass.
     before : sequence of int
         Rounds of the passes so far.
     last : PassCost, optional
-        What the last pass took; None: it does not matter.
+        Cost of the last pass. Default: ignore timing.
     listed : bool
         Whether rows have lists of variables.
     warm : bool
-        Whether alphas are those of an earlier training at the same cost.
+        Whether the alphas come from an earlier training at the same cost.
     processes : int
-        Of several that add up what they do each sees a part of the rows: it does not pay to solve
-        that part well before the others are heard.
+        Number of ranks that add up their steps. With more than one, each rank sees only part of the
+        rows, and solving that part accurately before a sync does not pay: one round.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
@@ -107,16 +107,16 @@ def choose_rounds(
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:
-    """Return how many blocks a pass goes over that follows a certificate which fell short.
+    """Return the number of blocks to visit after a certificate that missed the tolerance.
 
     Parameters
     ----------
     blocks : int
-        Steps of a whole pass.
+        Steps in a whole pass.
     gap, tol : float
-        The certified relative gap, and the one to reach.
+        Certified relative gap, and the tolerance.
     shrink : float
-        Share of the gap that the last whole pass left, by its estimate.
+        Estimated factor by which the last whole pass reduced the gap.
     """
     if not 0 < shrink < 1:
         return blocks
@@ -125,16 +125,20 @@ def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:
 
 
 def passes_left(gaps: Sequence[float], tol: float) -> float | None:
-    """Return how many passes a gap will take to the tolerance if it shrinks as in the last ones.
+    """Estimate the number of passes until the gap reaches the tolerance.
 
-    The last gaps are fitted by a geometric series, as single ones are noisy.
+    A geometric series is fitted to the last gaps, because single gaps are noisy.
 
     Parameters
     ----------
     gaps : sequence of float
-        Relative gaps of the passes so far; of fewer than two, or of one beyond a float64, nothing
-        follows, and it is None.
+        Relative gaps of the passes so far.
     tol : float
+
+    Returns
+    -------
+    float or None
+        None if there are fewer than two gaps, or one is not a finite positive number.
     """
     if gaps and gaps[-1] <= 0:
         return 0.0
@@ -142,21 +146,21 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
         return None
     slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
-    digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may be beyond a float64
+    digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:
-    """Return how many rows the cache of the next pass may hold with ``--cache-frac auto``.
+    """Return the number of rows in the cache of the next pass with ``--cache-frac auto``.
 
     Parameters
     ----------
     free_rows : int or None
-        Rows of the whole data whose alphas are inside their bounds; None before the first pass.
+        Number of rows whose alphas are inside their bounds; None before the first pass.
     part_rows : int
         Rows of the largest block.
     capacity : int
-        Rows that there is memory for.
+        Number of rows that fit into memory.
     """
     if free_rows is None:
         wanted = int(part_rows * BASE_FRAC / (1 - BASE_FRAC))

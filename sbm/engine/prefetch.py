@@ -1,4 +1,4 @@
-"""Loading one item ahead, in a thread, while the solver works on the item before it."""
+"""Load one item ahead in a thread while the solver works on the previous item."""
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -16,17 +16,20 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Prefetched(Generic[Item, NextBlock, Result]):
-    """Something loaded, and what it cost.
+    """A loaded item and its timing.
 
     Attributes
     ----------
-    item : the thing asked for
-    coming : what `prepare` returned
-    result : what `load` returned
+    item : Item
+        The requested item.
+    coming : NextBlock
+        Result of `prepare`.
+    result : Result
+        Result of `load`.
     load_seconds : float
-        Time the loading took.
+        Time to load the item.
     wait_seconds : float
-        Time the consumer had to wait for it.
+        Time the consumer waited for it.
     """
 
     item: Item
@@ -37,10 +40,10 @@ class Prefetched(Generic[Item, NextBlock, Result]):
 
 
 class _Now(Executor):
-    """Does what it is given at once, in the thread that gives it."""
+    """Executor that runs each task immediately in the calling thread."""
 
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Do it."""
+        """Run the task and return a finished future."""
         done: Future[Any] = Future()
         try:
             done.set_result(task(*args, **kwargs))
@@ -50,10 +53,9 @@ class _Now(Executor):
 
 
 def loading_thread(threads: int) -> Executor:
-    """Return what loads beside the solver: a thread, which does one task after the other.
+    """Return the executor for loading: one thread, which runs tasks in order.
 
-    With one thread in all there is no beside: tasks are done at once. Their order and so their
-    results are the same.
+    With a single thread in total, tasks run inline. Their order and results are the same.
     """
     return ThreadPoolExecutor(1, "sbm-load") if threads > 1 else _Now()
 
@@ -64,18 +66,18 @@ def prefetched(
     load: Callable[[Item, int, NextBlock], Result],
     pool: Executor,
 ) -> Generator[Prefetched[Item, NextBlock, Result]]:
-    """Load items in order, each while the one before it is in use.
+    """Load items in order, each while the previous one is in use.
 
     Parameters
     ----------
     items : iterable
-        One more than was yielded is taken from it.
+        Consumed one item ahead of those yielded.
     prepare : callable
-        ``prepare(item, slot)`` is called here, before the item in front of this one is yielded;
-        what it returns is handed to `load`, so it can note a state that is about to change.
+        ``prepare(item, slot)`` is called in the consumer's thread before the previous item is
+        yielded; its result is passed to `load`. It can save state that is about to change.
     load : callable
-        ``load(item, slot, coming)`` with slot 0 or 1, alternating: what slot 0 holds may be
-        overwritten once the item behind the next one is asked for, so two buffers are enough.
+        ``load(item, slot, coming)``, with slot 0 and 1 alternating. A slot is overwritten when the
+        item after the next one is requested, so two buffers are enough.
     pool : Executor
         Runs `load`; see `loading_thread`.
 
@@ -86,7 +88,7 @@ def prefetched(
     Raises
     ------
     Exception
-        Whatever `load` raises, when its item's turn comes.
+        Any exception of `load`, when its item is requested.
     """
 
     def timed(item: Item, slot: int, coming: NextBlock) -> tuple[Result, float]:
@@ -113,4 +115,4 @@ def prefetched(
             yield Prefetched(item, coming, result, seconds, waited)
     finally:
         if upcoming is not None:
-            wait([upcoming[2]])  # its buffer is about to be used for something else
+            wait([upcoming[2]])  # its buffer may be reused after this

@@ -1,4 +1,4 @@
-"""From settings and a store to an optimization problem, and from weights to a model."""
+"""Create optimization problems from settings and labels, and a model from weights."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -29,15 +29,15 @@ __all__ = [
 
 
 class Labelled(Protocol):
-    """What must be known of rows to make problems of them: of a store, or of a stream so far."""
+    """What a problem needs to know about the rows of a store or stream."""
 
     @property
     def name(self) -> str:
-        """What to call them in a sentence."""
+        """Name for messages."""
 
     @property
     def n_rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
 
     @property
     def labels(self) -> list[float] | None:
@@ -45,23 +45,23 @@ class Labelled(Protocol):
 
     @property
     def label_counts(self) -> list[int]:
-        """Rows of each class code."""
+        """Number of rows of each class code."""
 
 
 def make_problems(
     settings: Settings, rows: Labelled, counts: Sequence[float] | None = None
 ) -> list[AnyProblem]:
-    """Turn settings and the labels of rows into optimization problems.
+    """Create the optimization problems for settings and labels.
 
-    There is one, but where one-vs-rest divides the classes into groups that share nothing: one a
-    class for losses of one variable a row.
+    There is one problem, except for one-vs-rest with more than two classes and losses of one
+    variable per row: then each class is a problem of its own.
 
     Parameters
     ----------
     settings : Settings
     rows : Labelled
     counts : sequence of float, optional
-        Sum of the weights of each class's rows, by class code; default: the number of rows.
+        Sum of row weights per class code. Default: the number of rows.
 
     Returns
     -------
@@ -72,18 +72,17 @@ def make_problems(
     DataError
         There are no rows, or their labels do not fit the loss.
     SettingsError
-        A class weight for a label that does not exist, an option that
-        belongs to another loss, or a cost that is too small or too large to calculate with.
+        A class weight for an unknown label, an option of another loss, or a cost out of range.
     """
     loss = LOSSES[settings.loss]
     if rows.n_rows == 0:
-        raise DataError(f"{rows.name} holds no rows; nothing can be trained on it")
+        raise DataError(f"{rows.name} has no rows; training needs at least one")
     task = choose_task(settings, loss)
     if task == "classification":
         return _classify(settings, loss, rows, counts)
     _check_options(settings, loss)
     if settings.class_weight:
-        raise SettingsError(f"class_weight needs classes, and {loss.name} has none; leave it out")
+        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
@@ -92,37 +91,37 @@ def make_problems(
 
 
 def choose_task(settings: Settings, loss: Loss) -> str:
-    """Return what is done with labels: classification, regression, or nothing (``none``).
+    """Return the task: ``classification``, ``regression``, or ``none`` (labels are ignored).
 
     Raises
     ------
     SettingsError
-        The loss is not for the task that was asked for.
+        The loss does not support the task in the settings.
     """
     if settings.task == "auto":
         return loss.tasks[0] if loss.tasks else "none"
     if settings.task not in loss.tasks:
-        known = " or ".join(loss.tasks) or "no labels at all"
+        known = " or ".join(loss.tasks) or "data without labels"
         raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
     return settings.task
 
 
 def label_warning(settings: Settings, rows: Labelled) -> str | None:
-    """Say what makes labels look as if they were not meant to be classes; None: nothing does."""
+    """Return a warning if labels do not look like classes; otherwise None."""
     labels = rows.labels
     task = choose_task(settings, LOSSES[settings.loss])
     if task != "classification" or not labels:
         return None
     if len(labels) == 1:
         return (
-            f"all rows of {rows.name} have the label {format_number(labels[0])}, so there is "
-            "nothing to tell apart"
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            "there is only one class to learn"
         )
     fractions = [label for label in labels if not float(label).is_integer()]
     if fractions and len(labels) > 2:
         return (
-            f"labels of {rows.name} such as {format_number(fractions[0])} are taken for "
-            f"{len(labels):,} classes; to predict numbers, give --loss epsilon_insensitive"
+            f"labels of {rows.name} such as {format_number(fractions[0])} are treated as "
+            f"{len(labels):,} classes; for regression, use --loss epsilon_insensitive"
         )
     return None
 
@@ -130,16 +129,16 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
 def _classify(
     settings: Settings, loss: Loss, rows: Labelled, counts: Sequence[float] | None
 ) -> list[AnyProblem]:
-    """Make the problems that tell the classes apart."""
+    """Create the problems for classification."""
     labels = rows.labels
     if labels is None:
         raise DataError(
-            f"{rows.name} has real-valued labels, {settings.loss} needs classes; "
-            "use --loss epsilon_insensitive or another loss for regression"
+            f"{rows.name} has real-valued labels, but {settings.loss} needs classes; "
+            "use --loss epsilon_insensitive or another regression loss"
         )
     if loss.joint and len(labels) < 2:
         raise DataError(
-            f"all rows of {rows.name} have the label {format_number(labels[0])}, "
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
             f"{settings.loss} needs at least two classes"
         )
     _check_options(settings, loss)
@@ -158,7 +157,7 @@ def _classify(
 
     if len(labels) > 2:
         return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
-    # One class alone is a problem like any other: its rows are the positive ones if it is above 0.
+    # A single class is also a valid problem: its rows are positive if the label is above 0.
     positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
     other = 1 - positive if len(labels) == 2 else 0
     return [one(positive, weights[positive] if positive >= 0 else 1.0, weights[other])]
@@ -169,30 +168,30 @@ def _class_weights(
 ) -> list[float]:
     """Return a factor of C for each class code."""
     chosen = settings.class_weight
-    if isinstance(chosen, str):  # balanced: every class has the same share of the whole cost
+    if isinstance(chosen, str):  # balanced: every class has the same share of the total cost
         counts = counts or rows.label_counts
         return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
     for label in chosen:
         if label not in labels:
             raise SettingsError(
                 f"class_weight names label {format_number(label)}, "
-                f"the labels are {_shorten(labels)}"
+                f"but the labels are {_shorten(labels)}"
             )
     return [chosen.get(label, 1.0) for label in labels]
 
 
 def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
     if settings.bias:
-        raise SettingsError("one_class has an offset of its own; leave out bias")
+        raise SettingsError("bias does not apply to one_class, which has its own offset")
     return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
-# Beside these, squares of costs and of what they are multiplied with stay in the range of a float.
+# Within these bounds, squares of costs and their products stay in the range of a float.
 LEAST_COST, MOST_COST = 1e-40, 1e40
 
 
 def _check_costs(costs: Sequence[float]) -> None:
-    """Refuse costs of rows whose squares would not be numbers any more; 0 is no cost.
+    """Check that the squares of costs stay in the range of a float; a cost of 0 is valid.
 
     Raises
     ------
@@ -202,8 +201,8 @@ def _check_costs(costs: Sequence[float]) -> None:
     for cost in costs:
         if cost != 0 and not LEAST_COST <= cost <= MOST_COST:
             raise SettingsError(
-                f"C, times class weights, is {format_number(cost)}; it must lie between "
-                f"{LEAST_COST:g} and {MOST_COST:g}, scale the values of the rows instead"
+                f"C times class weight is {format_number(cost)}; it must be between "
+                f"{LEAST_COST:g} and {MOST_COST:g}. Scale the feature values instead"
             )
 
 
@@ -211,25 +210,25 @@ _WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
 def _check_options(settings: Settings, loss: Loss) -> None:
-    """Refuse settings, other than by default, that a loss has no place for."""
+    """Reject settings that do not apply to the loss, unless they have their default."""
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
-            f"epsilon is {format_number(settings.epsilon)}, which belongs to "
+            f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
             f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
         )
     if settings.class_blocks is not None and loss.name != "weston_watkins":
         raise SettingsError(
-            f"class_blocks is {settings.class_blocks}, which belongs to weston_watkins; "
+            f"class_blocks is {settings.class_blocks}, but it applies only to weston_watkins; "
             f"leave it out with {loss.name}"
         )
     if settings.nu != Settings.nu and loss.name != "one_class":
         raise SettingsError(
-            f"nu is {format_number(settings.nu)}, which belongs to one_class; "
+            f"nu is {format_number(settings.nu)}, but it applies only to one_class; "
             f"leave it out with {loss.name}"
         )
     if settings.C != Settings.C and loss.name == "one_class":
         raise SettingsError(
-            f"C is {format_number(settings.C)}, and one_class has none; leave it out and give nu"
+            f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
 
 
@@ -245,7 +244,7 @@ def make_model(
     weights: Sequence[npt.NDArray[np.float64]],
     report: dict[str, Any],
 ) -> Model:
-    """Put weights, ids and what is proven of them together; nothing that depends on the clock.
+    """Create the model of a training; its content does not depend on timing.
 
     Parameters
     ----------
@@ -253,9 +252,9 @@ def make_model(
     settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-        Of each problem; consumed, where it is a list.
+        One array per problem.
     report : dict
-        Of the training.
+        Report of the training.
 
     Returns
     -------
@@ -285,22 +284,21 @@ def assemble_model(
     weights: Sequence[npt.NDArray[np.float64]],
     facts: dict[str, Any],
 ) -> Model:
-    """Make a model of weights, with ids, labels by class code and what else is known of it.
+    """Create a model from weights, feature ids and labels.
 
-    A model of one class has its offset as the weight of an extra feature; one of targets has no
-    labels.
+    A one-class model stores its offset as a bias weight; a regression model has no labels.
 
     Parameters
     ----------
     ids : ndarray, shape (n_features,), int64
     labels : list of float
-        By class code.
+        By class code; empty for targets.
     settings, problems
-        Of the training.
-    weights : sequence of ndarray
-        W of each problem, the bias feature's row included.
+        Those of the training.
+    weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
+        W of each problem, including the row of the bias feature.
     facts : dict
-        What else there is to know of it.
+        Further entries of `Model.info`.
 
     Returns
     -------
@@ -329,13 +327,13 @@ def model_labels(problem: AnyProblem, rows: Labelled) -> list[float]:
     if isinstance(problem, OneClass):
         return [-1.0, 1.0]
     labels = (rows.labels or []) if problem.classify else []
-    if len(labels) == 1:  # one class alone: the other one has no name
+    if len(labels) == 1:  # a single class: invent a label for the other one
         return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
     return labels
 
 
 def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
-    """Return the position of each class code among the labels of the model in ascending order."""
+    """Return the position of each class code among the model's sorted labels, shape (n,)."""
     labels = sorted(model_labels(problem, rows))
     return np.searchsorted(labels, rows.labels or []) if labels else np.empty(0, np.intp)
 
@@ -343,19 +341,19 @@ def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
 def by_label(
     weights: Sequence[npt.NDArray[np.float64]], labels: list[float]
 ) -> npt.NDArray[np.float64]:
-    """Put the columns of several arrays in the order of the labels they belong to.
+    """Sort the columns of several arrays by label.
 
     Parameters
     ----------
     weights : sequence of ndarray, shape (n, any), float64
-        Of each problem: weights, or decision values, by class code.
+        Weights or decision values of each problem, by class code.
     labels : list of float
         By class code.
 
     Returns
     -------
     ndarray, shape (n, n_labels), float64
-        Columns in ascending order of the labels; where there is one column alone, that one.
+        Columns in ascending order of the labels. A single column is returned unchanged.
     """
     if weights[0].shape[1] == 1 and len(weights) == 1:
         return weights[0]

@@ -1,4 +1,4 @@
-"""What a job reports while it runs."""
+"""The interface through which a job reports its progress."""
 
 from typing import Any
 
@@ -6,35 +6,38 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Receives the news of a job. The command line shows them; this base class logs long waits."""
+    """Receives the progress of a job.
+
+    Subclass it to show the progress. This base class ignores all calls, but logs long waits.
+    """
 
     _waits_for = ""
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
-        """Begin a piece of work of a known size, or None."""
+        """Start a task of `total` units, or of unknown size if None."""
 
     def advance(self, done: int, **numbers: Any) -> None:
-        """Tell how much is done in all, and figures to show beside it."""
+        """Report the units done so far, with numbers to show next to them."""
 
     def finish(self) -> None:
-        """End the piece of work."""
+        """End the task."""
 
     def note(self, text: str) -> None:
-        """Tell something once."""
+        """Report a detail."""
 
     def stage(self, text: str) -> None:
-        """Tell what one of several stages came to."""
+        """Report the result of a stage, or something unusual."""
 
     def wait(self, why: str, seconds: float, is_over: bool = False) -> None:
-        """Report, once a second, why nothing happens. Goes to the log, as nobody watches it."""
+        """Report the reason for a wait, once per second. This class logs it once."""
         if not is_over and why != self._waits_for:
-            import logging  # it takes a while
+            import logging  # slow to import
 
             self._waits_for = why
             logging.getLogger("sbm").warning("%s; this may take a minute", why)
 
     def row(self, record: dict[str, Any]) -> None:
-        """Tell the figures of a pass, those of a test text included where it was predicted."""
+        """Report the figures of a pass, including those of the test data if it was predicted."""
 
     def doubling(self, record: dict[str, Any]) -> None:
-        """Tell the progressive loss of a stream, whenever its rows have doubled."""
+        """Report the progressive loss of a stream, each time its row count has doubled."""

@@ -1,4 +1,4 @@
-"""The blocks of a training, each read, decoded and screened ahead of its use."""
+"""Read, decode and screen the blocks of a training ahead of their use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NextBlock = TypeVar("NextBlock")
 
 
 class RowWeights(Protocol):
-    """Weights of rows, as `sbm.programs.splitting.weights` deals them to the blocks."""
+    """Row weights in the order of the store; see `sbm.programs.splitting.weights`."""
 
     def read(self, chunk: Chunk, out: npt.NDArray[np.float64]) -> None:
         """Write the weights of a chunk's rows."""
 
 
 class BlockReader:
-    """Reads blocks into two buffers behind the cache, in turn.
+    """Reads blocks into two alternating buffers, which follow the cache in the arena.
 
     Parameters
     ----------
@@ -37,15 +37,15 @@ class BlockReader:
     plan : MemoryPlan
         Its parts are the blocks, by number.
     buffers : sequence of Rows
-        Two, each for the largest block.
+        Two buffers, each with room for the largest block.
     first : int
-        Nonzeros in front of the two buffers: those of the caches.
+        Number of nonzeros in the arena before the two buffers (those of the caches).
     pool : Executor
         Reads ahead; see `loading_thread`.
     decoders : int
-        Chunks that are decoded at a time. What is read is the same.
+        Number of chunks that are decoded in parallel; does not affect the result.
     rate : float, optional
-        Read no more bytes a second than this, as a slow disk would.
+        Maximum bytes read per second, to simulate a slow disk.
     weights : RowWeights, optional
         Factor of each row's cost.
 
@@ -54,7 +54,7 @@ class BlockReader:
     bytes_read : int
         Bytes of block files read so far.
     failure : Exception or None
-        Why the block that is read ahead cannot be used; raised, too, when its turn comes.
+        Why the block that is read ahead cannot be used; also raised when it is requested.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class BlockReader:
 
     @property
     def disk_seconds(self) -> float:
-        """Time spent so far waiting for the disk."""
+        """Seconds spent waiting for the disk so far."""
         return self._store.read_seconds + self._slept
 
     def read(
@@ -92,19 +92,19 @@ class BlockReader:
         begin: Callable[[int, NextBlock], None],
         look: Callable[[NextBlock, int, Rows], None] | None = None,
     ) -> Generator[Prefetched[int, NextBlock, Rows]]:
-        """Yield the blocks in the given order, each read while the one before is in use.
+        """Yield the blocks in the given order; each is read while the previous one is in use.
 
         Parameters
         ----------
         order : iterable of int
         prepare : callable
-            ``prepare(block, slot)``, called before the block in front of this one is yielded.
+            ``prepare(block, slot)``, called before the previous block is yielded.
         begin : callable
-            ``begin(block, coming)``, called before the block is read, in the thread that reads:
-            with what `prepare` returned.
+            ``begin(block, coming)``, called in the reading thread before the block is read;
+            `coming` is the result of `prepare`.
         look : callable, optional
-            ``look(coming, first, rows)`` sees every chunk as soon as it is decoded, in the thread
-            that decoded it: what `prepare` returned, number of its first row, its rows.
+            ``look(coming, first, rows)``, called for each decoded chunk in the decoding thread;
+            `first` is the number of its first row in the block.
         """
         self.failure = None
         with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
@@ -130,7 +130,7 @@ class BlockReader:
             yield from prefetched(order, prepare, load, self._pool)
 
     def _places(self, block: int, slot: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Yield the chunks of a block with their first row and where their nonzeros go."""
+        """Yield the chunks of a block with their first row and the offset of their nonzeros."""
         first, offset = 0, self._offsets[slot]
         for chunk in self._parts[block].chunks:
             yield chunk, first, offset
@@ -138,7 +138,7 @@ class BlockReader:
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """Note what goes wrong, for whoever must know before the block's turn comes."""
+        """Store an exception in `failure`, so that it is known before the block is requested."""
         try:
             yield
         except Exception as error:
@@ -147,7 +147,7 @@ class BlockReader:
 
     @contextmanager
     def _held_back(self, block: int) -> Iterator[None]:
-        """Count the bytes of a block, and take as long as they would at the rate that is set."""
+        """Count the bytes of a block, and sleep as needed to respect the maximum rate."""
         begin = time.perf_counter()
         yield
         size = sum(chunk.size for chunk in self._parts[block].chunks)

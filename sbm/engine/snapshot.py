@@ -1,4 +1,4 @@
-"""Snapshots: all that an engine needs to go on from between two steps, and how to go on from it."""
+"""Snapshots: save the state of an engine between two steps, and restore it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ __all__ = ["restore", "snapshot"]
 
 
 def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
-    """Return where an engine is between two steps, once nothing is under way.
+    """Return the state of an engine between two steps, after pending writes have finished.
 
-    The block that is read ahead was screened with weights that are gone by the next step, so which
-    of its rows are to be visited is part of it.
+    The block that is read ahead was screened with older weights, which cannot be restored. So the
+    rows to visit in it are part of the state.
 
     Returns
     -------
     place : dict
-        As JSON.
+        Position of the engine, as JSON.
     state : dict of str to ndarray
-        What learners hold, and the rows to visit. The arrays are not copied.
+        Arrays of the learners, and the rows to visit. The arrays are not copied.
 
     Raises
     ------
     Exception
-        The block that is read ahead cannot be read: which of its rows are to be visited is not
-        known, and whoever went on without that would come to other bytes.
+        The block that is read ahead cannot be read, so its rows to visit are unknown.
     """
     engine.settle()
     coming, marks = engine.coming, engine.marks
@@ -49,7 +48,7 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
     for learner in engine.learners:
         mine = learner.solver.state()
         state |= {_named(name, learner.number): array for name, array in mine.items()}
-    if coming is None:  # nothing was read since the last commit
+    if coming is None:  # nothing was read since the snapshot was restored
         moving: Mapping[int, npt.NDArray[np.bool_] | None] = marks
     else:
         moving = {
@@ -62,21 +61,22 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
 
 
 def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool = True) -> None:
-    """Go on where a snapshot in a run's last commit was taken.
+    """Restore the snapshot in a run's last checkpoint.
 
     Parameters
     ----------
     engine : Engine
     place : mapping
+        As returned by `snapshot`.
     run : Run
-        Holds the state.
+        Holds the arrays.
     with_rows : bool
-        Whether rows of the caches are read, too; without them there is no step.
+        Whether to read the cached rows, too. They are required for further steps.
 
     Raises
     ------
     KeyError, ValueError, TypeError
-        They do not belong to this training.
+        The snapshot does not match this training.
     """
     engine.last_block = int(place["last_block"])
     engine.now = Pass.of(place["pass"]) if place["pass"] is not None else None
@@ -84,7 +84,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
     for learner in engine.learners:
         k, solver = learner.number, learner.solver
         mine = {_bare(name): name for name in names if _number(name) == k}
-        own_W = mine.pop("W")  # by itself: there is room for one copy more
+        own_W = mine.pop("W")  # read separately: there is memory for only one more copy
         solver.W[:] = run.read_state([own_W])[own_W]
         found = run.read_state(list(mine.values()))
         state = {name: found[mine[name]] for name in mine}
@@ -97,7 +97,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
         combiner.adding.restore(place["adding"][str(k)])
     if with_rows:
         _read_cached_rows(engine)
-    # Not before: reading everything forgets them.
+    # Only now, because reading the cached rows clears them.
     engine.marks, engine.marked = marks, place["coming"]
 
 
@@ -109,11 +109,11 @@ def _read_cached_rows(engine: Engine) -> None:
         for learner in engine.learners:
             missing -= learner.solver.working.refill(visit.block, visit.rows)
     if missing:
-        raise ValueError("cached rows that the store has not")
+        raise ValueError("cached rows are missing from the store")
 
 
 def _named(name: str, k: int) -> str:
-    """Name of an array of the k-th learner in a state."""
+    """Return the name of an array of the k-th learner in a state."""
     return name if k == 0 else f"{name}-{k}"
 
 
@@ -123,5 +123,5 @@ def _bare(name: str) -> str:
 
 
 def _number(name: str) -> int:
-    """Return the number of the learner that an array of a state is of."""
+    """Return the number of the learner that an array of a state belongs to."""
     return int(name.partition("-")[2] or 0)

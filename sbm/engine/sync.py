@@ -1,9 +1,9 @@
-"""Syncs: what several processes did alone, each on blocks of its own, becomes one step of all.
+"""Syncs: combine the steps of several ranks, each on its own blocks, into one step.
 
-Every process holds the same W. In a stretch each takes a step or more (`sbm.solver.step`), which
-lead its own copy of W away; then all weights are added up (`sbm.engine.sync`), and where the sum
-goes too far all alphas that have changed go back a part of their way, like W. So W is that of the
-alphas of all processes after every sync, and F has not fallen.
+Every rank holds the same W. During a stretch each rank takes one or more steps
+(`sbm.solver.step`) on its own copy of W. A sync then adds up all changes of W. If the sum goes too
+far, W and all changed alphas move back by the same share. So after every sync W matches the alphas
+of all ranks, and F has not decreased.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["Adding", "Combiner", "agree_on_unit", "inner"]
 
 Weights = npt.NDArray[np.float64]
 
-# Sums that σ' is chosen by, and how much more than they have shown to do.
+# Number of past sums that σ' is chosen from, and the safety factor on top.
 _REMEMBERED, _SPARE = 5, 1.05
 
 
 @dataclass
 class Adding:
-    """How far each solver goes, and how far all of them together.
+    """The step size of each solver (σ') and of their sum (η).
 
     Attributes
     ----------
     rule : str or float
-        ``safe``: σ' is n; ``adaptive``: as the last sums have shown to do; or σ' itself.
+        ``safe``: σ' is n; ``adaptive``: σ' is estimated from the last sums; or σ' itself.
     n : int
-        How many solvers there are.
+        Number of solvers.
     sigma : float
         σ' until the next sum, from 1 to n.
     overlaps : list of float
-        |ΔW|² / Σ |ΔW_p|² of the last sums: 1 where solvers share no feature, n where all of them
-        want the same.
+        |ΔW|² / Σ |ΔW_p|² of the last sums: 1 if solvers share no feature, n if all their changes
+        are equal.
     """
 
     rule: str | float
@@ -61,12 +61,12 @@ class Adding:
         self.sigma = float(self.n) if isinstance(self.rule, str) else min(self.rule, float(self.n))
 
     def share(self, gain: float, cross: float, size: float) -> float:
-        """Return η.
+        """Return η, the share of the sum to apply.
 
         Parameters
         ----------
         gain : float
-            Rise of Σ d_i, of all solvers together.
+            Increase of Σ d_i over all solvers.
         cross : float
             <W, ΔW>.
         size : float
@@ -84,20 +84,20 @@ class Adding:
         self.sigma = min(float(self.n), max(1.0, _SPARE * max(self.overlaps)))
 
     def reset_sigma(self) -> None:
-        """Let the next sum be one that needs no share."""
+        """Set σ' to n, so that the next sum is applied in full."""
         self.sigma = float(self.n)
 
     def record(self) -> dict[str, Any]:
-        """What changes, as JSON; `restore` undoes it."""
+        """Return the state as JSON, for `restore`."""
         return {"sigma": self.sigma, "overlaps": self.overlaps}
 
     def restore(self, record: dict[str, Any]) -> None:
-        """Take over what `record` said."""
+        """Restore the state that `record` returned."""
         self.sigma, self.overlaps = float(record["sigma"]), list(map(float, record["overlaps"]))
 
 
 def inner(W: Weights, V: Weights) -> float:
-    """Return <W, V>, in slices: no copy of W, and the same for any thread count."""
+    """Return <W, V>, summed in slices: without copies, and independent of the thread count."""
     flat, other, step = W.reshape(-1), V.reshape(-1), 1 << 16
     return float(
         sum(
@@ -112,17 +112,17 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass
 class _Before:
-    """Where a stretch began.
+    """The state at the start of a stretch.
 
     Attributes
     ----------
     dual_sum : float
     numbers : list of float
-        Of the problem.
+        Numbers of the problem.
     cached : Evicted
-        Home, number and alpha of the rows in the cache.
+        Home block, row number and alpha of each cached row.
     blocks : dict of int to Alphas
-        Those of the blocks that were visited, without those of cached rows.
+        Alphas of the visited blocks, except those of cached rows.
     """
 
     dual_sum: float
@@ -133,18 +133,18 @@ class _Before:
 
 @dataclass
 class _Mixed:
-    """Alphas that have gone back a part of their way.
+    """Alphas between the start of a stretch and its end.
 
     Attributes
     ----------
     blocks : dict of int to Alphas
-        Of all rows of the blocks that were visited, cached ones included.
+        All rows of the visited blocks, including cached ones.
     cached : Alphas
-        Of the rows that are in the cache, in its order.
+        The cached rows, in the order of the cache.
     gone : Evicted
-        Of rows of other blocks that were in the cache and are not any more.
+        Rows of other blocks that left the cache during the stretch.
     growth : ndarray, shape (n_blocks,), int64
-        By how many variables these lists are longer than now, in each block.
+        How many more variables these lists have than the current ones, per block.
     """
 
     blocks: dict[int, Alphas]
@@ -154,7 +154,7 @@ class _Mixed:
 
 
 class Combiner:
-    """The stretches and syncs of one learner.
+    """Runs the stretches and syncs of one learner.
 
     Parameters
     ----------
@@ -163,9 +163,9 @@ class Combiner:
         Its W and cache are changed in place.
     settings : Settings
     run : Run
-        Keeps the alphas of its blocks.
+        Stores the alphas of the blocks.
     base : int
-        Where the run keeps those of block 0.
+        Number under which the run stores the alphas of block 0.
 
     Attributes
     ----------
@@ -174,13 +174,13 @@ class Combiner:
 
     def __init__(self, comm: Comm, solver: Solver, settings: Settings, run: Run, base: int) -> None:
         self._comm, self._solver, self._run, self._base = comm, solver, run, base
-        # The level of one class is a constraint on all rows, for which a share has no meaning.
+        # One-class has a constraint over all rows, for which a partial step is not defined.
         rule = "safe" if isinstance(solver.problem, OneClass) else settings.sigma
         self.adding = Adding(rule, comm.size)
         self._W = np.empty_like(solver.W)
 
     def begin(self) -> None:
-        """Note weights and alphas; every process begins its stretches at the same ones."""
+        """Save weights and alphas at the start of a stretch; W is equal in all ranks."""
         solver, working = self._solver, self._solver.working
         np.copyto(self._W, solver.W)
         n = working.n_cached
@@ -191,18 +191,18 @@ class Combiner:
         solver.sigma = self.adding.sigma
 
     def visit(self, block: int, alpha: Alphas) -> None:
-        """Note the alphas of a block that is about to be visited."""
+        """Save the alphas of a block that is about to be visited."""
         self._before.blocks[block] = alpha.take(np.arange(len(alpha)))
 
     def combine(self) -> Evicted | None:
-        """Add up what all processes did.
+        """Add up the changes of all ranks.
 
-        Everything that steps handed back must have been kept by the run.
+        The run must already hold all alphas that the steps returned.
 
         Returns
         -------
         Evicted or None
-            None where the alphas stay as they are; else those that left the cache.
+            The alphas that left the cache; None if no alpha was changed by the sync.
         """
         solver, adding, before = self._solver, self.adding, self._before
         W = solver.W
@@ -226,10 +226,10 @@ class Combiner:
         solver.problem.add_up(before.numbers, theirs[:, 2:], solver.sigma)
         return None if mixed is None else self._put(mixed)
 
-    # ------------------------------------------------------------------ a part of the way back
+    # -------------------------------------------------------------------------- partial steps
 
     def _mix(self, share: float) -> _Mixed:
-        """Return all alphas that the stretch may have changed, as they are to be."""
+        """Return the new values of all alphas that the stretch may have changed."""
         before, working = self._before, self._solver.working
         cached, blocks = before.cached, {}
         visited = np.isin(cached.home, list(before.blocks))
@@ -253,9 +253,9 @@ class Combiner:
         )
 
     def _now(self, home: Int32s, row: Int32s, places: npt.NDArray[np.int64]) -> Alphas:
-        """Alphas of rows that were in the cache, of blocks that were not visited.
+        """Return the alphas of rows that were cached, from blocks that were not visited.
 
-        `places` are where they are in the cache now, -1 for those that are not.
+        `places` are their current positions in the cache, -1 for rows that left it.
         """
         working, listed = self._solver.working, self._solver.problem.listed
         alpha = no_alphas(len(home), listed)
@@ -267,7 +267,7 @@ class Combiner:
         return alpha
 
     def _cached_at(self, home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
-        """Return where in the cache rows are, -1 for those that are not there."""
+        """Return the positions of rows in the cache, -1 for rows that are not cached."""
         working, n = self._solver.working, self._solver.working.n_cached
         keys = _keys(working.home[:n], working.row[:n])
         order = np.argsort(keys)
@@ -277,7 +277,7 @@ class Combiner:
         return places
 
     def _fits(self, mixed: _Mixed) -> bool:
-        """Whether there is room for lists that are the union of two."""
+        """Return whether the merged lists fit into the list pool."""
         pool = self._solver.working.alpha
         if not isinstance(pool, ListPool):
             return True
@@ -293,7 +293,7 @@ class Combiner:
     def _of_cache(
         self, blocks: dict[int, Alphas], others: Alphas, at: npt.NDArray[np.int64]
     ) -> Alphas:
-        """Return what is to be in the cache, row by row; of the others, those that are there."""
+        """Return the new alphas of the cached rows, in the order of the cache."""
         working, n = self._solver.working, self._solver.working.n_cached
         home, row = working.home[:n], working.row[:n]
         parts, places = [no_alphas(0, self._solver.problem.listed)], [np.empty(0, np.int64)]
@@ -306,7 +306,7 @@ class Combiner:
         return join(parts).take(np.argsort(np.concatenate(places)))
 
     def _put(self, mixed: _Mixed) -> Evicted:
-        """Put the alphas where they belong; return those of other blocks that are not cached."""
+        """Store the alphas; return those of other blocks that are no longer cached."""
         working, gone = self._solver.working, mixed.gone
         pool = working.alpha
         if isinstance(pool, ListPool):
@@ -323,19 +323,22 @@ class Combiner:
 
 
 def _growth(home: Int32s, now: Alphas, then: Alphas) -> npt.NDArray[np.int64]:
-    """Return by how many variables lists grow, by block; nothing of what is no list."""
+    """Return how many variables lists grow by, per block; empty unless alphas are lists."""
     if not (isinstance(now, Lists) and isinstance(then, Lists)):
         return np.empty(0, np.int64)
     return np.bincount(home, then.counts - now.counts).astype(np.int64)
 
 
 def _keys(home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
-    """Return one number for each row of any block."""
+    """Return a unique key for each (block, row)."""
     return (home.astype(np.int64) << 32) | row
 
 
 def agree_on_unit(comm: Comm, problem: OneClass, rows: Rows | None) -> None:
-    """Let one class have the same unit of its offset everywhere, from the rows of a first block."""
+    """Set the offset unit of a one-class problem to the same value in all ranks.
+
+    It is computed from the first block of each rank.
+    """
     n = 0 if rows is None else len(rows)
     mean = mean_square(rows.starts, rows.lengths, rows.values) if rows is not None and n else 0.0
     means, counts = comm.gather([mean, n]).T

@@ -1,12 +1,12 @@
-"""Stream: a model of text that is read once, as it comes (SBM 2011, section 4).
+"""Stream: learn a model from text that is read once, as it arrives (SBM 2011, section 4).
 
-Text is parsed and rows gather in a block while the block before it is at work: it is predicted,
-which is the progressive validation, and then learned. No store is made. What there is to go on from
-(W, cache, alphas, what was read and not learned) is committed now and then, and at the end.
+While a block is learned, text is parsed and rows are collected into the next block. Each block is
+predicted before it is learned (progressive validation). No store is written. Checkpoints (W, cache,
+alphas, rows read but not learned) are written from time to time and at the end.
 
-Rows, features and classes are not known ahead, so the memory plan is made for more than was seen.
-Where the next row does not fit it, the stream is committed, another plan is made and the stream
-goes on from the commit, as it does in another process.
+The numbers of rows, features and classes are unknown in advance, so the memory plan has room for
+more than was seen. If the next row does not fit, the stream writes a checkpoint, makes a larger
+plan, and resumes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def stream(
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable
-        Called now and then; if true, the stream finishes the block, writes a checkpoint and ends.
+        Called repeatedly; if true, the stream finishes the block, writes a checkpoint and ends.
     progress : Progress, optional
         Receives the bytes read, and the progressive loss each time the rows have doubled.
 
     Returns
     -------
     model : Model
-        The model as written. It has no certificate, as the rows are seen once.
+        The model as written. It has no certificate, because each row is seen only once.
     report : dict
         ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
         ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``, ``updates``,
@@ -88,15 +88,15 @@ def stream(
     StoreError
         There is no stream to resume, or a file cannot be written.
     KeyboardInterrupt
-        It was stopped before the first row.
+        `is_stopped` returned true before the first row.
     """
     return_freed_memory()
     progress = progress or Progress()
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
-        raise SettingsError("no input; give LIBSVM text files, globs, or - for a pipe")
+        raise SettingsError("no input; name LIBSVM text files, globs, or - for standard input")
     if model is None:
-        raise SettingsError("name the model with -o")
+        raise SettingsError("no model name; give one with -o")
     path = as_path(model)
     check_output(path)
     sources = None if names is None else expand_inputs(names)
@@ -111,7 +111,7 @@ def stream(
             if not opened.record:
                 raise
             raise StoreError(
-                f"{run_folder(path)} cannot be gone on with ({error}); begin anew without --resume"
+                f"cannot resume {run_folder(path)} ({error}); leave out --resume to start over"
             ) from error
         try:
             one.learn_all()
@@ -125,14 +125,15 @@ def stream(
 
 
 def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
-    """Commit, polish, write the model and report.
+    """Write a checkpoint, polish, write the model and return the report.
 
-    What is committed is not polished, so that a stream that goes on is as one that never ended.
+    The checkpoint is written before polishing, so that a resumed stream equals one that never
+    ended.
 
     Raises
     ------
     DataError
-        Something was refused; what came before is learned and kept.
+        The input is malformed; all rows before the error are learned and saved.
     """
     one.progress.finish()
     one.commit()
@@ -142,13 +143,13 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
         one.make_model().save(one.path)
     if one.arrivals.error is not None:
         raise DataError(
-            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and kept in "
-            f"{one.path}, mend the text and go on with --resume"
+            f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and saved in "
+            f"{one.path}. Fix the input and use --resume to continue"
         )
     if one.lacks_classes:
         raise DataError(
             f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
-            "at least two classes; they are kept, go on with --resume"
+            "at least two classes; the rows are saved, use --resume to continue"
         )
     one.progressive.tell()
     model = one.make_model()

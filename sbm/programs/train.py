@@ -1,12 +1,12 @@
 """Train: selective block minimization over a block store (Algorithm 1 of Chang & Roth 2011).
 
-Pass after pass over all blocks, each of which is loaded, merged with the cache, solved and selected
-from (`sbm.engine.engine`), until the free running estimate of the gap says that it may be
-small enough; then a pass of its own certifies the model at fixed W.
+Each pass loads every block, merges it with the cache, solves it and selects the next cache
+(`sbm.engine.engine`). When the running estimate of the gap is small enough, a separate read of all
+blocks certifies the model at fixed W.
 
-All there is to go on from is committed at the end of every pass and now and then inside: whenever
-the process ends, the same command goes on from there (`sbm.programs.training.state`) and comes
-to the same bytes as if nothing had happened.
+Checkpoints are written at the end of passes and from time to time during a pass. After any
+interruption the same command resumes from the last one (`sbm.programs.training.state`) and produces
+the same bytes as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -92,30 +92,30 @@ def train(
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
         ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
-        ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is no
+        ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
-        ``blocks``, ``passes_left`` (to the tolerance, by the last gaps), ``feature_scales``
+        ``blocks``, ``passes_left`` (estimate of the passes to the tolerance), ``feature_scales``
         (smallest and largest, unless it converged), ``model``, ``resumed`` and ``was_finished``.
         Seconds and bytes include those before a resume.
 
     Raises
     ------
     StoreError
-        The store is missing, damaged or in use; or there is an unfinished training of other data.
+        The store is missing, damaged or in use; or there is an unfinished training on other data.
     DataError
-        The labels do not fit the loss; or the test is missing or invalid.
+        The labels do not fit the loss; or the test data is missing or invalid.
     SettingsError
         An unknown setting, a value out of range, or a setting that does not apply to the loss; or
         there is an unfinished training with other settings.
     MemoryPlanError
-        ``settings.mem`` is too small; the message has the smallest that would do.
+        ``settings.mem`` is too small; the message has the smallest value that works.
     KeyboardInterrupt
-        It was stopped; a checkpoint is kept.
+        `is_stopped` returned true; a checkpoint was written.
     """
     pass_test = None if test is None else PassTest(test, test_every)
     options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test)
     found, report = train_ranks(SerialComm(), store, model, settings, options)
-    assert found is not None  # it is in process 0
+    assert found is not None  # rank 0 has the model
     return found, report
 
 
@@ -126,33 +126,33 @@ def train_ranks(
     settings: Settings | Mapping[str, Any] | None = None,
     options: TrainOptions | None = None,
 ) -> tuple[Model | None, dict[str, Any]]:
-    """Train one model in several processes, each of which calls this with the same arguments.
+    """Train one model with several ranks; each rank calls this with the same arguments.
 
-    If one of them fails, the others wait until their timeout; end them with ``comm.abort``. See
+    If a rank fails, the others wait until their timeout; end them with ``comm.abort``. See
     `sbm.programs.training.ranks`.
 
     Parameters
     ----------
     comm : Comm
-        As ``sbm.distributed.comm.world()`` returns it.
+        From ``sbm.distributed.comm.world()``.
     store : str or Path, optional
-        ``{rank}`` in it is replaced by the number of each process.
+        ``{rank}`` in it is replaced by the number of the rank.
     model, settings
-        As of `train`.
+        As for `train`.
     options : TrainOptions, optional
 
     Returns
     -------
     model : Model or None
-        In process 0 alone, None in the others.
+        The model in rank 0, None in the other ranks.
     report : dict
-        As of `train`; seconds and bytes are those of this process. Several processes also report
-        ``processes`` and ``bytes_sent`` by this one.
+        As for `train`, with seconds and bytes of this rank. With several ranks it also has
+        ``processes`` (their number) and ``bytes_sent`` by this rank.
 
     Raises
     ------
     SbmError, KeyboardInterrupt
-        As of `train`.
+        As for `train`.
     """
     begin = clock()
     return_freed_memory()
@@ -175,18 +175,18 @@ def train_ranks(
         except MemoryError:
             if not job.may_plan_with_less:
                 raise
-        job.plan_with_less()  # not above: what was raised keeps the arrays of all it went through
+        job.plan_with_less()  # outside the handler: the exception's traceback keeps arrays alive
 
 
 def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
-    """Train as planned: pass after pass until the gap is small enough or a budget is used up."""
+    """Run passes until the gap is small enough or a budget is used up."""
     job.prepare()
     start = job.find_start()
     finished = finished_model(job.comm, job.path, start.last_commit)
     if finished is not None:
         return finished
     job.compile_kernels()
-    # All that can be refused comes before the run of an earlier training is replaced.
+    # All checks come before the run of an earlier training is replaced.
     start = job.with_earlier(start)
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
@@ -196,7 +196,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
             training.start(start)
             state = training.state
             while not state.is_done:
-                done = state.ended  # set if the last commit was between a pass and its certificate
+                done = state.ended  # set if the checkpoint is between a pass and its certificate
                 if done is None:
                     training.begin_pass()
                     done = training.add(*training.engine.run_pass(state.passes, only=state.only))
@@ -211,7 +211,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
             calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
-        del training  # and its memory, before the model is written
+        del training  # free its memory before the model is written
         return _finish(job, run, weights, calibration, report, is_resumed=start.record is not None)
 
 
@@ -224,7 +224,7 @@ def _finish(
     *,
     is_resumed: bool,
 ) -> tuple[Model | None, dict[str, Any]]:
-    """Write the model, and note in the run that there is one."""
+    """Write the model and mark the run as finished."""
     begin = clock()
     model = crc32 = None
     weights = job.share.collect(weights)

@@ -1,13 +1,13 @@
-"""Tune: cross-validation of many values of C while the data streams by once for all of them.
+"""Tune: cross-validate many values of C at the same time, reading the data once per pass for all.
 
-Every value of C and every fold is a model of its own, and all of them learn from each block that is
-loaded. A fold is a hash of a row's content, so a row that is held out from a model never reaches
-it, wherever it lies and whatever it is equal to. Small values of C go first; larger ones follow one
-by one, from the alphas of the largest so far, and only when that one is as good as the best. A
-model whose gap is small enough rests, a C that others have left behind is given up. At the end all
-that are left are certified and judged at fixed weights, and the best C is trained on all rows.
+There is one model per value of C and fold, and all of them learn from each loaded block. The fold
+is a hash of a row's content, so copies of a held-out row never reach the model either. Small values
+of C start first. Larger ones follow one by one: each starts from the alphas of the largest C so
+far, and only if that one is as good as the best. A model with a small enough gap is paused; a C
+that is clearly worse is dropped. At the end the remaining models are certified and evaluated at
+fixed weights, and the best C is trained on all rows.
 
-The end of every pass is committed to ``MODEL.tune.run/``, and the same command goes on from there.
+Each pass ends with a checkpoint in ``MODEL.tune.run/``, from which the same command resumes.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def tune(
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
         folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
-        ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, apart),
-        ``peak_rss_bytes``, ``train`` (the report of the training).
+        ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, which is not part of
+        the total), ``peak_rss_bytes``, ``train`` (the report of the training).
 
     Raises
     ------
     SettingsError
-        Values, folds or a metric that do not go together.
+        Invalid values of C, folds, metric or settings.
     StoreError, DataError, MemoryPlanError
         As for `sbm.train`.
     """
@@ -120,12 +120,12 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
-    few_passes = replace(settings, screen=False)  # so it would not pay
+    few_passes = replace(settings, screen=False)  # screening does not pay with few passes
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
         draw_metric(report, picture)
-    limit = settings.time_limit  # of all; the last training gets a moment at least
+    limit = settings.time_limit  # for all; the last training gets at least a moment
     limit = None if limit is None else max(0.001, time_left(settings, begin))
     best = replace(settings, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
@@ -139,26 +139,26 @@ def tune(
 
 
 def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) -> list[float]:
-    """Return the values of C in ascending order."""
+    """Check the arguments; return the values of C in ascending order."""
     if isinstance(Cs, str):
         Cs = parse_grid(Cs)
     values = sorted({*([Cs] if isinstance(Cs, int | float) else Cs)})
     if not values:
-        raise SettingsError("there is no C to try; give some as 0.01:100:x10 or 0.1,1,10")
+        raise SettingsError("no values of C; write them as 0.01:100:x10 or 0.1,1,10")
     values = [replace(settings, C=C).C for C in values]
     if not isinstance(folds, int) or not 2 <= folds <= 255:
-        raise SettingsError(f"folds is {folds}; it must be from 2 to 255")
+        raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
     if settings.loss == "one_class":
-        raise SettingsError("sbm tune does not take loss one_class, which has no C; leave it out")
+        raise SettingsError("sbm tune does not support loss one_class, which has no C to choose")
     if settings.weights == "-":
-        raise SettingsError("sbm tune reads weights twice, but a pipe only once; give a file")
+        raise SettingsError("sbm tune reads weights twice, which a pipe does not allow; use a file")
     return values
 
 
 @dataclass(frozen=True)
 class _CrossValidation:
-    """A cross-validation as it is asked for and planned."""
+    """A planned cross-validation."""
 
     store: BlockStore
     path: Path
@@ -171,12 +171,12 @@ class _CrossValidation:
 
     @property
     def folder(self) -> Path:
-        """Where its run is, until the model is there."""
+        """Folder of its run; it is removed once the model is written."""
         return run_folder(self.path.with_name(self.path.name + ".tune"))
 
     @property
     def itself(self) -> dict[str, Any]:
-        """What tells it from others, in every commit."""
+        """Its identity, stored in each checkpoint."""
         grid = self.grid
         return identity(self.settings, self.store, self.weights) | {
             "kind": "tune", "Cs": grid.Cs, "folds": grid.n_folds, "metric": grid.metric.name,
@@ -184,7 +184,7 @@ class _CrossValidation:
         }  # fmt: skip
 
     def run(self, resume: bool | None) -> dict[str, Any]:
-        """Train and judge all models, or go on with it, or return what it came to before."""
+        """Run or resume the cross-validation; if it already finished, return its report."""
         record = same_run(self.folder, self.itself) if resume is not False else None
         is_done = record is not None and is_finished(record)
         if resume is not False and not is_done:
@@ -198,7 +198,7 @@ class _CrossValidation:
         ):
             try:
                 report = self._run_passes(run, record)
-            except DataError:  # nobody could go on from there
+            except DataError:  # this run cannot be resumed
                 shutil.rmtree(run.folder, ignore_errors=True)
                 raise
             report["seconds"] = {"tune": clock() - self.begin}
@@ -209,7 +209,7 @@ class _CrossValidation:
         return time_left(self.settings, self.begin) < 0
 
     def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Pass after pass over the models that are still in it; then judge what is left."""
+        """Run passes over the active models; then evaluate the remaining ones."""
         settings, grid = self.settings, self.grid
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
@@ -245,7 +245,7 @@ def _make_validation(
     progress: Progress,
     begin: float,
 ) -> _CrossValidation:
-    """Make the models of a tuning, plan their memory, and see to it that kernels are on disk."""
+    """Create the models of a tuning, plan their memory, and compile the kernels."""
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
     problems = [
@@ -264,7 +264,7 @@ def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress)
     n = len(grid.problems)
     shape = shape_of(settings, store, grid.every, models=n)
     exams = 0
-    if grid.metric.name == "auc":  # of every model all decision values
+    if grid.metric.name == "auc":  # needs all decision values of each model
         exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)
     advice = "fewer values of C or fewer folds"
     shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)

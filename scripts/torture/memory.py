@@ -26,7 +26,7 @@ from scripts.bench.tools import Finished, run_process, sbm_command
 from scripts.torture.tally import Tally
 
 BUDGET = 3  # exit code of a training that used up its passes
-LEAST = re.compile(r"the least that works is --mem (\d+)MB")
+LEAST = re.compile(r"at least --mem (\d+)MB")
 ROOM_FOR_MORE = re.compile(r"--mem (\d+)MB has room for twice as many")
 # What a stream says of a line that needs more memory than it has for text, and what is enough here.
 LONG_LINE, FOR_LONG_LINES = "does not fit in --mem; raise --mem", 160
@@ -476,7 +476,7 @@ class _Run:
             self.outcome.add(bound, asked)
             if asked.code == 0:
                 return None
-            goes_on = goes_on or "go on with --resume" in asked.stderr
+            goes_on = goes_on or "use --resume to continue" in asked.stderr
         return self.fail("refused eight times", asked)
 
     def _unbounded(self) -> None:

@@ -1,1 +1,1 @@
-"""Learning from rows that come once."""
+"""Learning from rows that are seen once."""

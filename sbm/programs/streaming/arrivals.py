@@ -1,4 +1,4 @@
-"""Rows of a stream as they arrive: text is parsed ahead, rows gather in blocks in their order."""
+"""Rows of a stream as they arrive: parse text ahead, and collect rows into blocks in order."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ __all__ = [
 
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
-Record: TypeAlias = dict[str, Any]  # how far a source has come, as JSON holds it
+Record: TypeAlias = dict[str, Any]  # position in a source, as JSON
 
 
 class _Positions:
-    """How far each source has come.
+    """The position in each source.
 
     Parameters
     ----------
     records : sequence of dict
-        What `records` were when an earlier process ended.
+        `records` of an earlier process.
     sources : sequence of Source
-        A file of the same path as one of the records is read from where that ended; if there are
-        several, the last ones count, in their order. A pipe brings what is new.
+        A file with the path of a record is read from the recorded position. If several records have
+        the same path, the last ones are used, in order. A pipe is always a new source.
 
     Attributes
     ----------
     records : list of dict
-        Of each source, those of the earlier process included.
+        One per source, including those of the earlier process.
     """
 
     def __init__(self, records: Sequence[Record], sources: Sequence[Source]) -> None:
         self.records = [dict(record) for record in records]
-        self._numbers: dict[int, int] = {}  # of a source's record, by its identity
+        self._numbers: dict[int, int] = {}  # number of a source's record, by id(source)
         left = dict(enumerate(self.records))
         for source in reversed(sources):
             known = [k for k, record in left.items() if record["path"] == source.path]
@@ -64,7 +64,7 @@ class _Positions:
             self.note(source, source.done)
 
     def note(self, source: Source, progress: SourceProgress) -> None:
-        """Note how far a source has come."""
+        """Record the position in a source."""
         number = self._numbers.setdefault(id(source), len(self.records))
         if number == len(self.records):
             self.records.append({"name": source.name, "path": source.path})
@@ -73,7 +73,7 @@ class _Positions:
 
 
 def sources_at(position: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return name, rows and refused lines of each source up to a position."""
+    """Return name, rows and skipped lines of each source up to a position."""
     return [
         {
             "name": record["name"],
@@ -92,11 +92,11 @@ class TextOptions:
     ----------
     dtype : {"float32", "float64"}
     skip : bool
-        Leave refused lines out.
+        Whether to skip malformed lines.
     parsers : int
-        Threads.
+        Number of threads.
     largest_line : int
-        Most bytes of a line.
+        Maximum bytes per line.
     """
 
     dtype: str
@@ -107,21 +107,22 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class Needs:
-    """What rows ask of the memory; it depends on these rows alone.
+    """The sizes that determine the memory for rows.
 
     Attributes
     ----------
     rows, nnz : int
+        Number of rows and nonzeros.
     longest : int
-        Most nonzeros of a row.
+        Most nonzeros in a row.
     features : int
-        Distinct ids.
+        Number of distinct ids.
     largest_id : int
-        The largest of those that are looked up in a plain array.
+        Largest id that is small enough for a plain array.
     hashed : bool
-        Whether there are others.
+        Whether there are larger ids, which are hashed.
     labels : int
-        Distinct classes.
+        Number of distinct classes.
     has_values : bool
         Whether there is a value other than 1.
     """
@@ -142,22 +143,22 @@ ANY = Needs(features=1 << 31, largest_id=DIRECT_LIMIT, hashed=True, labels=1 << 
 
 @dataclass
 class _CodedPiece:
-    """Some rows that were parsed, and where they lie."""
+    """A number of parsed rows, and their position in the source."""
 
     y: npt.NDArray[Any]
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.floating] | None
-    n_features: int  # ids known behind it
+    n_features: int  # ids known after it
     source: Source | None = None
     text: CodedText | None = None
     begin: SourceProgress = field(default_factory=SourceProgress)
-    end: SourceProgress = field(default_factory=SourceProgress)  # as begin, if a row was refused
-    done: int = 0  # rows that were gathered
+    end: SourceProgress = field(default_factory=SourceProgress)  # same as begin after an error
+    done: int = 0  # rows gathered so far
 
     @property
     def left(self) -> Arrays:
-        """The rows that were not gathered, as arrays to keep."""
+        """The rows that were not gathered, as arrays for a checkpoint."""
         indptr = self.indptr[self.done :]
         own = slice(int(indptr[0]), int(indptr[-1]))
         arrays = {"y": self.y[self.done :], "lengths": np.diff(indptr).astype(np.int32)}
@@ -165,7 +166,7 @@ class _CodedPiece:
         return arrays if self.values is None else {**arrays, "values": self.values[own]}
 
     def row_of(self, nonzeros: npt.NDArray[np.bool_]) -> int:
-        """Return the row of the first chosen nonzero behind `done`; if none is, the last row."""
+        """Return the row of the first marked nonzero after `done`; if there is none, the last."""
         first = int(np.argmax(nonzeros)) if nonzeros.any() else len(nonzeros)
         place = int(self.indptr[self.done]) + first
         return int(np.searchsorted(self.indptr, place, side="right")) - 1
@@ -173,16 +174,16 @@ class _CodedPiece:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a stream has come.
+    """The position of a stream.
 
     Attributes
     ----------
     needs : Needs
-        Of the rows so far.
+        Sizes of the rows so far.
     position : list of dict
-        Of each source.
+        Position in each source.
     pending : list of dict of str to ndarray
-        Rows that were read before and are not among the rows so far.
+        Rows that were read, but are not among the rows so far.
     """
 
     needs: Needs
@@ -192,19 +193,19 @@ class Reached:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that were gathered, in the room given for them.
+    """Gathered rows, in the given buffer.
 
     Attributes
     ----------
     rows : Rows
     reached : Reached
-        Behind its last row.
+        Position after its last row.
     wanted : Needs, optional
-        Of the next row, too, if that was not planned for.
+        Needs including the next row, if that does not fit the plan.
     is_last : bool
-        Whether there are no more.
+        Whether there are no more rows.
     is_cut : bool
-        Whether we were told to stop before it was full.
+        Whether the stream was stopped before the block was full.
     """
 
     rows: Rows
@@ -215,31 +216,31 @@ class Block:
 
 
 class Arrivals:
-    """The rows of some sources, gathered in blocks.
+    """Gathers the rows of the sources into blocks.
 
-    One thread at a time gathers; what it counts is good for others between two blocks.
+    Only one thread may gather at a time; other threads may read the counts between two blocks.
 
     Parameters
     ----------
     sources : list of Source
     ids : IdTable
     labels : Labels, optional
-        Codes of classes; None where targets are learned.
+        Class codes; None for targets.
     options : TextOptions
     patience : Patience
     reached : Reached, optional
-        Where an earlier process ended.
+        Position of an earlier process.
     fixed : bool
-        Whether there may be no other classes than `labels` knows.
+        Whether only the classes in `labels` are allowed.
     unlabelled : bool
-        Whether labels do not matter.
+        Whether labels are ignored.
 
     Attributes
     ----------
     reached : Reached
-        Behind the rows gathered so far.
+        Position after the rows gathered so far.
     error : DataError or None
-        What was refused; all rows in front of it are gathered.
+        The error in the input; all rows before it are gathered.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class Arrivals:
     # -------------------------------------------------------------------------------- pieces
 
     def _read(self) -> Generator[_CodedPiece]:
-        """Yield what is parsed, piece by piece; some are empty."""
+        """Yield parsed pieces; some are empty."""
         while self._pending:
             rows = self._pending.popleft()
             indptr = np.concatenate([[0], np.cumsum(rows["lengths"], dtype=np.int64)])
@@ -304,7 +305,10 @@ class Arrivals:
                 raise refusal
 
     def _encode(self, text: CodedText, source: Source) -> tuple[npt.NDArray[Any], DataError | None]:
-        """Turn labels into class codes or targets, up to the first one that is refused."""
+        """Convert labels to class codes or targets, up to the first invalid one.
+
+        Returns them with the error, or None.
+        """
         if self._unlabelled:
             return np.zeros(len(text.labels), np.int32), None
         if self.labels is None:
@@ -312,19 +316,19 @@ class Arrivals:
         codes = self.labels.encode(text.labels)
         if self.labels.real:
             return codes[:0], DataError(
-                f"{source.shown} has more than 65,536 different labels, which are no classes; "
-                "use --loss epsilon_insensitive or another loss for regression"
+                f"{source.shown} has more than 65,536 different labels, too many for classes; "
+                "use --loss epsilon_insensitive or another regression loss"
             )
         if self._n_fixed is not None and len(self.labels.values) > self._n_fixed:
             row = int(np.argmax(codes >= self._n_fixed))
             return codes[:row], DataError(
                 f"{source.shown}: row {source.before.rows + row + 1} has the label "
-                f"{format_number(text.labels[row])}, which --classes does not name"
+                f"{format_number(text.labels[row])}, which is not in --classes"
             )
         return codes, None
 
     def _grown(self, needs: Needs, piece: _CodedPiece, first: int, last: int) -> Needs:
-        """Return the needs with those of some rows of a piece added."""
+        """Return the needs, extended by rows `first` to `last` of a piece."""
         if first == last:
             return needs
         own = slice(int(piece.indptr[first]), int(piece.indptr[last]))
@@ -347,7 +351,7 @@ class Arrivals:
         )
 
     def _fitting(self, piece: _CodedPiece, last: int, known: int, planned: Needs, nnz: int) -> int:
-        """Return the first row, from those not gathered up to `last`, that was not planned for."""
+        """Return the first row that does not fit the plan, from the ungathered ones to `last`."""
         first = piece.done
         new = self.ids.keys[known : piece.n_features]
         plain = (new >= 0) & (new < DIRECT_LIMIT)
@@ -355,7 +359,7 @@ class Arrivals:
         unplanned[max(0, planned.features - known) :] = True
         own = slice(int(piece.indptr[first]), int(piece.indptr[last]))
         found = [last]
-        if unplanned.any():  # the codes of ids are given out in the order of their appearance
+        if unplanned.any():  # codes are assigned to ids in order of appearance
             found.append(piece.row_of(piece.indices[own] >= known + int(np.argmax(unplanned))))
         if piece.values is not None and not planned.has_values:
             found.append(piece.row_of(piece.values[own] != 1))
@@ -371,16 +375,20 @@ class Arrivals:
     def gather(
         self, into: Rows, planned: Needs = ANY, may_end: Callable[[], bool] = lambda: False
     ) -> Block:
-        """Gather rows until there is no more room, or there are no more rows.
+        """Gather rows until the buffer is full or the input ends.
 
         Parameters
         ----------
         into : Rows
-            Room, from the first nonzero of its arena on.
+            The buffer; nonzeros are written from the start of its arena.
         planned : Needs
             What rows may need: features, ids, labels, values other than 1.
         may_end : callable
-            Whether the block may end early if nothing comes for a while.
+            Returns whether the block may end early when no text arrives.
+
+        Returns
+        -------
+        Block
         """
         n, nnz, room = 0, 0, len(into.indices)
         needs, wanted = self.reached.needs, None
@@ -409,7 +417,7 @@ class Arrivals:
         return Block(into.part(0, n), self.reached, wanted, is_last, is_cut)
 
     def _next(self) -> _CodedPiece | None:
-        """Return the piece that is at hand, or the next one; None at the end."""
+        """Return the current piece, or the next one; None at the end."""
         if self._piece is None:
             try:
                 self._piece = next(self._pieces, None)
@@ -418,7 +426,7 @@ class Arrivals:
         return self._piece
 
     def _note(self, piece: _CodedPiece) -> None:
-        """Note where the row behind the last gathered one is."""
+        """Record the position after the last gathered row."""
         if piece.source is None:
             return
         if piece.done == len(piece.y) and piece.end != piece.begin:
@@ -433,7 +441,7 @@ class Arrivals:
         self._piece = None
 
     def remaining(self) -> tuple[list[Record], list[Arrays]]:
-        """End reading; return the position behind all that was read, and the rows not gathered."""
+        """End reading; return the position after all text read, and the rows not gathered."""
         parts = []
         self.patience.gave_up = True
         while (piece := self._next()) is not None:
@@ -445,7 +453,7 @@ class Arrivals:
 
 
 def arrays_of(rows: Rows) -> Arrays:
-    """Return rows that lie one behind the other as arrays to keep, views."""
+    """Return contiguous rows as arrays for a checkpoint (views)."""
     begin = int(rows.starts[0]) if len(rows) else 0
     own = slice(begin, begin + rows.nnz)
     arrays: Arrays = {"y": rows.y, "lengths": rows.lengths, "indices": rows.indices[own]}

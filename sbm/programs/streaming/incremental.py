@@ -1,9 +1,10 @@
-"""Incremental learning: batches of rows in memory, learned as `sbm stream` learns text.
+"""Incremental learning: learn batches of rows in memory as `sbm stream` learns text.
 
-A batch is a block: it is merged with the cache and solved, and what is left out of the next cache
-is forgotten. Classes and features are known from the start. Room is made for the largest batch so
-far, and for a cache of its size by ``cache_frac``, so a batch costs the same however many came
-before it. ``mem`` bounds both: a batch that is too large for it is several blocks.
+A batch is a block: it is merged with the cache and solved, and rows that are not selected for the
+next cache are dropped. Classes and features are known from the start. Memory is allocated for the
+largest batch so far and a cache in proportion to it (``cache_frac``), so the cost of a batch does
+not depend on the number of batches before. ``mem`` limits both: a larger batch is cut into several
+blocks.
 """
 
 from __future__ import annotations
@@ -38,46 +39,46 @@ _TYPES = ("ones", "float32", "float64")  # each holds the values of those before
 
 @dataclass(frozen=True)
 class _Plan:
-    """What there is room for."""
+    """The sizes that memory is allocated for."""
 
     size: Size
     value_type: str
     weighted: bool
 
     def holds(self, other: _Plan, longest: int) -> bool:
-        """Whether there is room for what another one is for, with rows of so many nonzeros."""
+        """Return whether this plan covers another one, with rows of up to `longest` nonzeros."""
         return (
             self.size.block_rows >= other.size.block_rows
             and self.size.block_nnz >= longest
-            and 2 * self.size.block_nnz >= other.size.block_nnz  # rows may have become longer
+            and 2 * self.size.block_nnz >= other.size.block_nnz  # rows may be longer than before
             and (self.value_type, self.weighted) == (other.value_type, other.weighted)
         )
 
 
 class Incremental:
-    """What is learned of the batches so far, and all there is to go on from.
+    """Learns a model from batches of rows.
 
-    It can be pickled between two batches; then it holds weights, cached rows and random state.
+    It can be pickled between two batches, with weights, cached rows and random state.
 
     Parameters
     ----------
     settings : Settings
     labels : list of float, optional
-        Of each class code; None where targets are learned, or no labels.
+        Label of each class code; None for regression and one-class.
     n_features : int
         Columns of every batch; column k is feature id k.
 
     Attributes
     ----------
     settings : Settings
-        With what is chosen automatically filled in.
+        With automatic values filled in.
     n_rows : int
         Rows so far.
 
     Raises
     ------
     SettingsError
-        A setting that has no meaning for rows that come once.
+        A setting does not apply to rows that are seen once.
     """
 
     def __init__(self, settings: Settings, labels: list[float] | None, n_features: int) -> None:
@@ -88,7 +89,7 @@ class Incremental:
         self._totals, self._n_blocks = Totals(), 0
         self._plan: _Plan | None = None
         self._workspace: Workspace | None = None
-        self._state: dict[str, npt.NDArray[Any]] = {}  # of a learner that is to be made again
+        self._state: dict[str, npt.NDArray[Any]] = {}  # of a learner that will be recreated
         self._before: Mapping[str, Any] | None = None
 
     @property
@@ -97,34 +98,38 @@ class Incremental:
         return self._needs.rows
 
     def refuse_changes(self, settings: Settings) -> None:
-        """Notice settings that are others than at the first batch; memory and seed may be.
+        """Check that settings are those of the first batch, except memory, threads and seed.
 
         Raises
         ------
         SettingsError
-            Names the first one that changed.
+            A setting has changed.
         """
         before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
         for name in before.keys() - {"seed", *FREE}:
             if now[name] != before[name]:
                 raise SettingsError(
-                    f"{name} is {now[name]}, but partial_fit began with {before[name]}; set it "
-                    "back, or clone the estimator and give it all batches"
+                    f"{name} is {now[name]}, but partial_fit started with {before[name]}; set it "
+                    "back, or clone the estimator and fit all batches again"
                 )
 
     def learn(self, batch: Rows) -> Model:
-        """Learn some rows; return the model of all so far.
+        """Learn a batch; return the model of all rows so far.
 
         Parameters
         ----------
         batch : Rows
-            One behind the other; `y` is of `target_type`. Values are stored as they are
-            typed, as float32 or float64.
+            Contiguous rows; `y` has the dtype `target_type`. Values are stored with their own
+            dtype, float32 or float64.
+
+        Returns
+        -------
+        Model
 
         Raises
         ------
         MemoryPlanError
-            ``settings.mem`` is too small; says what would do.
+            ``settings.mem`` is too small; the message has the smallest bound.
         """
         self._grow(batch)
         workspace = self._workspace
@@ -135,7 +140,7 @@ class Incremental:
         return self._model(workspace.learner)
 
     def _grow(self, batch: Rows) -> None:
-        """Make room for a batch where there is none yet."""
+        """Allocate a larger workspace if a batch needs it."""
         before, needs = self._plan, self._needs
         has_values = batch.values is not None and bool((batch.values != 1).any())
         self._needs = needs = replace(
@@ -157,7 +162,7 @@ class Incremental:
             self._workspace = self._make_workspace(before)
 
     def _size(self, value_type: str) -> Size:
-        """Return sizes for blocks of the largest batch so far, or what there is memory for."""
+        """Return sizes for blocks as large as the largest batch, limited by memory."""
         settings, needs = self.settings, self._needs
         shape = learner_shape(self._problems())
         dtype = "float64" if value_type == "float64" else "float32"
@@ -176,7 +181,7 @@ class Incremental:
         return problems_of(self.settings, self.labels)
 
     def _make_workspace(self, plan: _Plan) -> Workspace:
-        """Set room aside, and let what learns in it go on where the one before was."""
+        """Create a workspace, and restore the learner's state in it."""
         settings, problems = self.settings, self._problems()
         prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
         workspace = Workspace.of(
@@ -190,7 +195,7 @@ class Incremental:
         return workspace
 
     def _put_away(self) -> None:
-        """Let go of what learns, and keep what another one is made of."""
+        """Free the workspace, and keep a copy of the learner's state."""
         if self._workspace is not None:
             state = self._workspace.learner.state()
             self._state = {name: np.copy(array) for name, array in state.items()}
@@ -204,7 +209,7 @@ class Incremental:
         return kept
 
     def _model(self, learner: OnePass) -> Model:
-        """Make the model of the rows so far; its arrays are its own."""
+        """Create the model of the rows so far, with copies of the weights."""
         problems, settings = learner.problems, self.settings
         facts = {
             "rounds": [settings.rounds],

@@ -1,4 +1,4 @@
-"""What learns a stream: made for the rows, features and classes that are known by now."""
+"""The learner of a stream, created for the rows, features and classes known so far."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Seen", "Workspace", "learner_shape", "problems_of", "target_type"]
 
 
 def target_type(settings: Settings) -> str:
-    """Type of what is learned: int32 for class codes, or no labels; float64 for targets."""
+    """Return the dtype of y: int32 for class codes or no labels, float64 for targets."""
     task = choose_task(settings, LOSSES[settings.loss])
     return "float64" if task == "regression" else "int32"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows of a stream so far, as `make_problems` wants to know them."""
+    """The rows of a stream so far, as `make_problems` needs them."""
 
     n_rows: int
     labels: list[float] | None
@@ -36,21 +36,21 @@ class Seen:
 
 
 def problems_of(settings: Settings, labels: list[float] | None) -> list[AnyProblem]:
-    """Make the problems of the classes known so far; class weights of later labels wait."""
+    """Create the problems for the classes known so far; class weights of other labels wait."""
     weights = {} if isinstance(settings.class_weight, str) else dict(settings.class_weight)
     if labels is not None:
         weights = {label: weight for label, weight in weights.items() if label in labels}
     settings = replace(settings, class_weight=weights)
     loss = LOSSES[settings.loss]
-    if loss.joint and labels is not None and len(labels) == 1:  # for now
+    if loss.joint and labels is not None and len(labels) == 1:  # until a second class occurs
         cost = settings.C * weights.get(labels[0], 1.0)
         return [MultiProblem(loss, np.array([cost]), settings.C, settings.bias)]
     return make_problems(settings, Seen(1, labels))
 
 
 def learner_shape(problems: list[AnyProblem]) -> Shape:
-    """Return what decides the memory beside the rows."""
-    copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # columns are sorted for the model
+    """Return what the memory depends on, besides the rows."""
+    copies = 1 + (sum(p.n_outputs for p in problems) > 1)  # the model needs sorted columns
     if isinstance(problems[0], OneClass):
         copies = 3
     row_bytes = 0 if problems[0].classify else 4
@@ -60,14 +60,15 @@ def learner_shape(problems: list[AnyProblem]) -> Shape:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What learns, and room for the block that it learns.
+    """A learner, and the buffer for the block that it learns.
 
     Attributes
     ----------
     learner : OnePass
     room : Rows
+        The buffer.
     begin, nnz : int
-        Where the nonzeros of the block go in the arena, and how many there may be.
+        Offset of the block's nonzeros in the arena, and their maximum number.
     """
 
     learner: OnePass
@@ -86,7 +87,7 @@ class Workspace:
         weighted: bool = False,
         spread: Callable[..., Iterable[Any]] = map,
     ) -> Workspace:
-        """Set room aside, with a learner that knows nothing; `spread` is a ``map`` in threads."""
+        """Allocate the buffers and an untrained learner; `spread` is a ``map`` in threads."""
         begin, y_dtype = caches_nnz(size, len(problems)), target_type(settings)
         arena = Arena.of(begin + size.block_nnz + SPARE, value_type)
         learner = OnePass(
@@ -97,7 +98,7 @@ class Workspace:
         return cls(learner, room, begin, size.block_nnz)
 
     def parts(self, batch: Rows) -> Iterator[Rows]:
-        """Copy rows that lie one behind the other, as many as there is room for at a time."""
+        """Copy contiguous rows into the buffer and yield it, as many rows as fit at a time."""
         first = 0
         while first < len(batch):
             part = self._lay_out(batch, first)

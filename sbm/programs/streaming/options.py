@@ -1,4 +1,4 @@
-"""What a stream is told, and what of it may change when it goes on."""
+"""Settings and options of a stream, and which of them may change on resume."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ __all__ = [
 
 
 def refuse_other_formats(sources: Sequence[Source]) -> None:
-    """Notice files that are no LIBSVM text, which alone can be gone on with in its middle."""
+    """Check that all files are LIBSVM text, the only format that can be resumed midway."""
     for source in sources:
         if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
             raise SettingsError(
-                f"{source.name} is {found.name} by its name, and sbm stream reads LIBSVM text; "
-                "make a store of it with sbm split, and train on that"
+                f"{source.name} is {found.name} by its name, but sbm stream reads only LIBSVM "
+                "text; use sbm split and sbm train instead"
             )
 
 
 def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
-    """Notice a file that cannot be followed."""
+    """Check that the last file is not compressed if it is to be followed."""
     if options.follow and sources and is_packed(sources[-1].name):
         raise SettingsError(
-            f"{sources[-1].name} is compressed, and such a file cannot be followed; leave out "
-            "--follow, or decompress it on its way (zcat, zstdcat) and give - for the pipe"
+            f"{sources[-1].name} is compressed and cannot be followed; leave out "
+            "--follow, or pipe it through zcat or zstdcat and read it as -"
         )
 
 
 def _refuse_training(folder: Path) -> None:
-    """Notice a training that has not come to its end, where the run of a stream would be."""
+    """Check that the stream's run would not replace an unfinished training."""
     if not (folder / RECORD).is_file():
         return
-    with contextlib.suppress(StoreError):  # what cannot be read cannot be gone on with either
+    with contextlib.suppress(StoreError):  # an unreadable run cannot be resumed anyway
         record = Run.read(folder)
         if record.get("kind") == "stream" or is_finished(record):
             return
         raise SettingsError(
-            f"{folder} holds an unfinished training, which would be lost; give the model another "
-            "name with -o, or remove that folder"
+            f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
+            "with -o, or remove that folder"
         )
 
 
 @dataclass
 class Opened:
-    """The run of a stream, and what is known at its start.
+    """The open run of a stream.
 
     Attributes
     ----------
@@ -69,9 +69,9 @@ class Opened:
     settings : Settings
     options : StreamOptions
     record : dict
-        Its last commit, if there is one.
+        The last checkpoint; empty for a new stream.
     state : dict of str to ndarray
-        The arrays of that.
+        The arrays of the last checkpoint.
     """
 
     run: Run
@@ -88,15 +88,15 @@ def open_stream(
     options: StreamOptions | Mapping[str, Any] | None,
     resume: bool,
 ) -> Iterator[Opened]:
-    """Open the run of a stream, anew or where it ended.
+    """Open the run of a stream, new or at its last checkpoint.
 
     Raises
     ------
     SettingsError
-        Settings or options that mean nothing here, or are not those it began with; or there is an
-        unfinished training.
+        A setting or option does not apply to streams, or has changed since the start; or there is
+        an unfinished training.
     StoreError
-        There is nothing to go on from.
+        There is no stream to resume.
     """
     folder = run_folder(path)
     if resume:
@@ -116,17 +116,17 @@ def _as_before(
     settings: Settings | Mapping[str, Any] | None,
     options: StreamOptions | Mapping[str, Any] | None,
 ) -> tuple[StreamOptions, Settings]:
-    """Return what a stream began with, and of that what is given now and may change."""
+    """Return the options and settings of the last checkpoint, with allowed changes applied."""
     folder = run_folder(path)
     if not (folder / RECORD).is_file():
         raise StoreError(
-            f"{path} is no stream to go on with (there is no {folder / RECORD}); name the "
-            "model of one, or begin without --resume"
+            f"no stream to resume for {path} ({folder / RECORD} not found); name the model of a "
+            "stream, or leave out --resume"
         )
     record = Run.read(folder)
     if record.get("kind") != "stream":
         raise StoreError(
-            f"{folder} is of sbm train, not of a stream; sbm train --warm-start goes on with it"
+            f"{folder} is a run of sbm train, not of sbm stream; use sbm train --warm-start"
         )
     given = dict(options) if isinstance(options, Mapping) else asdict(options) if options else {}
     if given.get("classes") is not None:
@@ -138,27 +138,27 @@ def _as_before(
     return chosen, Settings.from_dict(merge(record["settings"], asked, kept))
 
 
-ROUNDS = 3  # of the paper's SBM-in-3
+ROUNDS = 3  # as in the paper's SBM-in-3
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream is told beside `Settings`.
+    """Options of a stream in addition to `Settings`.
 
     Attributes
     ----------
     classes : tuple of float, optional
-        All labels there may be; default: they are learned as they come.
+        All labels that may occur. Default: labels are added as they occur.
     dtype : {"float32", "float64"}
         Type of values other than 1.
     on_error : {"fail", "skip"}
-        What to do with a line that is not LIBSVM text.
+        What to do with a malformed line.
     checkpoint_every : str or float
-        Seconds (``60s``, ``5m``), or rows (``100000rows``), between two commits.
+        Seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints.
     follow : bool
-        Wait for more at the end of the last file.
+        Wait for more text at the end of the last file.
     idle_timeout : float or str, optional
-        Seconds without text that are the end.
+        End the stream after this many seconds without text.
     """
 
     classes: tuple[float, ...] | None = None
@@ -175,19 +175,19 @@ class StreamOptions:
             value = getattr(self, name)
             if value not in known:
                 raise SettingsError(
-                    f"unknown {name.replace('_', '-')} {value!r}, known are {', '.join(known)}"
+                    f"unknown {name.replace('_', '-')} {value!r}; use one of {', '.join(known)}"
                     f"{nearest(str(value), known)}"
                 )
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
-        self.commit_interval  # noqa: B018  refuses what is no interval
+        self.commit_interval  # noqa: B018  raises if invalid
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
             self._check_classes(self.classes)
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
-        """Return options as they are, a mapping of names and values as options, None as defaults.
+        """Return `options` as `StreamOptions`; None gives the defaults.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class StreamOptions:
         return cls(**values)
 
     def kept(self) -> dict[str, Any]:
-        """Those that a stream has when it goes on, as JSON holds them."""
+        """Return the options to store in checkpoints, as JSON."""
         values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
@@ -212,11 +212,11 @@ class StreamOptions:
     def _check_classes(classes: Sequence[float]) -> None:
         if len(set(classes)) < len(classes) or len(classes) < 2:
             shown = ",".join(map(format_number, classes))
-            raise SettingsError(f"classes is {shown}; two or more different labels are expected")
+            raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @property
     def commit_interval(self) -> tuple[float, int]:
-        """Seconds and rows between two commits; 0 is never for that reason."""
+        """Seconds and rows between checkpoints; 0 means no limit."""
         text = str(self.checkpoint_every).strip().lower()
         rows = text.removesuffix("s").removesuffix("row").strip()
         if text.endswith(("row", "rows")):
@@ -228,42 +228,42 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
-# A stream that goes on keeps all its settings but these, and these of its options; the last ones
-# are as before unless they are given again.
+# On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
+# _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads")
 KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 
 
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
-    """Return what was chosen before and now.
+    """Return the previous values, updated by the current ones.
 
     Raises
     ------
     SettingsError
-        They differ in what must stay.
+        A value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:
             raise SettingsError(
-                f"{name} is {now[name]}, but the stream began with {before[name]} and keeps it; "
-                "leave it out, or begin anew without --resume"
+                f"{name} is {now[name]}, but the stream was started with {before[name]}; "
+                "leave it out, or start over without --resume"
             )
     return {**before, **now}
 
 
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
-    """Refuse what means nothing for a stream; fill in what is chosen automatically."""
+    """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
     if isinstance(settings.class_weight, str):
         raise SettingsError(
-            "class_weight balanced needs the number of rows of each class, which a stream does not "
-            "tell ahead; give numbers"
+            "class_weight balanced needs the row count of each class, which is unknown in a "
+            "stream; give numbers"
         )
     for label in settings.class_weight:
         if options.classes is not None and label not in options.classes:
             raise SettingsError(
-                f"class_weight names label {format_number(label)}, which --classes does not name"
+                f"class_weight names label {format_number(label)}, which is not in --classes"
             )
     if isinstance(settings.rounds, str) and settings.rounds != "auto":
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")

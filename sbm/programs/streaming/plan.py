@@ -1,7 +1,7 @@
-"""The memory plan of a stream: what `--mem` is spent on, from the rows that came so far.
+"""The memory plan of a stream: how `--mem` is divided, based on the rows so far.
 
-How many rows, features and classes there will be is not known, so a plan has room for more than was
-seen, and another one is made when that is used up.
+The numbers of rows, features and classes are unknown in advance. So a plan has room for more than
+was seen, and a new plan is made when that is used up.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sbm.units import in_megabytes
 
 __all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
 
-# The first block, in rows; the next ones grow with what is known, up to what there is room for.
-# So the progressive loss means something from early on, and a small stream has its model soon.
+# Rows of the first block. Later blocks grow with the rows so far, up to the planned size. So the
+# progressive loss is meaningful early, and a small stream has its model soon.
 FIRST_BLOCK = 1024
-LEAST_ROWS = 256  # of the largest block
-_FEATURE_SHARE = 0.25  # of the room is for features, at first
-_SPARE_NNZ = 1.25  # times the nonzeros of average rows
-# An id in its table, which doubles as it grows; ids too large for a plain array are hashed.
+LEAST_ROWS = 256  # minimum for the largest block
+_FEATURE_SHARE = 0.25  # initial share of the memory for features
+_SPARE_NNZ = 1.25  # planned nonzeros per row, relative to the average so far
+# Bytes per id in the table, which doubles as it grows; ids too large for an array are hashed.
 _ID_BYTES, _HASHED_BYTES = 16, 96
-# Variables a row that lists have room for: most rows of many classes need few.
+# Variables per row that lists have room for: with many classes most rows need few.
 _ROW_VARIABLES = 4
 
 
 @dataclass(frozen=True)
 class StreamPlan(Budget):
-    """How the bytes of a stream are spent.
+    """The memory plan of a stream.
 
     Attributes
     ----------
     size : Size
-        Of block, cache and weights.
+        Sizes of block, cache and weights.
     value_type : {"ones", "float32", "float64"}
     planned : Needs
         What rows may need: features, ids, labels, values other than 1.
@@ -53,21 +53,21 @@ def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
     Returns
     -------
     largest : int
-        The largest id that there will be room for: of a table that is `growth` times as large.
+        The largest id that a table `growth` times as large has room for.
     size : int
-        Bytes, those of the copying included as it grows.
+        Bytes, including the copy made when it grows.
     """
     entries = min(DIRECT_LIMIT, growth << max(10, largest_id.bit_length()))
     return entries - 1, 4 * entries + (2 * entries if growth > 1 else 0)
 
 
 def parsers_of(mem: int, threads: int) -> int:
-    """How many threads parse; the memory of pieces does not depend on it, so no result does."""
+    """Return the number of parsing threads. The plan and so the results do not depend on it."""
     return max(1, min(threads, _pieces(mem) - 2))
 
 
 def _pieces(mem: int) -> int:
-    """Pieces of text that there is room for."""
+    """Return the number of pieces of text that are planned for."""
     return min(10, 3 + max(0, mem - INTERPRETER) // 200_000_000)
 
 
@@ -78,7 +78,7 @@ def _text_bytes(mem: int) -> int:
 def plan_stream(
     mem: int, cache_frac: float, shape: Shape, needs: Needs, dtype: str, what: str
 ) -> StreamPlan:
-    """Turn a memory bound and what came so far into sizes.
+    """Choose the sizes of a stream for a memory bound and the rows so far.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ def plan_stream(
     cache_frac : float
         Share of the working set that is cache, in [0, 1).
     shape : Shape
-        Its `n_weights` does not count; `copies` is how many arrays like W there are.
+        Its `n_weights` is ignored; `copies` is the number of arrays of the size of W.
     needs : Needs
     dtype : {"float32", "float64"}
-        Of values other than 1.
+        Type of values other than 1.
     what : str
         The stream's name for messages.
 
@@ -101,7 +101,7 @@ def plan_stream(
     Raises
     ------
     MemoryPlanError
-        There is no room; says what would do.
+        `mem` is too small; the message has the smallest bound.
     """
     value_type = dtype if needs.has_values else "ones"
     variables = min(_ROW_VARIABLES, max(shape.outputs)) if shape.listed else 0
@@ -118,7 +118,7 @@ def plan_stream(
     # The longest row must fit, whatever the average.
     longest = int((2 + share) * needs.longest * sizes.nonzero)
     least = int(LEAST_ROWS * row) + longest
-    for growth in (2, 1):  # with room for larger ids, if there is some
+    for growth in (2, 1):  # with room for larger ids, if possible
         largest_id, table = _id_table(needs.largest_id, growth)
         features = needs.features * feature + table
         if features + least <= fixed.left:
@@ -140,17 +140,17 @@ def plan_stream(
 
 
 def _refuse(fixed: Budget, more: dict[str, int]) -> None:
-    """Refuse a bound, and say what would do: with more memory, more text is read ahead."""
+    """Raise the error with the smallest bound, which includes the text that it would read ahead."""
     features, least = more.values()
     rest = fixed.total - fixed.items["text"] + features + least
     enough = in_megabytes(_with_text(fixed.mem, rest + max(features, 8 * least)))
     text = _with_text(fixed.mem, rest) - rest
     needed = replace(fixed, items=fixed.items | {"text": text} | more)
-    needed.check(f", and --mem {enough} has room for twice as many features")
+    needed.check(f"; --mem {enough} has room for twice as many features")
 
 
 def _with_text(mem: int, rest: int) -> int:
-    """Return the next larger bound that is enough for text, too."""
+    """Return the smallest bound from `mem` on that fits `rest` and its text."""
     while mem < rest + _text_bytes(mem):
         mem = rest + _text_bytes(mem)
     return mem

@@ -1,7 +1,7 @@
-"""Progressive validation: every row is predicted before it is learned (Blum et al., COLT 1999).
+"""Progressive validation: each row is predicted before it is learned (Blum et al., COLT 1999).
 
-The running mean of what was lost by that is an honest estimate of quality on rows to come, without
-a test set. It is told whenever the number of rows has doubled.
+The running mean of the loss estimates the quality on future rows without a test set. It is reported
+each time the number of rows has doubled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ FIRST_MARK = 1024  # rows
 
 @dataclass
 class Sums:
-    """What rows added up to.
+    """Sums over rows.
 
     Attributes
     ----------
     rows, correct : int
-        Rows, and those that were predicted right; of one class, those inside.
+        Number of rows, and of correct predictions (one-class: rows inside).
     loss : float
+        Sum of losses, without C.
     """
 
     rows: int = 0
@@ -41,12 +42,12 @@ class Sums:
     loss: float = 0.0
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Take rows.
+        """Add rows.
 
         Raises
         ------
         DataError
-            The sum of losses is beyond the range of a float.
+            The sum of losses exceeds the range of a float.
         """
         self.rows += len(losses)
         self.correct += int(np.count_nonzero(correct))
@@ -56,19 +57,19 @@ class Sums:
             raise DataError(TOO_LARGE)
 
     def means(self) -> tuple[float | None, float | None]:
-        """Mean loss and share of correct rows; None without rows."""
+        """Return mean loss and share of correct rows; None if there are no rows."""
         return (self.loss / self.rows, self.correct / self.rows) if self.rows else (None, None)
 
 
 class Progressive:
-    """Running loss and accuracy, told whenever the number of rows has doubled.
+    """Running loss and accuracy, reported each time the number of rows has doubled.
 
     Parameters
     ----------
     tell : callable
-        Is given a record: rows, loss, accuracy, and the last two since the last record.
+        Receives a record: rows, loss, accuracy, and loss and accuracy since the last record.
     state : dict, optional
-        What `state` said, to go on from.
+        A result of `state`, to resume from.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Progressive:
         self._mark = int(state.get("mark", FIRST_MARK))
 
     def state(self) -> dict[str, Any]:
-        """What to go on from, as JSON holds it."""
+        """Return the state to resume from, as JSON."""
         return {"all": asdict(self.all), "last": asdict(self._last), "mark": self._mark}
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Take rows, in their order."""
+        """Add rows, in order."""
         begin = 0
         while begin < len(losses):
             end = min(len(losses), begin + self._mark - self.all.rows)
@@ -97,7 +98,7 @@ class Progressive:
                 self.tell()
 
     def tell(self) -> None:
-        """Tell what is known by now."""
+        """Report the figures so far."""
         loss, accuracy = self.all.means()
         last_loss, last_accuracy = self._last.means()
         self._last = Sums()
@@ -110,7 +111,7 @@ class Progressive:
 def row_losses(
     loss: Loss, problems: Sequence[AnyProblem], y: npt.NDArray[Any], table: Floats
 ) -> tuple[npt.NDArray[np.bool_], Floats]:
-    """Tell which rows are predicted right, and what each one costs, C left out.
+    """Return which rows are predicted correctly, and the loss of each, without C.
 
     Parameters
     ----------
@@ -124,9 +125,9 @@ def row_losses(
     Returns
     -------
     correct : ndarray, shape (n,), bool
-        Of targets, none.
+        All false for targets.
     losses : ndarray, shape (n,), float64
-        Infinite where they are beyond the range of a float.
+        Infinite if a loss exceeds the range of a float.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return _row_losses(loss, problems, y, table)

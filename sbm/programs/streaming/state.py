@@ -1,4 +1,4 @@
-"""A stream at work: its memory plan, what learns, what is predicted, and its checkpoints."""
+"""A running stream: its memory plan, learner, progressive validation and checkpoints."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ from sbm.solver.step import Totals
 
 __all__ = ["Stream", "rows_in_front"]
 
-POLISH_ROUNDS = 10  # over the cache alone, at the end: there is no text to keep up with
-_FIRST_NNZ = 256 * FIRST_BLOCK  # most nonzeros of the first block
+POLISH_ROUNDS = 10  # rounds over the cache at the end
+_FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
 
 @dataclass
 class _Seconds(Seconds):
-    """Where the time went; also to predict."""
+    """Time by activity, including prediction."""
 
     predict: float = 0.0
 
 
 class Stream:
-    """A stream at work: what it reads, what learns, its plan and its checkpoints.
+    """A running stream: reads, predicts and learns rows, and writes checkpoints.
 
     Parameters
     ----------
     path : Path
-        Of the model.
+        Path of the model.
     opened : Opened
     sources : list of Source
     progress : Progress
@@ -88,11 +88,11 @@ class Stream:
     ----------
     arrivals : Arrivals
     reached : Reached
-        Behind the last row that was learned.
+        Position after the last learned row.
     work : Workspace
-        What learns; it is made of the first rows.
+        The learner; it is created when the first rows are known.
     is_cut_short : bool
-        Whether it was told to stop.
+        Whether it was stopped.
     """
 
     work: Workspace
@@ -110,7 +110,7 @@ class Stream:
         self.path, self.opened, self.progress = path, opened, progress
         record, self._inputs = opened.record, [source.path for source in sources]
         self._mem = mem = self._usable_memory()
-        # Above that the plan was too large. What calls this has memory of its own.
+        # If memory use exceeds this, the plan was too large. It includes the caller's memory.
         self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
         self._totals = Totals(**record.get("totals", {}))
         self._n_blocks = int(record.get("blocks", 0))
@@ -125,10 +125,10 @@ class Stream:
         total = sum(source.size for source in sources)
         progress.start("stream", total if all(s.size for s in sources) else None)
         prepare("split", opened.options.dtype, progress)
-        self._needs, self._planned = Needs(), ANY  # what the plan was made for, and has room for
+        self._needs, self._planned = Needs(), ANY  # what the plan is based on, and has room for
         if self.reached.needs.rows:
             needs = Needs(**record["needs"])
-            if self.reached.needs.features > self._plan(needs).size.features:  # there is less now
+            if self.reached.needs.features > self._plan(needs).size.features:  # less memory now
                 needs = self.reached.needs
             self._make_room(needs, self._plan(needs), opened.state, record["learner"])
         else:
@@ -136,7 +136,7 @@ class Stream:
         opened.state = {}
 
     def close(self) -> None:
-        """End the threads, also one that waits for text that may never come."""
+        """End the threads, including one that waits for text."""
         self.arrivals.patience.gave_up = True
         self._loader.shutdown()
         self.arrivals.close()
@@ -170,21 +170,21 @@ class Stream:
     # ------------------------------------------------------------------------------- blocks
 
     def learn_all(self) -> None:
-        """Learn until there are no more rows, or it is told to stop.
+        """Learn until the input ends or the stream is stopped.
 
         Raises
         ------
         DataError
-            There is no row at all.
+            The input has no rows.
         KeyboardInterrupt
-            It was told to stop before there was one.
+            The stream was stopped before the first row.
         """
         self._coming: Future[Block] | None = self._gather()
         if not self.reached.needs.rows:
             self._begin_with(self._coming.result())
         while self._coming is not None:
             wanted = self._learn_block(self._coming)
-            if wanted is not None:  # nothing refers to the rooms of the plan before by now
+            if wanted is not None:  # nothing refers to the buffers of the old plan anymore
                 self._make_larger(wanted)
                 self._coming = self._gather()
 
@@ -214,7 +214,7 @@ class Stream:
         return wanted
 
     def _gather(self) -> Future[Block]:
-        """Let the next block gather."""
+        """Start gathering the next block in the loading thread."""
         rows, inbox = self.arrivals.reached.needs.rows, self._inbox
         most = min(len(inbox), max(FIRST_BLOCK, rows))
         _, every = self.opened.options.commit_interval
@@ -229,31 +229,29 @@ class Stream:
         return self._loader.submit(gather)
 
     def _begin_with(self, block: Block) -> None:
-        """Plan for the rows of the first block."""
+        """Make the first plan, from the rows of the first block."""
         needs = block.wanted or block.reached.needs
         if not needs.rows and block.is_cut:
-            raise KeyboardInterrupt  # there is nothing to keep
+            raise KeyboardInterrupt  # there is nothing to save
         if not needs.rows:
-            raise self.arrivals.error or DataError(
-                "the input holds no rows; nothing was learned and no model written"
-            )
+            raise self.arrivals.error or DataError("the input has no rows; no model was written")
         self._make_room(needs, self._plan(needs))
 
     def _keep_unlearned(self, *rows: Rows) -> None:
-        """Note the rows that were read and are not learned: these, and those behind them."""
+        """Set `reached` so that it includes all rows that were read but not learned."""
         position, remaining = self.arrivals.remaining()
         pending = [*(arrays_of(some) for some in rows if len(some)), *remaining]
         self.reached = Reached(self.reached.needs, position, pending)
 
     def _is_due(self, rows: int) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Return whether a checkpoint is due, if `rows` rows have been learned."""
         seconds, every = self.opened.options.commit_interval
         at, before = self._committed
         late = seconds > 0 and time.monotonic() - at > seconds
         return late or (every > 0 and rows - before >= every)
 
     def _learn(self, rows: Rows, block: Block) -> None:
-        """Predict rows, and learn them."""
+        """Predict rows, then learn them."""
         learner = self.work.learner
         learner.grow(block.reached.needs.features)
         with self._seconds.measure("predict"):
@@ -272,7 +270,7 @@ class Stream:
         })  # fmt: skip
 
     def _predict(self, rows: Rows) -> None:
-        """Predict rows that were not learned yet."""
+        """Predict rows that have not been learned yet, for the progressive loss."""
         weights, settings = self.work.learner.weights, self.opened.settings
         step = max(1, JUDGED // sum(W.shape[1] for W in weights))
         for first in range(0, len(rows), step):
@@ -294,7 +292,7 @@ class Stream:
     # ------------------------------------------------------------------------------- memory
 
     def _make_inbox(self, rows: int, nnz: int, value_type: str) -> None:
-        """Set room aside in which rows gather, while others are learned."""
+        """Allocate the buffer in which rows gather while others are learned."""
         kind = target_type(self.opened.settings)
         self._inbox = Arena.of(nnz, value_type).room(rows, kind)
 
@@ -305,7 +303,10 @@ class Stream:
         state: Mapping[str, npt.NDArray[Any]] | None = None,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make what learns as planned, from a state if given; smaller if memory runs out."""
+        """Allocate buffers and learner as planned; retry with a smaller plan if memory runs out.
+
+        The learner is restored from `state` and `before`, if given.
+        """
         settings, problems = self.opened.settings, self._problems(needs)
         while True:
             self._needs, self._planned, size = needs, plan.planned, plan.size
@@ -327,32 +328,32 @@ class Stream:
             plan = self._use_less(plan.total)
 
     def _problems(self, needs: Needs) -> list[AnyProblem]:
-        """Return the problems of the classes that are known."""
+        """Return the problems for the classes known so far."""
         return problems_of(self.opened.settings, self._labels(needs))
 
     def _plan(self, needs: Needs, mem: int | None = None) -> StreamPlan:
-        """Return a plan that has room for more than the rows that have these needs."""
+        """Return a plan with room for these needs and more."""
         frac, shape = float(self.opened.settings.cache_frac), learner_shape(self._problems(needs))
         dtype, name = self.opened.options.dtype, self.path.name
         return plan_stream(mem or self._mem, frac, shape, needs, dtype, name)
 
     def _labels(self, needs: Needs) -> list[float] | None:
-        """Labels by class code, those of the rows that have these needs."""
+        """Return the labels by class code for these needs; None for targets."""
         labels = self.arrivals.labels
         return None if labels is None else labels.values[: needs.labels]
 
     def _make_larger(self, needs: Needs) -> None:
-        """Plan again, for a row that did not fit or less memory; resume from a checkpoint."""
+        """Make a new plan, for a row that did not fit or for less memory, and continue with it."""
         try:
             self._refuse_weighted(needs)
             plan = self._plan(needs)
         except (DataError, MemoryPlanError) as error:
             self._keep_unlearned()
             self.save()
-            advice = f"{rows_in_front(self.reached.needs.rows)} learned and kept"
+            advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
             if isinstance(error, DataError):
                 raise DataError(f"{error}; {advice}") from None
-            advice += ", go on with --resume"
+            advice += ", use --resume to continue"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
@@ -361,40 +362,40 @@ class Stream:
         self._make_room(needs, plan, state, before)
 
     def _refuse_weighted(self, needs: Needs) -> None:
-        """Notice a third class where the first two have weights of their own.
+        """Check that class weights still apply if a third class occurs.
 
-        Two classes are one problem; turned into one for each class, rows of the rest would have
-        another cost than they were learned with.
+        Two classes are one problem. With a problem per class, the rows so far would get another
+        cost than they were learned with.
         """
         labels, before = self._labels(needs), self._needs.labels
         if labels and self.opened.settings.class_weight and before <= 2 < needs.labels:
             raise DataError(
-                f"label {format_number(labels[2])} came after two others, which had weights of "
-                "their own; with --class-weight name all labels by --classes"
+                f"label {format_number(labels[2])} is new, but --class-weight was applied to two "
+                "classes only; name all labels with --classes"
             )
 
     def _usable_memory(self) -> int:
-        """Return the bound: --mem, or what the system gives where that is less."""
+        """Return the bound: --mem, or the limit of the system if that is less."""
         mem, limit = self.opened.settings.mem_bytes, system_limit()
         if limit is None or limit.size >= mem:
             return mem
-        self.progress.note(f"{limit.less_than(mem)}; the plan keeps to that")
+        self.progress.note(f"{limit.less_than(mem)}; planning for that limit")
         return limit.size
 
     def _is_above_bound(self) -> bool:
-        """Whether more memory is in use than there should be, and a smaller plan is to be made."""
+        """Return whether memory use exceeds the bound and there is a smaller plan."""
         if resident_bytes() <= self._most:
             return False
         try:
             self._use_less(self._mem)
         except MemoryPlanError:
             self._most = math.inf
-            self.progress.note("more memory is in use than --mem, and no plan needs less")
+            self.progress.note("memory use is above --mem, but no smaller plan exists")
             return False
         return True
 
     def _use_less(self, before: int) -> StreamPlan:
-        """Return a plan for less, and keep to that bound from now on.
+        """Return a smaller plan, and use its bound from now on.
 
         Raises
         ------
@@ -404,33 +405,33 @@ class Stream:
         plan = smaller(partial(self._plan, self._needs), before, f"learning {self.path}")
         self._mem = plan.mem
         self.progress.note(
-            f"a plan for {format_size(before)} was not enough; the next one is for "
-            f"{format_size(self._mem)}"
+            f"more memory was needed than planned ({format_size(before)}); continuing with a plan "
+            f"for {format_size(self._mem)}"
         )
         return plan
 
     def out_of_memory(self) -> MemoryPlanError:
-        """Say what is kept."""
-        kept = "nothing was learned yet"
+        """Return the error after memory ran out; it reports what is saved."""
+        kept = "nothing was learned yet, retry with"
         if rows := self._committed[1]:
-            kept = f"{rows_in_front(rows)} kept, go on with --resume"
+            kept = f"{rows_in_front(rows)} saved, retry with --resume and"
         size = format_size(self._mem)
         return MemoryPlanError(
-            f"memory ran out while learning {self.path}, planned for {size}; {kept} and less --mem",
+            f"memory ran out while learning {self.path}, planned for {size}; {kept} less --mem",
             self._mem,
         )
 
     # ------------------------------------------------------------------------------- saving
 
     def save(self) -> None:
-        """Commit, and write the model."""
+        """Write a checkpoint and the model."""
         self.commit()
         if not self.lacks_classes:
             with self._seconds.measure("write"):
                 self.make_model().save(self.path)
 
     def commit(self) -> None:
-        """Commit the state to resume from."""
+        """Write a checkpoint."""
         learner, pending = self.work.learner, self.reached.pending
         state = learner.state() | {"ids": self.arrivals.ids.keys}
         for k, rows in enumerate(pending):
@@ -462,11 +463,11 @@ class Stream:
 
     @property
     def lacks_classes(self) -> bool:
-        """Whether all rows so far have one label, and the loss tells labels apart from another."""
+        """Whether all rows so far have one label, but the loss needs at least two."""
         return LOSSES[self.opened.settings.loss].joint and self.reached.needs.labels == 1
 
     def make_model(self) -> Model:
-        """Make the model of the rows that are learned."""
+        """Create the model of the rows learned so far."""
         learner, settings = self.work.learner, self.opened.settings
         facts = {
             "rounds": [settings.rounds],
@@ -483,17 +484,17 @@ class Stream:
         return assemble_model(ids, labels, settings, learner.problems, learner.weights, facts)
 
     def _quality(self) -> dict[str, float | None]:
-        """The progressive figures."""
+        """Return the progressive loss and accuracy."""
         loss, accuracy = self.progressive.all.means()
         return {"loss": loss, "accuracy": None if self._task == "regression" else accuracy}
 
     def polish(self) -> None:
-        """Solve once more for the rows that are kept."""
+        """Solve for the cached rows once more."""
         with self._seconds.measure("solve"):
             self._totals.add(self.work.learner.polish(POLISH_ROUNDS))
 
     def report(self, model: Model) -> dict[str, Any]:
-        """Return the figures of the stream so far; see `sbm.stream`."""
+        """Return the report of the stream; see `sbm.stream`."""
         learner, sources, seconds = self.work.learner, self.arrivals.sources, self._seconds
         return {
             "rows": learner.n_rows,
@@ -522,15 +523,15 @@ class Stream:
 
 
 def rows_in_front(n: int) -> str:
-    """Say how many rows came before what was refused."""
-    return "the row in front of it is" if n == 1 else f"the {n:,} rows in front of it are"
+    """Return "the N rows before it are", for messages about an error in the input."""
+    return "the row before it is" if n == 1 else f"the {n:,} rows before it are"
 
 
 def _is_learned(name: str) -> bool:
-    """Whether an array of a checkpoint is of the learner."""
+    """Return whether an array of a checkpoint belongs to the learner."""
     return name != "ids" and not name.startswith("pending-")
 
 
 def _named(state: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays whose names begin so, without that."""
+    """Return the arrays whose names start with `prefix`, with the prefix removed."""
     return {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}

@@ -1,1 +1,1 @@
-"""What goes around the passes of a training: its start, its commits, its ranks."""
+"""The parts of a training around its passes: setup, checkpoints, ranks."""

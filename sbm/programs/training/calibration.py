@@ -1,8 +1,8 @@
-"""What a training needs to calibrate probabilities: a second model, and rows it never sees.
+"""Calibrate probabilities with a second model and held-out rows (Platt 1999).
 
-Decision values of rows that were trained on are too good to fit probabilities to. So a second model
-learns beside the first one, from the same blocks, but not from the rows of one fold; its decision
-values of these rows are what the probabilities of the first one are fitted to (Platt 1999).
+Decision values of training rows are too optimistic to fit probabilities to. So a second model
+learns from the same blocks, but without the rows of one fold. Probabilities are fitted to its
+decision values of that fold.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ __all__ = ["Collector", "calibrate_beside"]
 
 
 class Collector:
-    """Keeps decision values of held-out rows, the first ones that there is room for.
+    """Collects decision values of held-out rows, up to a limit.
 
-    Rows lie in random order in a store, unless it was split without shuffling, so the first ones
-    are as good as any.
+    It keeps the first rows. They are a random sample, unless the store was split without shuffling.
 
     Parameters
     ----------
     labels : list of float
-        Of the model, by class code.
+        Labels of the model, by class code.
     places : ndarray of int
-        Position of each class code among the labels in ascending order.
+        Position of each class code among the sorted labels.
     room : int
-        Most decision values.
+        Maximum number of decision values.
     """
 
     def __init__(self, labels: list[float], places: npt.NDArray[np.intp], room: int) -> None:
@@ -50,7 +49,7 @@ class Collector:
         self._scores: list[npt.NDArray[np.float64]] = []
 
     def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
-        """Keep rows while there is room."""
+        """Add class codes, shape (n,), and decision values until the limit is reached."""
         table = by_label(scores, self._labels)
         n = min(len(y), self._room // table.shape[1])
         self._room -= n * table.shape[1]
@@ -67,17 +66,17 @@ class Collector:
 
 
 def calibrate_beside(training: Training) -> dict[str, Any]:
-    """Train the second model to its end, and fit probabilities to what it says of its own fold.
+    """Finish training the second model, and fit probabilities on its held-out fold.
 
     Parameters
     ----------
     training : Training
-        The first model of which is done.
+        A training whose first model is finished.
 
     Returns
     -------
     dict
-        What a model says of its probabilities.
+        The entry ``calibration`` of `Model.info`.
     """
     set_active(training.learners, False)
     _train_second(training, Group(training.spare_learners))
@@ -91,9 +90,9 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
 
 
 def _train_second(training: Training, second: Group) -> None:
-    """Go on with passes over the second model alone, until its gap is estimated to be small."""
+    """Run passes of only the second model until its estimated gap is small enough."""
     state, engine, settings = training.state, training.engine, training.settings
-    for learner in second.learners:  # after a warm start there may have been no pass yet
+    for learner in second.learners:  # a warm start may have needed no pass
         learner.solver.rounds = state.rounds[-1] if state.rounds else training.rounds()
     if not state.calibrating:
         state.watch = GapWatch(settings.tol)

@@ -1,4 +1,4 @@
-"""A training before its first pass: what it is asked to do, what it has, what it begins from."""
+"""A training before its first pass: options, memory plan and starting point."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ __all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a training is run; none of it changes the model.
+    """Options of a training that do not change the model.
 
     Attributes
     ----------
     resume, is_stopped, progress
-        As of `sbm.train`.
+        As for `sbm.train`.
     test : PassTest or None
-        What is predicted after passes.
+        Test data to predict after passes.
     read_rate : float or None
-        Read no more bytes a second than this, as from a slow disk; for benchmarks.
+        Maximum bytes read per second, to simulate a slow disk in benchmarks.
     """
 
     resume: bool | None = None
@@ -80,16 +80,16 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """What a training begins from; all of it None or empty: from nothing.
+    """Where a training starts. By default it starts from zero.
 
     Attributes
     ----------
     record : dict or None
-        The last commit of its own run, which may be one of the end.
+        The last checkpoint of its own run, possibly of a finished one.
     earlier : PreviousRun or None
-        Another run, whose alphas come first.
+        Another run, whose alphas are the start.
     others : sequence of Path
-        Folders of the same training by another number of processes.
+        Folders of the same training with another number of ranks.
     """
 
     record: dict[str, Any] | None = None
@@ -98,40 +98,40 @@ class StartPoint:
 
     @property
     def last_commit(self) -> Mapping[str, Any] | None:
-        """Of whichever run there is, to see whether that is finished."""
+        """The last checkpoint of either run, to check whether that is finished."""
         return self.record or (Run.read(self.others[0]) if self.others else None)
 
 
 @dataclass
 class TrainingPlan:
-    """A training as it is asked for, and, once prepared, as it will be done.
+    """A training to run; `prepare` fills in problems, memory plan and identity.
 
     Attributes
     ----------
     store : BlockStore
     path : Path
-        Of the model.
+        Path of the model.
     settings : Settings
     options : TrainOptions
     begin : float
-        When it was asked for, by `sbm.engine.clock.clock`.
+        Start time, by `sbm.engine.clock.clock`.
     comm : Comm
     share : WorkShare
-        What this process solves.
+        The problems of this rank.
     spare : list of Problem or MultiProblem
-        What is solved beside it to calibrate, and is no part of the model.
+        Problems of the second model for calibration.
     shape : Shape
-        What decides the memory.
+        What the memory depends on.
     plan : MemoryPlan
     own : list of int
-        The blocks of this process.
+        The blocks of this rank.
     weights : RowWeights or None
     itself : dict
-        What tells this training from others, in every commit.
+        The identity of this training, stored in each checkpoint.
     bound : int or None
-        Bytes, where they are not those of ``--mem``.
+        Bytes to plan for, if not ``--mem``.
     may_plan_with_less : bool
-        Whether all processes come here when memory runs out.
+        Whether all ranks will retry together after memory ran out.
     """
 
     store: BlockStore
@@ -152,19 +152,19 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        self.may_plan_with_less = self.comm.size == 1  # else it is a process alone that ran out
-        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # of what calls this
+        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
+        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
 
-    # ------------------------------------------------------------------------ what it has
+    # ------------------------------------------------------------------------- preparation
 
     def prepare(self) -> None:
-        """Read all that a training is made for, and plan it; refuse what cannot be done."""
+        """Create the problems, read the row weights, plan the memory and check all options."""
         self._refuse_in_many()
         self._divide()
         self.shape = self._shape()
-        plan_of(self.settings, self.store, self.shape)  # it is refused before anything is read
+        plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
             refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
         problems = [*self.share.problems, *self.spare]
@@ -174,38 +174,38 @@ class TrainingPlan:
         self._plan()
 
     def _refuse_in_many(self) -> None:
-        """Notice what takes a single process.
+        """Check for options that need a single process.
 
         Raises
         ------
         SettingsError
-            It was asked for, and there are several.
+            Such an option was given with several ranks.
         """
         n = self.comm.size
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
-                f"calibrate is for one process, and there are {n}; train without it, then "
-                "again with --warm-start --calibrate alone"
+                f"calibrate needs a single process, but there are {n}; train without it, then "
+                "run one process with --warm-start --calibrate"
             )
         if n > 1 and self.settings.weights == "-":
             raise SettingsError(
-                f"weights come from standard input, which only one of {n} processes can read; "
-                "put them in a file"
+                f"weights are read from standard input, which only one of {n} processes can read; "
+                "use a file"
             )
 
     def _divide(self, counts: Sequence[float] | None = None) -> None:
-        """Make the problems of this process; `counts` are what balanced classes are balanced by."""
+        """Create the problems of this rank; `counts` are row weights per class for balancing."""
         self.share = WorkShare.of(self.comm, self.settings, self.store, counts)
         self.spare = held_out_problems(self.settings, self.store, counts)
 
     def balance_classes(self) -> None:
-        """Make the problems again where classes are balanced by weights of rows."""
+        """Recreate the problems if classes are balanced by row weights."""
         counts = class_counts(self.settings, self.store, self.weights)
         if counts is not None:
             self._divide(counts)
 
     def _shape(self) -> Shape:
-        """Return what decides the memory; what the weights of all classes take comes on top."""
+        """Return the shape for the memory plan, including the weights that rank 0 collects."""
         share, models = self.share, 2 if self.spare else 1
         problems = [*share.problems, *self.spare]
         shape = shape_of(self.settings, self.store, problems, models, share.adding.size)
@@ -223,7 +223,7 @@ class TrainingPlan:
     # ------------------------------------------------------------------------------ memory
 
     def _plan(self) -> None:
-        """Plan the memory, deal the blocks, and say of both what no commit may differ in."""
+        """Plan the memory, divide the blocks, and add both to the identity."""
         if not self._plans and self.options.resume is not False:
             self.bound = bound_before(self.folder, self.itself)
         self.plan = self._agreed_plan()
@@ -237,7 +237,7 @@ class TrainingPlan:
         self.itself |= {"classes": [self.comm.rank, self.comm.size]} if share.is_by_class else {}
 
     def _agreed_plan(self) -> MemoryPlan:
-        """Plan for what there is in all processes that add up, so that blocks are cut alike."""
+        """Plan for the smallest memory of all ranks, so that they cut blocks in the same way."""
         plan = plan_of(self.settings, self.store, self.shape, self.bound, self.options.progress)
         least = int(self.share.adding.gather([plan.total]).min())
         if least < plan.total:
@@ -246,19 +246,19 @@ class TrainingPlan:
         return plan
 
     def is_too_large(self) -> bool:
-        """Whether more memory is in use than there may be, and a smaller plan would do."""
+        """Return whether memory use exceeds the bound and there is a smaller plan."""
         most = (self.bound or self.settings.mem_bytes) + self._spare_memory
         if resident_bytes() <= most:
             return False
         try:
             self._smaller_plan()
         except MemoryPlanError:
-            self._spare_memory = 1 << 62  # it is the least there is: going on as it is
+            self._spare_memory = 1 << 62  # the plan is already the smallest: stop checking
             return False
         return True
 
     def plan_with_less(self) -> None:
-        """Take a smaller bound, after memory ran out.
+        """Choose a smaller bound after memory ran out.
 
         Raises
         ------
@@ -267,23 +267,23 @@ class TrainingPlan:
         """
         if not self._plans:
             raise MemoryPlanError(
-                "memory ran out before anything was planned; end other programs, or raise the "
-                "limit on this one",
+                "memory ran out before training was planned; close other programs or raise the "
+                "memory limit",
                 INTERPRETER,
             )
         gc.collect()
         before = self.plan.total
         self.bound = self._smaller_plan().total
         self.options.progress.stage(
-            f"a plan for {format_size(before)} was not enough; continuing with smaller blocks, "
-            f"planned for {format_size(self.bound)}"
+            f"more memory was needed than planned ({format_size(before)}); continuing with smaller "
+            f"blocks, planned for {format_size(self.bound)}"
         )
 
-    # ------------------------------------------------------------------- what it begins from
+    # ------------------------------------------------------------------------ starting point
 
     def find_start(self) -> StartPoint:
-        """Look for a commit to go on from, and for runs of other numbers of processes."""
-        if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut otherwise now
+        """Find a checkpoint to resume, or a run with another number of ranks."""
+        if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
             problems = self.share.problems
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)
@@ -295,12 +295,12 @@ class TrainingPlan:
         return StartPoint(record)
 
     def _runs_of_others(self) -> list[Path]:
-        """Return the run of this training by another number of processes, if that is there.
+        """Return the run of this training with another number of ranks, if there is one.
 
         Raises
         ------
         StoreError
-            There is another training, which would be lost; or not all processes see the run.
+            Another unfinished training would be lost, or not all ranks can read the run.
         """
         if self.options.resume is False or self.settings.warm_start is not None:
             return []
@@ -308,8 +308,8 @@ class TrainingPlan:
         seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
         if any(seen) and not all(seen):
             raise StoreError(
-                f"process {seen.index(False)} cannot see the run beside {self.path}, which was of "
-                "another number of processes; start as many as before, or start over with --fresh"
+                f"rank {seen.index(False)} cannot read the run of {self.path}, which used another "
+                "number of ranks; start the same number as before, or use --fresh to start over"
             )
         if folders and not is_of(folders[0], self.itself):
             refuse_unfinished(folders[0])
@@ -317,9 +317,9 @@ class TrainingPlan:
         return folders
 
     def with_earlier(self, start: StartPoint) -> StartPoint:
-        """Return a start that has the alphas of an earlier run, where there is one to go on from.
+        """Add the earlier run to a start, if there is one.
 
-        That is the run that a warm start names, or the one of other processes.
+        That is the run given by `warm_start`, or the one with another number of ranks.
         """
         if start.record is not None or start.earlier is not None:
             return start
@@ -332,7 +332,7 @@ class TrainingPlan:
             folders = find_run(str(warm_start))
         elif folders:
             self.options.progress.stage(
-                f"starting from the run of another number of processes, in {folders[0].parent}"
+                f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
         if not folders:
             return start
@@ -340,10 +340,16 @@ class TrainingPlan:
             earlier=PreviousRun(folders, self.store, self.settings, self.share.problems)
         )
 
-    # ------------------------------------------------------------------------- the beginning
+    # --------------------------------------------------------------------------------- start
 
     def compile_kernels(self) -> None:
-        """Say what is planned, and see to it that kernels are on disk; last chance to stop."""
+        """Report the plan and compile the kernels.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The training was asked to stop.
+        """
         plan = self.plan
         self.options.progress.note(
             f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
@@ -358,6 +364,6 @@ class TrainingPlan:
             raise KeyboardInterrupt
 
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
-        """Open the run of this process, new or as its last commit left it."""
+        """Open the run of this rank, new or at its last checkpoint."""
         problems = [*self.share.problems, *self.spare]
         return open_run(self.folder, problems, self.plan, start.record, self.comm.size > 1)

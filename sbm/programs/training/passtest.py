@@ -1,4 +1,4 @@
-"""Tests after passes: a text that a model in training predicts, and no result depends on it."""
+"""Predict test data after passes; this does not affect the training."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ __all__ = ["PassTest", "refuse_without_room"]
 
 Floats = npt.NDArray[np.float64]
 
-_PIECES = 4  # in memory at a time: one that is read, two that are parsed, one that is predicted
-_SPREAD = 6  # bytes that a byte of text takes once it is parsed, at most: "1:1 " is 8 + 8 + 4
-_KEY = 8 + 8 + 4 * 12  # a feature id in the table, and on its way there
+_PIECES = 4  # in memory at the same time: one is read, two are parsed, one is predicted
+_SPREAD = 6  # parsed bytes per byte of text, at most: "1:1 " takes 8 + 8 + 4
+_KEY = 8 + 8 + 4 * 12  # bytes per feature id in the table, including temporary copies
 
 
 @dataclass(frozen=True)
 class PassTest:
-    """What is predicted, and after which passes.
+    """Test data, and the passes after which to predict it.
 
     Parameters
     ----------
     data : str or Path
         LIBSVM text, or a store.
     every : int
-        After so many passes each, and after the last one.
+        Predict after every `every`-th pass, and after the last one.
 
     Raises
     ------
     SettingsError
-        `every` is less than 1, or the text can be read only once.
+        `every` is less than 1, or `data` is standard input.
     DataError
-        There is no such text.
+        The file does not exist.
     """
 
     data: str | Path
@@ -57,27 +57,27 @@ class PassTest:
             raise SettingsError(f"test_every is {self.every}; it must be at least 1")
         if str(self.data) == "-":
             raise SettingsError(
-                "the test text is standard input, which can be read only once; put it in a file, "
+                "the test data is standard input, which can be read only once; use a file "
                 "or leave out --test-every"
             )
         check_input(self.data)
 
     def is_due(self, passes: int) -> bool:
-        """Whether it is time after so many passes."""
+        """Return whether to predict after this number of passes."""
         return passes % self.every == 0
 
     def refuse_in_many(self, processes: int) -> None:
-        """Notice a training whose weights are not all in one process.
+        """Check that the training has a single process.
 
         Raises
         ------
         SettingsError
-            It has several processes.
+            It has several.
         """
         if processes > 1:
             raise SettingsError(
-                f"--test-every is for one process that has all weights, and there are {processes}; "
-                "leave it out, and predict with the model at the end"
+                f"--test-every needs a single process, but there are {processes}; "
+                "leave it out and run sbm predict after training"
             )
 
     def judge(
@@ -88,23 +88,23 @@ class PassTest:
         progress: Progress,
         after_batch: Callable[[], None] = lambda: None,
     ) -> dict[str, float | int | None]:
-        """Predict all rows.
+        """Predict all rows and return the figures.
 
         Parameters
         ----------
         store : BlockStore
-            What the weights were trained on: its features are theirs.
+            The training data; it defines the feature ids of the weights.
         problems : sequence of Problem, MultiProblem or OneClass
         weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-            Of each problem.
+            One array per problem.
         progress : Progress
         after_batch : callable
-            Is called now and then; may raise.
+            Called after each batch; may raise.
 
         Returns
         -------
         dict
-            ``rows``, and ``accuracy`` or, of targets, ``mse``; None without rows.
+            ``rows``, and ``accuracy`` or (for targets) ``mse``; only ``rows`` if there are none.
         """
         labels = np.array(sorted(model_labels(problems[0], store)), np.float64)
         table = IdTable(store.read_feature_ids())
@@ -140,7 +140,7 @@ def _decide(
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[Any] | None,
 ) -> Floats:
-    """Return decision values as the model will have them, shape (n_rows, n_outputs)."""
+    """Return the decision values of the model, shape (n_rows, n_outputs)."""
     scores = np.empty((len(begins), W.shape[1]))
     share = np.zeros(W.shape[1])
     if isinstance(problem, OneClass):
@@ -152,14 +152,15 @@ def _decide(
 
 
 def _needed_bytes(store: BlockStore) -> int:
-    """Most memory that it takes to predict a text beside a training; rows of a usual length."""
+    """Return the bytes needed to predict text during a training, for rows of usual length."""
     return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
 
 
 def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> None:
-    """Notice that a training leaves no room to predict a text beside it.
+    """Check that a training leaves enough memory to predict test data.
 
-    It is not planned for: blocks would be cut otherwise, and the model would be another one.
+    The memory plan does not include this: otherwise blocks would be cut differently, and the test
+    would change the model.
 
     Parameters
     ----------
@@ -167,16 +168,16 @@ def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], Memor
     mem : int
         Bytes of the whole process.
     plan : callable
-        Plans the training for a bound.
+        Makes the training's plan for a number of bytes.
 
     Raises
     ------
     MemoryPlanError
-        Says what would do.
+        There is not enough; the message has the smallest bound that works.
     """
     needed, least = _needed_bytes(store), mem
-    while (total := plan(least).total + needed) > least:  # with more memory it may take more, too
+    while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total
     items = {"training": least - needed, "predicting": needed}
-    task = f"to train on {store.folder} and to predict with --test-every beside it"
+    task = f"to train on {store.folder} and predict with --test-every at the same time"
     Budget(mem, task, items).check(", or leave out --test-every")

@@ -1,6 +1,6 @@
-"""The processes of one training: who does what, where each keeps its run, what they agree on.
+"""The ranks of one training: division of work, folders of runs, and common decisions.
 
-Alone there is one, which has all blocks, keeps its run beside the model and agrees with itself.
+A single rank has all blocks and keeps its run next to the model.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Weights = npt.NDArray[np.float64]
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
-    """Return for each flag whether it is set anywhere; all processes ask at the same time."""
+    """Return for each flag whether it is set in any rank; all ranks must call this together."""
     if comm.size == 1:
         return list(flags)
     return [bool(column.any()) for column in comm.gather([float(flag) for flag in flags]).T]
@@ -65,16 +65,16 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
 
 @dataclass
 class WorkShare:
-    """What a process does of a training: some blocks, or some classes of one-vs-rest.
+    """The share of a rank in a training: some blocks, or some classes of one-vs-rest.
 
     Attributes
     ----------
     comm : Comm
-        All processes.
+        Connects all ranks.
     every : list of Problem, MultiProblem or OneClass
-        All there is to be solved.
+        All problems of the training.
     is_by_class : bool
-        Whether each process has classes, and sees all rows, of its own: nothing is added up then.
+        Whether each rank trains separate classes on all rows. Then no weights are added up.
     """
 
     comm: Comm
@@ -89,7 +89,7 @@ class WorkShare:
         store: BlockStore,
         counts: Sequence[float] | None = None,
     ) -> WorkShare:
-        """Divide by classes where they share nothing, are enough, and everybody sees all rows."""
+        """Divide by class if there are enough independent classes and all ranks have all rows."""
         every = make_problems(settings, store, counts)
         if comm.size == 1:
             return cls(comm, every, False)
@@ -104,21 +104,21 @@ class WorkShare:
 
     @property
     def adding(self) -> Comm:
-        """Those whose weights are added up."""
+        """Connects the ranks whose weights are added up."""
         return SerialComm() if self.is_by_class else self.comm
 
     @property
     def problems(self) -> list[AnyProblem]:
-        """What this process solves."""
+        """The problems of this rank."""
         return self.every[self.comm.rank :: self.comm.size] if self.is_by_class else self.every
 
     def collect(self, weights: list[Weights]) -> list[Weights]:
-        """Return the weights of all problems in process 0, and none in the others.
+        """Return the weights of all problems in rank 0, and an empty list in the others.
 
         Parameters
         ----------
         weights : list of ndarray, shape (n_weights, n_outputs), float64
-            Of the problems of this process; consumed.
+            One array for each problem of this rank.
         """
         comm = self.comm
         if not self.is_by_class:
@@ -137,7 +137,7 @@ class WorkShare:
         return found
 
     def total(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Return the report of all processes, given that of each."""
+        """Return the report of the whole training, given the report of each rank."""
         report |= {"processes": self.comm.size, "bytes_sent": self.comm.sent}
         if not self.is_by_class:
             return report
@@ -149,7 +149,7 @@ class WorkShare:
 
 
 def share_cores(settings: Settings, comm: Comm) -> Settings:
-    """Let the processes of a machine share its cores, where nothing else is asked for."""
+    """Divide the cores of a machine among its ranks, unless `threads` is set."""
     if comm.size == 1 or settings.threads is not None:
         return settings
     neighbours = Counter(comm.share(platform.node()))[platform.node()]
@@ -157,34 +157,34 @@ def share_cores(settings: Settings, comm: Comm) -> Settings:
 
 
 def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> None:
-    """See to it that all processes are about to do the same.
+    """Check that all ranks have the same data and settings.
 
     Raises
     ------
     StoreError
-        They have other data, or other settings.
+        They differ.
     """
     chosen = {name: value for name, value in itself["settings"].items() if name != "threads"}
     mine = [itself["data"], chosen, itself["weights"]]
     for rank, theirs in enumerate(comm.share(mine)):
         if theirs[0] != mine[0]:
             raise StoreError(
-                f"{store.folder} of process {comm.rank} and that of process {rank} are other "
-                "stores; give all processes the same one, or shards of one"
+                f"{store.folder} of rank {comm.rank} and the store of rank {rank} differ; "
+                "give all ranks the same store, or shards of one store"
             )
         if theirs != json.loads(json.dumps(mine)):
-            raise StoreError(f"processes {comm.rank} and {rank} were given other settings")
+            raise StoreError(f"ranks {comm.rank} and {rank} have different settings")
 
 
 def own_name(name: str | Path, comm: Comm) -> Path:
-    """Return what a name stands for in this process: ``{rank}`` in it is the process's number."""
+    """Return the path of this rank: ``{rank}`` in the name is replaced by its number."""
     return Path(str(name).replace(RANK, str(comm.rank)))
 
 
 def common_name(store: str | Path, suffix: str) -> Path | None:
-    """Return what to call what is made of all shards: ``big.{rank}.sbm`` gives ``big.model``.
+    """Return the name for the result of all shards: ``big.{rank}.sbm`` gives ``big.model``.
 
-    None where the store is not named for each process.
+    None if the name does not contain ``{rank}``.
     """
     if RANK not in str(store):
         return None
@@ -192,14 +192,19 @@ def common_name(store: str | Path, suffix: str) -> Path | None:
 
 
 def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int]]:
-    """Return the parts of each process: those it can see, about as many nonzeros for each.
+    """Divide the parts among the ranks that have their files, with balanced sizes.
+
+    Returns
+    -------
+    list of list of int
+        The parts of each rank.
 
     Raises
     ------
     StoreError
-        A part that no process can see.
+        No rank has the files of a part.
     """
-    if comm.size == 1:  # what is missing is said where it is needed
+    if comm.size == 1:  # missing files are reported when they are read
         return [list(range(len(plan.parts)))]
     here = set(store.blocks_here)
     mine = [
@@ -215,8 +220,8 @@ def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int
         if not takers:
             names = sorted({_name(store, piece.block) for piece in part.pieces})
             raise StoreError(
-                f"{' and '.join(names)} of {store.folder} can be seen by none of the {comm.size} "
-                "processes; start as many as there are shards, or copy the missing files there"
+                f"{' and '.join(names)} of {store.folder} not found by any of the {comm.size} "
+                "ranks; start one rank per shard, or copy the missing files"
             )
         rank = min(takers, key=lambda taker: (loads[taker], taker))
         loads[rank] += part.nnz + part.rows
@@ -232,20 +237,20 @@ def _name(store: BlockStore, block: int) -> str:
 
 
 def folder_of(run: Path, comm: Comm) -> Path:
-    """Return where this process keeps its part of a run."""
+    """Return the folder for this rank's part of a run."""
     return run if comm.size == 1 else run / f"rank-{comm.rank}-of-{comm.size}"
 
 
 def runs_of_others(run: Path, comm: Comm) -> list[Path]:
-    """Return the folders, that are here, of a run of another number of processes."""
+    """Return the existing folders of a run with another number of ranks."""
     return next((folders for n, folders in runs_here(run).items() if n != comm.size), [])
 
 
 def forget_others(run: Path, size: int) -> None:
-    """Remove what was left by a run of another number of processes."""
+    """Remove the files of a run with another number of ranks."""
     for n, folders in runs_here(run).items():
         for folder in folders if n not in (1, size) else ():
-            shutil.rmtree(folder, ignore_errors=True)  # other processes do the same
+            shutil.rmtree(folder, ignore_errors=True)  # other ranks do the same
         if n == 1 != size:
             with contextlib.suppress(StoreError):
                 Run.remove(run)
@@ -254,18 +259,18 @@ def forget_others(run: Path, size: int) -> None:
 def common_record(
     comm: Comm, folder: Path, record: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the last commit that all processes have; None where there is none.
+    """Return the last checkpoint that all ranks have; None if there is none.
 
-    A process that was killed between two others that had committed already is one commit behind,
-    never two: nobody commits again before all have.
+    If a rank was killed while the others wrote a checkpoint, it is one checkpoint behind. It is
+    never two behind, because no rank writes another one before all have written the last.
 
     Parameters
     ----------
     comm : Comm
     folder : Path
-        Of this process; its run goes back to that commit.
+        Folder of this rank; its run is rolled back to that checkpoint.
     record : mapping or None
-        Its last commit, if it is one to go on with.
+        The last checkpoint of this rank, if it can be resumed.
     """
     if comm.size == 1:
         return None if record is None else dict(record)
@@ -277,7 +282,7 @@ def common_record(
         return None
     if record["commit"] != max(common):
         record = Run.roll_back(folder)
-    # One that was killed before it noted the end does not know why another one would go on.
+    # A rank that was killed before it recorded the end must not disagree with the others.
     is_done = not any_of(comm, not record["is_done"])[0]
     return {**record, "is_done": is_done}
 
@@ -285,17 +290,18 @@ def common_record(
 def finished_model(
     comm: Comm, path: Path, record: Mapping[str, Any] | None
 ) -> tuple[Model | None, dict[str, Any]] | None:
-    """Return what a training came to that all processes know to be finished; None where it is not.
+    """Return model and report of a training that is finished in all ranks; otherwise None.
 
-    Some may have been killed before they noted the end, others behind it; or the model is gone.
+    It is not finished if a rank was killed before it recorded the end, or if the model file is
+    missing or changed.
 
     Parameters
     ----------
     comm : Comm
     path : Path
-        Of the model, which process 0 reads and returns, and None in the others.
+        Path of the model. Rank 0 reads and returns it; the others return None for the model.
     record : mapping or None
-        The last commit of this process.
+        The last checkpoint of this rank.
     """
     report = None if record is None else record.get("report")
     is_there, model = report is not None, None
@@ -309,24 +315,25 @@ def finished_model(
 
 
 def one_first(comm: Comm, work: Callable[[], None]) -> None:
-    """Do something in process 0 and then in the others, who may find what it has left on disk."""
+    """Call `work` in rank 0 first, then in the others, which can reuse its files."""
     if comm.rank == 0:
         work()
-    with stopped_clock():  # process 0 may compile
+    with stopped_clock():  # rank 0 may compile
         comm.barrier()
     if comm.rank > 0:
         work()
 
 
 class StatusFile:
-    """What came of a training of several processes: ``MODEL.run/status.json``, by process 0.
+    """The status of a training with several ranks: ``MODEL.run/status.json``, written by rank 0.
 
-    Launchers end with 0 although a process was killed, or with another number although all is
-    well: this file, and the model, tell.
+    Exit codes of launchers are not reliable: they may be 0 although a rank was killed, or nonzero
+    after success. Use this file and the model instead.
 
     Parameters
     ----------
     run : Path
+        Folder of the run.
     comm : Comm
     """
 
@@ -336,7 +343,7 @@ class StatusFile:
             make_folder(run)
 
     def say(self, state: str, **facts: Any) -> None:
-        """Replace the file; alone, and in all processes but one, do nothing."""
+        """Write the file in rank 0; do nothing in other ranks or with a single rank."""
         if self._comm.size > 1 and self._comm.rank == 0:
             content = {"state": state, "processes": self._comm.size, **facts}
             write_atomically(self._path, [json.dumps(content, indent=1).encode()])

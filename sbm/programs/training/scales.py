@@ -1,4 +1,4 @@
-"""Whether features differ so much in scale that a training cannot converge well."""
+"""Measure whether feature scales differ so much that training converges slowly."""
 
 import numpy as np
 
@@ -7,13 +7,14 @@ from sbm.store.blocks import BlockStore
 
 __all__ = ["feature_scales"]
 
-FREQUENT = 0.1  # share of rows with the feature
+FREQUENT = 0.1  # minimum share of rows with the feature
 
 
 def feature_scales(store: BlockStore) -> list[float] | None:
-    """Return the smallest and the largest scale of frequent features, in the first chunk.
+    """Return the smallest and the largest scale of frequent features in the first chunk.
 
-    The scale of a feature is its largest absolute value. None if no feature is frequent.
+    The scale of a feature is its largest absolute value. The result is None if no feature is
+    frequent, or all values are 1.
     """
     chunk = next(iter(store.chunks[store.blocks_here[0]]), None)
     if chunk is None or not chunk.nnz or store.value_type == "ones":

@@ -1,4 +1,4 @@
-"""What a training needs before its first pass: its store, its memory, its run, its weights."""
+"""Set up a training: store, memory plan, run and row weights."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDS = Folds(5, seed=0)
-HELD_OUT_BYTES = 16_000_000  # of decision values; more rows than fit would change little
+HELD_OUT_BYTES = 16_000_000  # for decision values; more rows would change little
 
 
-# What a sum over all processes takes beside the array: ranges of the others, places and values.
+# Memory of a sum over all ranks besides the array: ranges of the others, indices and values.
 COMM_BYTES = 5 * 8 * SLICE
 
 
 def find_store(store: str | Path | None) -> Path:
-    """Return the store meant: the one named, or the only one in the current folder.
+    """Return the given store, or the only one in the current folder.
 
     Raises
     ------
     StoreError
-        There is none, or there are several (they are named).
+        The current folder has no store, or several.
     """
     if store is not None:
         return Path(store)
     found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
     if not found:
-        raise StoreError("no *.sbm store in this folder; make one with sbm split, or name it")
+        raise StoreError("no *.sbm store in this folder; create one with sbm split, or name it")
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise StoreError(f"several stores in this folder ({names}); name the one to use")
@@ -67,30 +67,30 @@ def find_store(store: str | Path | None) -> Path:
 
 
 def as_path(model: str | Path) -> Path:
-    """Return where a model goes as a path.
+    """Return a model's name as a path.
 
     Raises
     ------
     SettingsError
-        It is none; settings, which come behind it, may have been meant.
+        It is not a path, for example settings passed by position.
     """
     if not isinstance(model, str | os.PathLike):
         raise SettingsError(
-            f"the model is {type(model).__name__}, and a path is expected; name settings, as in "
+            f"the model is {type(model).__name__}, but must be a path; pass settings by keyword: "
             "settings=sbm.Settings(C=0.1)"
         )
     return Path(model)
 
 
 def place_of(model: str | Path | None, store: BlockStore) -> Path:
-    """Return where a model goes: as named, or the store's name, in the current folder.
+    """Return the path to write a model to. Default: the store's name, in the current folder.
 
     Raises
     ------
     StoreError
-        It cannot be written there, or something else is there.
+        The path is not writable, or holds something else.
     SettingsError
-        It is no path.
+        It is not a path.
     """
     path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
     check_output(path)
@@ -112,9 +112,9 @@ def plan_of(
     store : BlockStore
     shape : Shape
     bound : int, optional
-        Bytes. Default: as set, or what the system gives where that is less.
+        Bytes. Default: `settings.mem`, or the limit of the system if that is less.
     progress : Progress, optional
-        Is told of a limit of the system.
+        Receives a note if the limit of the system applies.
 
     Returns
     -------
@@ -123,9 +123,9 @@ def plan_of(
     Raises
     ------
     MemoryPlanError
-        The bound is too small; says what would do.
+        The bound is too small; the message has the smallest one that works.
     """
-    # Without a policy there is no cache.
+    # Policy none means no cache.
     cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
@@ -137,7 +137,7 @@ def plan_of(
 
 
 def time_left(settings: Settings, begin: float) -> float:
-    """Return the seconds until the time limit, counted from `begin`; infinity without one."""
+    """Return the seconds left of the time limit, counted from `begin`; infinity without one."""
     if settings.time_limit is None:
         return math.inf
     return float(settings.time_limit) - (clock() - begin)
@@ -150,24 +150,24 @@ def shape_of(
     models: int = 1,
     processes: int = 1,
 ) -> Shape:
-    """Return what decides the memory of a training.
+    """Return what the memory of a training depends on.
 
-    Rows have folds where there are models. Of several processes each notes, for a stretch, the
-    weights and alphas it began with.
+    With several models, rows have folds. With several ranks, each rank keeps the weights and
+    alphas of the start of a stretch.
 
     Parameters
     ----------
     settings, store, problems
-        Of the training.
+        Those of the training.
     models, processes : int
-        How many are trained at the same time, and by how many processes.
+        Number of models trained at the same time, and number of ranks.
 
     Returns
     -------
     Shape
     """
-    # W, and a copy to screen and certify with; of one class there are the sum of all rows and
-    # mixtures; a warm start has the earlier one; pairs of blocks of classes have their columns.
+    # W, and a copy to screen and certify with; one-class adds the sum of all rows and mixtures; a
+    # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
     return Shape(
@@ -185,7 +185,7 @@ def shape_of(
 
 
 def run_folder(model: Path) -> Path:
-    """Return where the state of the training of a model is kept."""
+    """Return the folder with the run of a model."""
     return model.with_name(model.name + ".run")
 
 
@@ -197,7 +197,7 @@ def open_run(
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
 ) -> Iterator[Run]:
-    """Open a run, with room for the alphas of each problem.
+    """Open a run for the alphas of each problem.
 
     Parameters
     ----------
@@ -205,9 +205,9 @@ def open_run(
     problems : sequence of Problem, MultiProblem or OneClass
     plan : MemoryPlan
     record : mapping, optional
-        Of the commit to go on from. Default: begin anew.
+        Record of the checkpoint to resume from. Default: start a new run.
     is_one_of_many : bool
-        Whether other processes train the same model, each with a run of its own.
+        Whether other ranks train the same model, each with its own run.
 
     Yields
     ------
@@ -216,7 +216,7 @@ def open_run(
     Raises
     ------
     StoreError
-        Another process trains this model, or has done so meanwhile; or it cannot be written.
+        Another process is training this model, or has changed the run; or it is not writable.
     """
     rows_of_parts = [part.rows for part in plan.parts] * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
@@ -235,7 +235,7 @@ def open_run(
 def class_counts(
     settings: Settings, store: BlockStore, weights: RowWeights | None
 ) -> list[float] | None:
-    """Return what balanced classes are balanced by, where that is not the number of their rows."""
+    """Return the row weight per class for balanced class weights; None to use row counts."""
     if weights is None or settings.class_weight != "balanced":
         return None
     return weights.class_totals(store)
@@ -244,13 +244,19 @@ def class_counts(
 def read_weights(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folder: Path
 ) -> RowWeights | None:
-    """Put the weights of rows, if there are any, into the order of the store."""
+    """Read the row weights, if any, into the order of the store.
+
+    Raises
+    ------
+    DataError
+        The file is missing or invalid.
+    """
     if settings.weights is None:
         return None
     if settings.weights != "-" and not Path(settings.weights).is_file():
-        what = "is no file" if Path(settings.weights).exists() else "does not exist"
+        what = "is not a file" if Path(settings.weights).exists() else "does not exist"
         raise DataError(
-            f"{settings.weights} {what}; give a file with a weight a line, for each row"
+            f"{settings.weights} {what}; expected a text file with one weight per row and line"
         )
     from sbm.programs.splitting.weights import RowWeights  # most trainings have none
 
@@ -264,20 +270,21 @@ def read_weights(
 def held_out_problems(
     settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
 ) -> list[AnyProblem]:
-    """Make the problems of the second model; none unless it is asked for. See `make_problems`.
+    """Create the problems of the second model; none without `calibrate`. See `make_problems`.
 
     Raises
     ------
     SettingsError
-        The loss has probabilities of its own, or can have none.
+        The loss already gives probabilities, or has no classes.
     """
     if not settings.calibrate:
         return []
     loss = LOSSES[settings.loss]
     if loss.name == "log_loss":
         raise SettingsError(
-            "log_loss needs no --calibrate: its decision values are log odds; leave it out"
+            "log_loss already gives probabilities (its decision values are log odds); "
+            "leave out --calibrate"
         )
     if choose_task(settings, loss) != "classification":
-        raise SettingsError(f"calibrate is for classes, and {loss.name} has none; leave it out")
+        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
     return make_problems(settings, store, counts)

@@ -1,7 +1,7 @@
-"""What a run says of a training, and whether the same command goes on with it.
+"""The state of a training in its run, and the decision whether to resume it.
 
-A training that was killed is gone on with by its own command: same store, same settings, and so the
-same bytes in the end. A finished one is left as it is. Anything else must be asked for.
+An interrupted training is resumed by the same command (same store and settings) and produces the
+same bytes. A finished one is left unchanged. Everything else needs an explicit option.
 """
 
 import json
@@ -26,46 +26,48 @@ __all__ = [
     "run_to_resume", "same_run",
 ]  # fmt: skip
 
-# Budgets, and what no result depends on.
+# Settings that may change on resume: budgets, and settings that do not affect the result.
 FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
-# What differs between processes, or with their number.
+# Entries of the identity that differ between ranks, or with their number.
 _OF_A_PROCESS = ("shape", "bound", "own", "classes")
 
 
 @dataclass
 class TrainingState:
-    """What a training has done so far, beside the weights and alphas.
+    """The progress of a training, without weights and alphas.
 
     Attributes
     ----------
     passes : int
+        Number of passes so far.
     rounds : list of int
-        Of each pass.
+        Rounds of each pass.
     gaps : list of float
-        Estimates of the whole passes.
+        Estimated gap after each whole pass.
     only : list of int or None
-        Blocks of the next pass, where some will do.
+        Blocks of the next pass; None for all.
     free_rows : int or None
-        Rows whose variables were inside their bounds in the last whole pass.
+        Rows with variables inside their bounds in the last whole pass.
     is_warm : bool
-        Whether it began with alphas for the same cost.
+        Whether it started from alphas for the same cost.
     totals : Totals
-        Of all passes.
+        Totals of all passes.
     ended : Totals or None
-        Of the last pass, until it is decided what comes behind it.
+        Totals of the last pass, until its end is processed.
     watch : GapWatch
     certificate : Certificate or None
-        The last one.
+        The last certificate.
     cut_short : int
-        Visits of the last pass that were cut short for want of room for variables.
+        Visits of the last pass that were cut short because lists of variables were full.
     is_done : bool
-        Whether the last certificate ended the training.
+        Whether the training has finished its passes.
     calibrating : int
-        Passes of the second model alone.
+        Passes of only the second model.
     is_calibrated : bool
     seconds, mark : dict of str to float
-        Where the time went: all of it, and up to the beginning of the last pass.
+        Seconds by activity: in total, and up to the start of the last pass.
     elapsed : float
+        Seconds in total.
     bytes_read : int
     """
 
@@ -89,17 +91,17 @@ class TrainingState:
     bytes_read: int = 0
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON; `of` undoes it."""
+        """Return the state as JSON, for `of`."""
         return asdict(self)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "TrainingState":
-        """Undo `record`; other keys are passed over.
+        """Create a state from a `record`; other keys are ignored.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such record.
+            The record is invalid.
         """
         mine = {one.name: record[one.name] for one in fields(cls)}
         for name, kind in (
@@ -115,7 +117,7 @@ class TrainingState:
 
 
 def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
-    """Return what tells a training from another one, as JSON; its shape follows from the plan."""
+    """Return what identifies a training, as JSON; the memory plan adds the shape."""
     generations = [
         {
             "blocks": generation["blocks"],
@@ -137,28 +139,28 @@ def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None"
 
 
 def is_finished(record: Mapping[str, Any]) -> bool:
-    """Whether a run ended by itself: its model was written."""
+    """Return whether a run finished and its model was written."""
     return "report" in record
 
 
 def is_of(folder: Path, mine: Mapping[str, Any]) -> bool:
-    """Whether a folder holds a run of these settings and this data, whatever its shape."""
+    """Return whether a folder holds a run of these settings and data, of any shape."""
     wanted = {k: value for k, value in mine.items() if k not in _OF_A_PROCESS}
     return same_run(folder, wanted) is not None
 
 
 def bound_before(folder: Path, mine: Mapping[str, Any]) -> int | None:
-    """Return the bound that a training came down to, after memory ran out."""
+    """Return the reduced memory bound of a run that ran out of memory, otherwise None."""
     try:
         record = same_run(folder, mine)
-    except StoreError:  # which is said where it matters
+    except StoreError:  # reported later
         return None
     bound = None if record is None else record.get("bound")
     return bound if type(bound) is int else None
 
 
 def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of a run whose identity this is, budgets apart; None if there is none."""
+    """Return the record of a run with this identity, ignoring `FREE` settings; otherwise None."""
     if not (folder / RECORD).exists():
         return None
     record = Run.read(folder)
@@ -173,12 +175,12 @@ def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Notice a run that is about to be replaced although it has not come to its end.
+    """Check that no unfinished run would be replaced.
 
     Raises
     ------
     StoreError
-        There is one.
+        The folder holds an unfinished run or a stream.
     """
     if (folder / RECORD).exists():
         record = Run.read(folder)
@@ -186,7 +188,7 @@ def refuse_unfinished(folder: Path) -> None:
         if is_stream or not is_finished(record):
             what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
-                f"{folder} holds {what}, which would be lost; give the model another name with -o, "
+                f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
                 "or replace it with --fresh"
             )
 
@@ -194,38 +196,39 @@ def refuse_unfinished(folder: Path) -> None:
 def run_to_resume(
     folder: Path, mine: Mapping[str, Any], settings: Settings, resume: bool | None
 ) -> dict[str, Any] | None:
-    """Return the record of the run to go on with, finished or not; None to begin anew.
+    """Return the record of the run to resume, finished or not; None to start over.
 
     Parameters
     ----------
     folder : Path
-        Where the run is, if there is one.
+        Folder of the run, if there is one.
     mine : mapping
-        `identity` of the training that is about to begin.
+        `identity` of the training that is about to start.
     settings : Settings
     resume : bool or None
-        True: there must be something to go on with. False: begin anew.
+        True: fail if there is nothing to resume. False: start over.
 
     Raises
     ------
     SettingsError
         There is an unfinished training with other settings.
     StoreError
-        There is one of other data, or of a stream; or none, or it is damaged.
+        There is an unfinished training on other data, a stream or a damaged run; or `resume` is
+        true and there is no run.
     """
     if resume is False:
         return None
     if not (folder / RECORD).exists():
         if resume:
-            raise StoreError(f"{folder} holds no training to resume; leave out --resume")
+            raise StoreError(f"no training to resume in {folder}; leave out --resume")
         return None
     record = Run.read(folder)
     if record.get("kind") == "stream":
         if settings.warm_start is not None:
-            return None  # which is refused in words of its own
+            return None  # reported by the warm start
         raise StoreError(
-            f"{folder} is of sbm stream, and would be lost; give the model another name with -o, "
-            "or replace it with --fresh"
+            f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
+            "-o, or replace it with --fresh"
         )
     reason = _difference(record, mine, settings)
     if reason is None:
@@ -240,7 +243,7 @@ def run_to_resume(
 def _difference(
     record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings
 ) -> str | None:
-    """Say what tells two trainings apart, and what to do about it."""
+    """Return the difference between two trainings and the remedy as text; None if equal."""
     free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
     before = record.get("settings", {})
     others = [
@@ -250,36 +253,36 @@ def _difference(
     ]
     if others:
         return (
-            f"with other settings: {', '.join(others)}; give the same ones to resume it, "
-            "or use --fresh to start over"
+            f"with other settings: {', '.join(others)}; use the same settings to resume, "
+            "or --fresh to start over"
         )
     if record.get("data") != mine["data"]:
         return (
-            f"of other data than {mine['store']} has now; use --fresh to start over, or "
+            f"on other data than {mine['store']} has now; use --fresh to start over, or "
             "--warm-start to start from its alphas"
         )
     if record.get("weights") != mine["weights"]:
-        return "with other weights of rows; use --fresh to start over"
+        return "with other row weights; use --fresh to start over"
     if record.get("own") != mine.get("own"):
         return (
-            "whose blocks were dealt otherwise to the processes; give each the files it had, "
-            "use --fresh to start over, or --warm-start to start from its alphas"
+            "whose blocks were assigned to other ranks; give each rank the files it had, use "
+            "--fresh to start over, or --warm-start to start from its alphas"
         )
     if record.get("shape") != mine["shape"]:
         return (
-            "whose blocks were cut otherwise, by another version of sbm; use --fresh to start "
-            "over, or --warm-start to start from its alphas"
+            "with different blocks, cut by another version of sbm; use --fresh to start over, "
+            "or --warm-start to start from its alphas"
         )
     return None
 
 
 def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
-    """Return the record of the same training; None where it asks for a new start after all."""
+    """Return the record to resume; None if a finished run must be started over."""
     certificate = record.get("certificate")
     fell_short = certificate is None or certificate["relative_gap"] > settings.tol
     if not is_finished(record) or not fell_short:
         return record
-    if record["passes"] < settings.max_passes:  # the time was up, or there are more passes now
+    if record["passes"] < settings.max_passes:  # it hit the time limit, or max_passes was raised
         anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
         return {k: v for k, v in record.items() if k != "report"} | anew
     return None if settings.warm_start is True else record

@@ -1,4 +1,4 @@
-"""A training at work: its engine, its state, its commits, its certificates."""
+"""A running training: its engine, state, checkpoints and certificates."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from sbm.store.run import Run
 __all__ = ["Training", "final_report", "pass_record"]
 
 
-_LEAST = 1e-300  # of what is divided by
+_LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
 
 def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, Any]:
-    """Return what there is to say of a pass that ended.
+    """Return the figures of a finished pass.
 
     Parameters
     ----------
     training : Training
     done : Totals
-        Of the pass.
+        Totals of the pass.
     is_whole : bool
-        Whether every row was seen; only then the gap is known.
+        Whether all rows were visited; otherwise there is no estimate of the gap.
 
     Returns
     -------
     dict
-        A line of the log, but for the certificate and the test.
+        The line for the log, without certificate and test.
     """
     state, store, solvers = training.state, training.job.store, training.solvers
     seconds, dual = training.spent(), training.dual
@@ -85,13 +85,13 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
 
 
 def _count_ages(training: Training) -> list[int]:
-    """Return how many cached rows came in the last pass, the one before it, and so on."""
+    """Return the number of cached rows by age: entered in the last pass, in the one before, ..."""
     counts = [solver.working.count_ages() for solver in training.solvers]
     return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
 
 
 def final_report(training: Training) -> dict[str, Any]:
-    """Return the figures of a training that has come to its end; see `sbm.train`."""
+    """Return the report of a finished training; see `sbm.train`."""
     state, certificate = training.state, training.state.certificate
     assert certificate is not None
     return {
@@ -116,31 +116,32 @@ def final_report(training: Training) -> dict[str, Any]:
     }
 
 
-# At the end of a pass a commit waits for this much time since the last one, and for this many times
-# what that one took: short passes are not worth the waiting for the disk.
+# Minimum time between checkpoints at the end of passes: in seconds, and as a multiple of the time
+# that the last checkpoint took. More frequent checkpoints would slow down short passes.
 COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
 
 @dataclass
 class Training:
-    """What the passes of a training work on, and what is written down of them.
+    """A running training: runs passes, logs them, and writes checkpoints.
 
-    There is one learner, but for one-vs-rest with one variable a row: there every class has its own
-    weights, cache and variables, and all of them work on the block that is loaded. To calibrate
-    there is a second set, which never learns from some rows; it is no part of the model.
+    There is one learner, except for one-vs-rest with one variable per row: then each class has its
+    own learner with weights, cache and variables, and all of them work on the loaded block.
+    Calibration adds a second set of learners, which never see some of the rows and are not part of
+    the model.
 
     Attributes
     ----------
     job : TrainingPlan
     run : Run
-        What commits go to.
+        Receives the checkpoints.
     state : TrainingState
     engine : Engine
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
-        When this process began, its rests apart, by `sbm.engine.clock.clock`.
+        Start of this process, by `sbm.engine.clock.clock`, moved by the time that is not counted.
     """
 
     job: TrainingPlan
@@ -170,18 +171,18 @@ class Training:
 
     @property
     def dual(self) -> float:
-        """F(α) at this moment, up to the drift of W."""
+        """Current dual value F(α), up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
 
     def passes_left(self) -> float | None:
-        """Estimate the passes to the tolerance by the last gaps."""
+        """Estimate the number of passes to the tolerance from the last gaps."""
         scale = max(abs(self.dual), _LEAST)
         return passes_left([gap / scale for gap in self.state.gaps], self.settings.tol)
 
-    # ------------------------------------------------------------------------ the beginning
+    # -------------------------------------------------------------------------------- start
 
     def start(self, start: StartPoint) -> None:
-        """Take over what there is to begin from."""
+        """Resume, warm-start, or start from zero."""
         if start.record is not None:
             self._resume(start.record)
         elif start.earlier is not None:
@@ -190,7 +191,7 @@ class Training:
             self._agree_on_unit()
 
     def _agree_on_unit(self) -> None:
-        """Let several processes have the same unit of the offset of one class."""
+        """Give all ranks the same unit of the one-class offset."""
         problem, comm = self.problems[0], self.job.share.adding
         if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
             return
@@ -198,7 +199,7 @@ class Training:
         agree_on_unit(comm, problem, None if first is None else first.rows)
 
     def _resume(self, record: Mapping[str, Any]) -> None:
-        """Take over what the last commit of this run says."""
+        """Restore the last checkpoint of this run."""
         try:
             self.state = state = TrainingState.of(record)
             for name, value in state.seconds.items():
@@ -219,7 +220,7 @@ class Training:
         )
 
     def _start_from(self, earlier: PreviousRun) -> None:
-        """Take over W and alphas; all of it is looked at once, so it has a certificate."""
+        """Take W and alphas from an earlier run, certify them, and write a checkpoint."""
         state = self.state
         state.is_warm = not earlier.is_rescaled
         set_active(self.spare_learners, False)
@@ -234,9 +235,9 @@ class Training:
         self.commit()
 
     def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
-        """Return the blocks with rows that the earlier training had not, where others had them.
+        """Return the blocks with new rows for the first pass; None to visit all blocks.
 
-        They come first: before they have moved W there is nothing to do for the others.
+        The other blocks are already optimal until the new rows change W.
         """
         plan = self.job.plan
         new = earlier.new_parts(plan)
@@ -256,9 +257,9 @@ class Training:
             state.mark = asdict(self.seconds)
 
     def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
-        """Add up what `Engine.run_pass` returned, and commit where it is time."""
+        """Add up the results of `Engine.run_pass`, and write a checkpoint if it is due."""
         state = self.state
-        if state.only is None:  # of the other blocks it is not known
+        if state.only is None:  # a partial pass does not count the free rows of other blocks
             state.free_rows = sum(free[learner.number] for learner in self.learners)
         done = Totals()
         for learner in self.learners:
@@ -271,15 +272,15 @@ class Training:
     def end_pass(
         self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
     ) -> None:
-        """Write down what a pass came to, and choose the blocks of the next one.
+        """Log the figures of a pass, and choose the blocks of the next one.
 
         Parameters
         ----------
         done : Totals
         certificate : Certificate or None
-            Where it was certified.
+            None if the model was not certified after this pass.
         is_late : bool
-            Whether it was cut short, so that not every row was seen.
+            Whether the time limit cut the pass short.
         is_last : bool
         """
         state, test, tested = self.state, self.options.test, None
@@ -296,12 +297,12 @@ class Training:
             self.commit()
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
-        """Return the blocks of the next pass, where a certificate says that some will do."""
+        """Return the blocks of the next pass if some are enough; None for all blocks."""
         state, blocks = self.state, range(len(self.job.plan.parts))
         number = state.passes + 1
         if certificate is None or not state.is_warm or number % FULL_PASS == 0:
             return None
-        if self.job.share.adding.size > 1:  # what is left to do is not the same everywhere
+        if self.job.share.adding.size > 1:  # ranks differ in the work that is left
             return None
         if len(state.gaps) < 2 or state.gaps[-2] == 0:
             return None
@@ -310,7 +311,7 @@ class Training:
         return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
 
     def _set_pace(self) -> None:
-        """Set rounds and cache size of the pass at work; all learners have caches of one size."""
+        """Set rounds and cache size of the current pass; the cache size is the same for all."""
         free = {}
         if self.state.free_rows is not None:
             each = self.state.free_rows // len(self.learners)
@@ -318,7 +319,7 @@ class Training:
         self.engine.set_pace(self.state.rounds[-1], free)
 
     def rounds(self) -> int:
-        """Rounds of the next pass."""
+        """Return the rounds of the next pass."""
         spent, state = self.spent(), self.state
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         return choose_rounds(
@@ -327,11 +328,11 @@ class Training:
         )  # fmt: skip
 
     def spent(self) -> dict[str, float]:
-        """Seconds since the last pass began, by purpose."""
+        """Return the seconds since the start of the last pass, by activity."""
         return {k: v - self.state.mark[k] for k, v in asdict(self.seconds).items()}
 
     def _test(self, test: PassTest) -> dict[str, Any]:
-        """Predict the test text; the clock of the training stands still."""
+        """Predict the test data; its time is excluded from the training time."""
         begin = clock()
         weights = [solver.W for solver in self.solvers]
         found = test.judge(
@@ -344,25 +345,25 @@ class Training:
     # -------------------------------------------------------------------------- certificates
 
     def is_certificate_due(self, done: Totals) -> bool:
-        """Whether the pass that ended has perhaps reached the tolerance."""
+        """Return whether the last pass may have reached the tolerance."""
         state = self.state
-        if state.only is not None:  # of part of a pass there is no estimate
-            return state.passes > 1  # the first one was over new blocks
+        if state.only is not None:  # a partial pass has no estimate
+            return state.passes > 1  # the first partial pass visits only new blocks
         state.gaps.append(done.gap)
         return state.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
 
     def certify(self, is_last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
 
-        If passes are left to do, they go on with weights rebuilt from the alphas. After the last
-        pass weights stay what was certified: the model is these.
+        If more passes follow, the weights are replaced by weights computed from the alphas. After
+        the last pass they stay as certified, because they become the model.
         """
         set_active(self.spare_learners, False)
         certificate, found = certify(self.engine)
         set_active(self.spare_learners, True)
         if certificate.drift > MOST_DRIFT:
             raise StoreError(
-                f"the weights do not belong to their alphas (drift {certificate.drift:.1e}); "
+                f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
             )
         if certificate.relative_gap > self.settings.tol and not is_last:
@@ -372,10 +373,10 @@ class Training:
             self.state.watch.learn(certificate.relative_gap)
         return certificate
 
-    # ------------------------------------------------------------------- commits, and the end
+    # ------------------------------------------------------------------- checkpoints and end
 
     def commit(self) -> None:
-        """Make this moment, between two steps, the state to come back to."""
+        """Write a checkpoint; call it between two steps."""
         begin = time.monotonic()
         with self.seconds.measure("write"):
             place, arrays = snapshot(self.engine)
@@ -383,19 +384,26 @@ class Training:
             self.state.bytes_read = self.engine.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())
             self.run.commit({**self.job.itself, **now.record(), "engine": place}, arrays)
-            if self._n_commits > 0:  # before one commits again all have
+            if self._n_commits > 0:  # at a second checkpoint all ranks have written the first
                 forget_others(run_folder(self.job.path), self.job.comm.size)
             self._n_commits += 1
         took = time.monotonic() - begin
         self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 
     def commit_if_due(self, after: float | None = None) -> None:
-        """Commit if the last one is old enough; also if told to stop, and end here.
+        """Write a checkpoint if the last one is old enough, or if the training must stop.
 
         Parameters
         ----------
         after : float, optional
-            Seconds. Default: as after every pass.
+            Seconds since the last checkpoint. Default: the interval used after passes.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The training was asked to stop.
+        MemoryError
+            Memory use exceeds the plan.
         """
         after = self._commit_after if after is None else after
         every = float(self.settings.checkpoint_every) or math.inf
@@ -406,40 +414,41 @@ class Training:
         if asked or is_due or is_too_large:
             self.commit()
         if asked:
-            self.job.comm.barrier()  # nobody ends while another one commits
+            self.job.comm.barrier()  # wait until all ranks have written their checkpoint
             raise KeyboardInterrupt
         if is_too_large:
-            self.job.may_plan_with_less = True  # all processes come here
+            self.job.may_plan_with_less = True  # all ranks raise this error
             raise MemoryError
 
     def _after_stretch(self) -> None:
-        """Commit inside a pass, where it is time or the end."""
-        self.commit_if_due(math.inf)  # so `checkpoint_every` alone decides
+        """Write a checkpoint during a pass if it is due."""
+        self.commit_if_due(math.inf)  # only `checkpoint_every` counts
 
     def _stop_if_asked(self) -> None:
-        """End here if told so, where nothing has changed since the last commit.
+        """Stop if asked to, during a read that changes nothing; no checkpoint is needed.
 
-        Of processes that add up each has looked at another number of blocks: they end later.
+        Ranks that sync cannot stop here, because each has read a different number of blocks.
         """
         if self.job.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
     def is_late(self) -> bool:
-        """Whether the time is up, in any of the processes that add up."""
+        """Return whether the time limit is reached, in any of the ranks that sync."""
         late = time_left(self.settings, self.begin) < 0
         return late if self.job.share.is_by_class else self._any(late)[0]
 
     def _any(self, asked: bool, *flags: bool) -> list[bool]:
-        """Return what is set in any of the processes that do the same; the first flag, in any.
+        """Return for each flag whether it is set in any rank.
 
-        With classes of its own a process also hears here, again and again, that the others live.
+        If ranks have separate classes, only `asked` is combined. This call also keeps the
+        communication timeout from expiring.
         """
         if not self.job.share.is_by_class:
             return any_of(self.job.comm, asked, *flags)
         return [any_of(self.job.comm, asked, True)[0], *flags]
 
     def wait_for_all(self) -> None:
-        """With classes of its own a process may be the first; wait until all are ready."""
+        """Wait until all ranks have finished, if they have separate classes."""
         is_one_at_work = self.job.share.is_by_class
         while is_one_at_work:
             asked, is_one_at_work = any_of(self.job.comm, self.options.is_stopped(), False)
@@ -447,5 +456,5 @@ class Training:
                 raise KeyboardInterrupt
 
     def elapsed(self) -> float:
-        """Seconds of all processes that took part."""
+        """Return the elapsed seconds, including those before a resume."""
         return self.state.elapsed + clock() - self.begin

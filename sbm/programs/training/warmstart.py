@@ -1,9 +1,9 @@
-"""Warm starts: the alphas of an earlier training as the first ones of another.
+"""Warm starts: use the alphas of an earlier training as the start of another.
 
-Any alphas inside their bounds are a legal start, if W is the one that belongs to them. So a run of
-the same loss on the same store, or on what the store was before rows were appended or expired, can
-be gone on with: with another C all alphas are multiplied by C' / C, which leaves those at a bound
-there; new rows start at 0; alphas of rows that are gone are dropped, and W is made anew without.
+Any alphas inside their bounds are a valid start if W matches them. So a warm start works with a run
+of the same loss on the same store, also before rows were appended or expired. With another C, all
+alphas are multiplied by C' / C, which keeps alphas at a bound there. New rows start at 0. Alphas of
+expired rows are dropped, and W is recomputed without them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 def shape_record(
     store: BlockStore, plan: MemoryPlan, problems: Sequence[AnyProblem]
 ) -> dict[str, Any]:
-    """Return what a run must say of itself so that another training can start from it."""
+    """Return what a run must record so that another training can start from it, as JSON."""
     blocks = store.manifest["blocks"]
     return {
         "blocks": [_sizes(entry) for entry in blocks],
@@ -50,24 +50,24 @@ def shape_record(
 
 
 def _sizes(entry: dict[str, Any]) -> list[int]:
-    """Return what tells a block of other rows from this one."""
+    """Return what identifies the content of a block: rows, nonzeros, bytes and checksum."""
     return [entry[name] for name in ("rows", "nnz", "bytes", "crc32")]
 
 
 def last_run(model: Path) -> list[Path]:
-    """Return the folders of the run of the last training of a model; none without a commit."""
+    """Return the folders of a model's last run; empty if it has no checkpoint."""
     return _with_commit(run_folder(model))
 
 
 def find_run(path: str | Path) -> list[Path]:
-    """Return the folders of the run that is meant: one that is named, or the one beside a model.
+    """Return the folders of a run, given the run or its model.
 
-    There are several where several processes trained together.
+    There is one folder per rank of the training.
 
     Raises
     ------
     StoreError
-        There is none with a commit.
+        There is no run with a checkpoint.
     """
     path = Path(path)
     beside = run_folder(path)
@@ -76,34 +76,34 @@ def find_run(path: str | Path) -> list[Path]:
         return found
     if (path / MANIFEST).is_file():
         raise StoreError(
-            f"{path} is a store, but a warm start takes a model or a run; name the store in front "
-            "of --warm-start"
+            f"{path} is a store, but --warm-start takes a model or a run; put the store before "
+            "--warm-start"
         )
     what, where = "does not exist", beside.name
     if path.is_dir():
-        what, where = "is no run", "MODEL.run"
+        what, where = "is not a run", "MODEL.run"
     elif path.exists():
-        what = "has no run beside it"
+        what = "has no run next to it"
     raise StoreError(
-        f"{path} {what}: a warm start takes the alphas of an earlier training, which are in "
-        f"{where}; leave out --warm-start to start from nothing"
+        f"{path} {what}: a warm start needs the alphas of an earlier training, stored in "
+        f"{where}; leave out --warm-start to start from zero"
     )
 
 
 def _with_commit(*folders: Path) -> list[Path]:
-    """Return what the first of the folders that holds a run with a commit is made of."""
+    """Return the rank folders of the first run with a checkpoint; empty if there is none."""
     return next((found for found in map(_newest, folders) if found), [])
 
 
 def _newest(folder: Path) -> list[Path]:
-    """Return the folders of the run that was committed last, of any number of processes."""
+    """Return the rank folders of the newest run in a folder, for any number of ranks."""
     every = runs_here(folder).values()
     return max(every, key=lambda mine: (mine[0] / RECORD).stat().st_mtime_ns, default=[])
 
 
 @dataclass(frozen=True)
 class _EarlierRecord:
-    """What the record of an earlier training says of it; `C` is None where the loss has none."""
+    """The record of an earlier training; `C` is None if the loss has no C."""
 
     settings: dict[str, Any]
     C: float | None
@@ -120,12 +120,12 @@ class _EarlierRecord:
         Raises
         ------
         StoreError
-            It is of no training that another one can start from.
+            No training can start from this run.
         """
         if record.get("kind") == "stream":
             raise StoreError(
-                f"{folder} is of sbm stream, which forgets the alphas of its rows; leave out "
-                "--warm-start, or give the model another name with -o"
+                f"{folder} is a run of sbm stream, which does not keep alphas; leave out "
+                "--warm-start, or write the model elsewhere with -o"
             )
         try:
             shape, was = record["shape"], record["settings"]
@@ -141,16 +141,16 @@ class _EarlierRecord:
             ) from error
         if "classes" in record:
             raise StoreError(
-                f"{folder} has some of the classes of one-vs-rest, which were divided over "
-                f"{record['classes'][1]} processes; start as many to resume, or start over with "
-                "--fresh, without --warm-start"
+                f"{folder} holds only part of the one-vs-rest classes, which were divided among "
+                f"{record['classes'][1]} ranks; start as many ranks to resume, or use --fresh "
+                "without --warm-start to start over"
             )
         return found
 
 
 @dataclass
 class _Process:
-    """What one process of the earlier training left: a run, and a state as of a commit of all."""
+    """One rank of the earlier training: its run, and its state at a checkpoint of all ranks."""
 
     run: Run
     state: dict[str, npt.NDArray[Any]]
@@ -160,13 +160,13 @@ class _Process:
     def reopen(
         cls, folder: Path, record: dict[str, Any], rows: Sequence[int], lists_of: int | None
     ) -> _Process:
-        """Read the state; `rows` are those of each part, for each learner."""
+        """Read the state; `rows` has the number of rows of each part, for each learner."""
         run, state = Run.reopen(folder, rows, lists_of, record)
         own = record.get("own")
         return cls(run, state, None if own is None else set(own))
 
     def has(self, part: int) -> bool:
-        """Whether the process had the alphas of a part."""
+        """Return whether the rank had the alphas of a part."""
         return self.parts is None or part in self.parts
 
     def of(self, name: str, k: int) -> npt.NDArray[Any]:
@@ -179,7 +179,7 @@ class _Process:
         return "alpha_offsets" in self.state
 
     def cached(self, k: int, part: int) -> tuple[npt.NDArray[np.int32], Alphas]:
-        """Rows of a part that were in the cache, and their alphas."""
+        """Return the cached rows of a part, and their alphas."""
         mine = np.flatnonzero(self.of("home", k) == part)
         alpha: Alphas = Dense(self.of("alpha", k))
         if self.lists:
@@ -190,12 +190,12 @@ class _Process:
 
 
 def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the records of the last commit that all processes have, one a folder.
+    """Return the records of the last checkpoint that all ranks have, one per folder.
 
     Raises
     ------
     StoreError
-        They have none in common, or one is damaged.
+        There is no common checkpoint, or a record is damaged.
     """
     records = [Run.read(folder) for folder in folders]
     if len(records) == 1:
@@ -207,7 +207,7 @@ def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
     common = set.intersection(*map(set, every))
     if not common:
         raise StoreError(
-            f"the runs in {folders[0].parent} have no commit in common; start over with --fresh"
+            f"the runs in {folders[0].parent} have no common checkpoint; use --fresh to start over"
         )
     return [commits[max(common)] for commits in every]
 
@@ -218,23 +218,23 @@ class PreviousRun:
     Parameters
     ----------
     folders : sequence of Path
-        Of the processes that took part; where one is not here its alphas are 0.
+        One folder per rank. The alphas of missing ranks are taken as 0.
     store : BlockStore
     settings : Settings
-        Of the training to come.
+        Settings of the new training.
     problems : sequence of Problem, MultiProblem or OneClass
 
     Attributes
     ----------
     is_rescaled : bool
-        Whether it had another C.
+        Whether the run had another C.
 
     Raises
     ------
     SettingsError
-        It solved another problem.
+        The run solved a different problem.
     StoreError
-        It is damaged, or belongs to other data.
+        The run is damaged, or belongs to other data.
     """
 
     def __init__(
@@ -267,36 +267,36 @@ class PreviousRun:
     def _refuse_others(
         self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
-        """Notice another problem."""
+        """Check that the run solved the same problem."""
         for name in ("loss", "task", "bias"):
             was, now = before.settings.get(name), getattr(settings, name)
             if was != now:
                 raise SettingsError(
-                    f"{self.folder} was trained with {name} {was}, now it is {now}; "
-                    "a warm start keeps it, leave out --warm-start to change it"
+                    f"{self.folder} was trained with {name} {was}, but {name} is now {now}; "
+                    "leave out --warm-start to change it"
                 )
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
             raise SettingsError(
-                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, now "
+                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, but now "
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
 
     def _find_blocks(self, sizes: list[list[int]], files: list[str]) -> dict[int, int]:
-        """Return the number that each block of the store had, if the earlier training had it."""
+        """Return the earlier number of each block that the earlier training had."""
         now = self._store.manifest["blocks"]
         ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
         if [ever.get(file) for file in files] != sizes:
             raise StoreError(
-                f"{self.folder} was trained on other data than {self._store.folder}: only blocks "
-                "that were appended or expired since may differ; leave out --warm-start"
+                f"{self.folder} was trained on other data than {self._store.folder}, and not just "
+                "before blocks were appended or expired; leave out --warm-start"
             )
         was = {file: number for number, file in enumerate(files)}
         return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
 
     def new_parts(self, plan: MemoryPlan) -> list[int]:
-        """Return the parts of a plan that hold rows the earlier training had not."""
+        """Return the parts of a plan with rows that the earlier training did not have."""
         return [
             number
             for number, part in enumerate(plan.parts)
@@ -308,18 +308,16 @@ class PreviousRun:
         return self._processes[0]
 
     def hand_over(self, run: Run, plan: MemoryPlan, own: Sequence[int]) -> None:
-        """Put the alphas where a new run expects them, whatever parts the blocks are cut in.
+        """Store the alphas of this rank's parts in a new run, even if blocks are cut differently.
 
-        They are those of the parts that are its own.
-
-        Those of blocks that were expired are left behind.
+        Alphas of expired blocks are dropped.
         """
         for k in range(len(self._outputs)):
             whole, block = no_alphas(0, self._first.lists), -1
             for number in own:
                 part = plan.parts[number]
                 if all(piece.block not in self._was for piece in part.pieces):
-                    continue  # nothing is known of them: all are 0
+                    continue  # new rows: all alphas are 0
                 found = []
                 for piece in part.pieces:
                     if piece.block != block:
@@ -328,7 +326,7 @@ class PreviousRun:
                 run.store(k * len(plan.parts) + number, join(found).times(self._factors[k]))
 
     def _of_block(self, k: int, block: int) -> Alphas:
-        """Alphas of the rows of a block of the store, of the k-th problem."""
+        """Return the alphas of a block of the store, for the k-th problem."""
         whole = no_alphas(sum(c.rows for c in self._store.chunks[block]), self._first.lists)
         for number, part in enumerate(self._parts):
             begins = itertools.accumulate((piece.rows for piece in part), initial=0)
@@ -340,24 +338,24 @@ class PreviousRun:
         return whole
 
     def _of_part(self, process: _Process, k: int, part: int) -> Alphas:
-        """Alphas of a part of the earlier training, those of its cached rows included."""
+        """Return the alphas of a part of the earlier training, including cached rows."""
         alpha = process.run.load(k * len(self._parts) + part)
         alpha.put(*process.cached(k, part))
         return alpha
 
     def _places(self, piece: Piece) -> npt.NDArray[np.int64]:
-        """Return the numbers, in their block, of the rows of a piece."""
+        """Return the row numbers, within their block, of a piece."""
         chunks = self._store.chunks[piece.block]
         begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
         rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
         return np.concatenate(rows[piece.first :: piece.step])
 
     def start(self, engine: Engine) -> Certificate:
-        """Give the learners W and alphas to start with; return the certificate of that start.
+        """Set the learners' W and alphas; return the certificate of this start.
 
-        The earlier W is the one of the alphas, but where some of these are gone or had to move into
-        new bounds. There the first look makes the W that belongs to those that are left, exactly,
-        and a second one certifies it.
+        The earlier W matches the alphas, unless some alphas are gone or were moved into new bounds.
+        In that case a first read of all blocks computes the matching W, and a second one certifies
+        it.
         """
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
@@ -371,11 +369,11 @@ class PreviousRun:
 
         certificate, found = certify(engine, change)
         replace_weights(engine, found)
-        self._processes = []  # their memory
+        self._processes = []  # free their memory
         return certificate
 
     def _give_weights(self, learner: Learner) -> None:
-        """Let W be the earlier one; features and classes that are new have no weight yet."""
+        """Set W to the earlier one; weights of new features and classes are 0."""
         was, now = self._first.of("W", learner.number), learner.solver.W
         with_bias = int(learner.solver.problem.bias > 0)
         n, columns = len(was) - with_bias, was.shape[1]

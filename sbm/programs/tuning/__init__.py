@@ -1,1 +1,1 @@
-"""Comparing models of many values of C."""
+"""Cross-validation of many values of C."""

@@ -1,4 +1,4 @@
-"""What a tuning tries: models of every C and fold, and how far one is behind another."""
+"""The grid of a tuning: its models, their metric, and their comparison."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Metric:
-    """What models are compared by.
+    """A metric for comparing models.
 
     Attributes
     ----------
     name : str
-        A key of what the metrics of predictions report.
+        Its key in the report of `sbm.predict`.
     task : str
-        ``binary``, ``multi`` or ``regression``: what it is for; ``classes`` is either of the first
-        two.
+        ``binary``, ``multi``, ``classes`` (either of these) or ``regression``.
     sign : int
-        1 where more is better, -1 where less is.
+        1 if larger is better, -1 if smaller is better.
     """
 
     name: str
@@ -61,12 +60,12 @@ METRICS = {
 
 
 def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: BlockStore) -> Metric:
-    """Return the metric that is meant.
+    """Return the metric with this name, or the default for the labels if `name` is None.
 
     Raises
     ------
     SettingsError
-        There is none of that name, or it is not for these labels.
+        The name is unknown, or the metric does not apply to the labels.
     """
     labels = model_labels(problems[0], store)
     task = "binary" if len(labels) == 2 and not problems[0].listed else "multi"
@@ -76,31 +75,31 @@ def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: Block
         return fits[0]
     if name not in METRICS:
         known = ", ".join(METRICS)
-        raise SettingsError(f"unknown metric {name!r}, known are {known}{nearest(name, METRICS)}")
+        raise SettingsError(f"unknown metric {name!r}; use one of {known}{nearest(name, METRICS)}")
     if METRICS[name] not in fits:
         known = " or ".join(m.name for m in fits)
-        raise SettingsError(f"metric {name} is not for these labels; use {known}")
+        raise SettingsError(f"metric {name} does not apply to these labels; use {known}")
     return METRICS[name]
 
 
 class _ClassCounts:
-    """Rows by class: all that accuracy and F1 take, however many classes there are.
+    """Row counts by class, for accuracy and F1 with any number of classes.
 
-    Figures are those of `MultiMetrics`.
+    The figures are the same as those of `MultiMetrics`.
     """
 
     def __init__(self, n_labels: int) -> None:
         self._counts = np.zeros((3, n_labels), np.int64)  # hits, true, predicted
 
     def add(self, true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> None:
-        """Take rows, as positions among the labels."""
+        """Add rows, given as positions among the labels."""
         for counts, codes in zip(
             self._counts, (true[true == predicted], true, predicted), strict=True
         ):
             counts += np.bincount(codes, minlength=len(counts))
 
     def result(self) -> dict[str, float | None]:
-        """The figures; None without rows."""
+        """Return the figures; None if there are no rows."""
         hits, true, predicted = self._counts
         rows, both = int(true.sum()), true + predicted
         if not rows:
@@ -110,15 +109,15 @@ class _ClassCounts:
 
 
 class Evaluation:
-    """Judges a model by its held-out rows.
+    """Evaluates a model on its held-out rows.
 
     Parameters
     ----------
     metric : Metric
     labels : list of float
-        Of the model, by class code; none for targets.
+        Labels of the model, by class code; empty for targets.
     places : ndarray of int
-        Position of each class code among the labels in ascending order.
+        Position of each class code among the sorted labels.
     """
 
     def __init__(self, metric: Metric, labels: list[float], places: npt.NDArray[np.intp]) -> None:
@@ -127,14 +126,14 @@ class Evaluation:
         self.clear()
 
     def clear(self, skip: int = 0) -> None:
-        """Forget all rows, and skip so many of those to come."""
+        """Remove all rows, and skip the next `skip` rows."""
         self._skip = skip
         self._classes = _ClassCounts(len(self._labels))
         self._binary = BinaryMetrics([0.0, 1.0])
         self._targets = RegressionMetrics()
 
     def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
-        """Take class codes or targets, and decision values of each learner."""
+        """Add class codes or targets, and decision values of each learner."""
         if self._skip > 0:
             self._skip -= len(y)
             return
@@ -150,7 +149,7 @@ class Evaluation:
 
     @property
     def figure(self) -> float:
-        """The metric; nan where it has no meaning: no rows, or of one class alone."""
+        """The metric; nan if it is undefined (no rows, or for auc only one class)."""
         result: dict[str, Any] = self._targets.result()
         if self._labels:
             auc = self._metric.name == "auc"
@@ -161,16 +160,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every C with every fold, by C first.
+    """All models: each C with each fold, ordered by C.
 
     Attributes
     ----------
     Cs : list of float
-        Ascending.
+        In ascending order.
     n_folds : int
     metric : Metric
     problems : list of list of Problem or MultiProblem
-        Of each model.
+        The problems of each model.
     """
 
     Cs: list[float]
@@ -185,7 +184,7 @@ class Grid:
 
     @property
     def held_out(self) -> list[int]:
-        """The fold that each learner does without."""
+        """The held-out fold of each learner."""
         return [k % self.n_folds for k, mine in enumerate(self.problems) for _ in mine]
 
 
@@ -199,11 +198,11 @@ class Candidate:
     group : Group
         Its learners.
     evaluation : Evaluation
-        The rows that it is judged by.
+        Evaluates its held-out rows.
     metrics : list of float
-        Of each pass.
+        The metric after each pass.
     gap : float
-        Relative, estimated in the last pass.
+        Relative gap, estimated in the last pass.
     passes : int
     certificate : Certificate or None
     """
@@ -218,11 +217,11 @@ class Candidate:
 
     @property
     def learners(self) -> Sequence[Learner]:
-        """One, or one a class."""
+        """One learner, or one per class."""
         return self.group.learners
 
     def record(self) -> dict[str, Any]:
-        """What it came to by the end of a pass, as JSON; `restore` undoes it."""
+        """Return the state at the end of a pass as JSON, for `restore`."""
         seconds = [learner.seconds for learner in self.learners]
         return {
             "is_active": self.is_active, "metrics": self.metrics, "gap": self.gap,
@@ -230,7 +229,7 @@ class Candidate:
         }  # fmt: skip
 
     def restore(self, record: Mapping[str, Any]) -> None:
-        """Undo `record`."""
+        """Restore the state from a `record`."""
         self.set_active(record["is_active"])
         self.metrics, self.gap = list(record["metrics"]), float(record["gap"])
         self.passes = int(record["passes"])
@@ -238,33 +237,33 @@ class Candidate:
             learner.seconds = float(seconds)
 
     def set_active(self, active: bool) -> None:
-        """Take part in the passes to come, or not."""
+        """Set whether it takes part in the following passes."""
         set_active(self.learners, active)
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes part in the passes to come."""
+        """Whether it takes part in the following passes."""
         return self.learners[0].is_active
 
     @property
     def seconds(self) -> float:
-        """Time of a thread that it took."""
+        """Thread time of its learners, in seconds."""
         return sum(learner.seconds for learner in self.learners)
 
 
 def known_figures(figures: Sequence[float]) -> list[float]:
-    """Return those that have a meaning."""
+    """Return the figures that are not nan."""
     return [x for x in figures if not math.isnan(x)]
 
 
 def mean_figure(figures: Sequence[float]) -> float:
-    """Return the mean of those that have a meaning; -inf where none has."""
+    """Return the mean of the figures that are not nan; -inf if there are none."""
     known = known_figures(figures)
     return statistics.fmean(known) if known else -math.inf
 
 
 def lag(best: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return how much others are behind the best, fold by fold: the mean and its error."""
+    """Return the mean difference to the best over folds, and its standard error."""
     behind = known_figures([b - other for b, other in zip(best, others, strict=True)])
     if len(behind) < 2:
         return 0.0, math.inf

@@ -1,4 +1,4 @@
-"""A tuning at work: its models, what is given up, what comes next, what is committed."""
+"""A running tuning: its models, the decisions about them, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from sbm.units import format_number
 
 __all__ = ["Tuning", "fork"]
 
-# Folds are trained to this many times the tolerance: what C is best shows long before that.
+# Folds are trained to this multiple of the tolerance, which is enough to find the best C.
 LOOSER = 10.0
-# Metrics of models whose estimated relative gap is larger than this say little.
+# Metrics of models with a larger estimated relative gap are not used to drop them.
 TRUST = 0.1
-# A C is given up if its metric is worse than the best one by so many standard errors, and by so
-# many times what it changed by in the last pass.
+# A C is dropped if its metric is worse than the best one by more than ERRORS standard errors plus
+# CHANGES times its change in the last pass.
 ERRORS, CHANGES = 2.0, 4.0
 
 
 class Tuning:
-    """Models of every C and fold at work, and what is decided about them.
+    """Trains the models of all C and folds, and decides which ones continue.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class Tuning:
         With a learner for each problem of the grid.
     grid : Grid
     run : Run
-        What commits go to.
+        Receives the checkpoints.
     itself : dict
-        What tells this tuning from others, in every commit.
+        The identity of this tuning, stored in each checkpoint.
     """
 
     def __init__(self, engine: Engine, grid: Grid, run: Run, itself: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Tuning:
             candidate.set_active(candidate.C not in self.waiting)
 
     def commit(self) -> None:
-        """Make the end of this pass what there is to go on from."""
+        """Write a checkpoint; call it between two passes."""
         place, state = snapshot(self.engine)
         tuning = {
             "passes": self.passes,
@@ -82,7 +82,13 @@ class Tuning:
         self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
 
     def resume(self, record: Mapping[str, Any]) -> None:
-        """Take over what the last commit says."""
+        """Restore the last checkpoint.
+
+        Raises
+        ------
+        StoreError
+            The checkpoint is invalid.
+        """
         try:
             tuning = record["tuning"]
             self.passes, self.rounds = tuning["passes"], tuning["rounds"]
@@ -102,17 +108,17 @@ class Tuning:
 
     @property
     def active(self) -> list[Candidate]:
-        """Models that take part in the next pass."""
+        """The models that take part in the next pass."""
         return [c for c in self.candidates if c.is_active]
 
     def run_pass(self) -> None:
-        """One pass of all candidates that are in it; those that are far enough rest."""
+        """Run a pass of the active models; pause those with a small enough gap."""
         self.passes += 1
         self.rounds.append(self._next_rounds())
         self.engine.set_pace(self.rounds[-1], self._free)
         active = self.active
         for candidate in active:
-            # Weights of the first half of the first pass would say little.
+            # Do not evaluate at the poor weights of the first half of the first pass.
             fresh = candidate.passes == 0 and self.passes == 1
             n_rows = self.engine.store.n_rows
             candidate.evaluation.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
@@ -125,16 +131,16 @@ class Tuning:
             self._look_at(candidate, totals)
 
     def _next_rounds(self) -> int:
-        """One round a step is enough for the tolerance of folds, and best where it is loose."""
+        """Return the rounds of the next pass; ``auto`` is 1, enough for the looser tolerance."""
         if self.settings.rounds == "auto":
             return 1
         return choose_rounds(self.settings.rounds, len(self.engine.plan.parts), self.rounds)
 
     def go_up(self) -> None:
-        """Go up to the next value of C if the largest so far is as good as the best.
+        """Start the next larger C if the largest so far is as good as the best.
 
-        That is judged whatever its gap: one that is behind but far from its optimum trains on, and
-        is judged again.
+        The largest C is compared regardless of its gap. If it is worse, it keeps training and is
+        compared again after the next pass.
         """
         started = [C for C in self.grid.Cs if C not in self.waiting]
         top, best = started[-1], self._best()
@@ -152,23 +158,23 @@ class Tuning:
             target.set_active(True)
 
     def _is_trusted(self, C: float) -> bool:
-        """Whether models are near enough to their optimum for their metric to say something."""
+        """Return whether the models are close enough to their optimum to trust their metric."""
         return all(c.gap <= TRUST for c in self._of(C))
 
     def _latest(self) -> dict[float, list[float]]:
-        """Return the metric of each fold, by C, of those that are judged."""
+        """Return the last metric of each fold, by C, without dropped values of C."""
         left = [C for C in self.grid.Cs if C not in self.given_up]
         groups = {C: self._of(C) for C in left}
         return {C: [c.metrics[-1] for c in g] for C, g in groups.items() if g[0].metrics}
 
     def _best(self) -> float | None:
-        """Return the C with the best mean so far; None as long as the metric has no meaning."""
+        """Return the C with the best mean so far; None while the metric is undefined."""
         means = {C: mean_figure(figures) for C, figures in self._latest().items()}
         best = max(means, key=lambda C: means[C])
         return best if math.isfinite(means[best]) else None
 
     def _look_at(self, candidate: Candidate, totals: Mapping[int, Totals]) -> None:
-        """Let a candidate rest when it is far enough."""
+        """Update a candidate's gap, and pause it if the gap is small enough."""
         gap, dual = candidate.group.estimate(totals)
         candidate.gap = gap / max(abs(dual), 1e-300)
         if candidate.gap <= LOOSER * self.settings.tol:
@@ -181,9 +187,9 @@ class Tuning:
         return [c for c in self.candidates if c.C == C]
 
     def give_up(self) -> None:
-        """Drop values of C that are clearly worse than the best one, and not about to catch up.
+        """Drop values of C that are clearly worse than the best one and hardly change.
 
-        With one that is larger than the best go all that are larger still.
+        If the dropped C is larger than the best one, all larger values are dropped, too.
         """
         latest, best = self._latest(), self._best()
         for C, mine in latest.items():
@@ -199,7 +205,7 @@ class Tuning:
                 self._drop(other for other in latest if other == C or other > C > best)
 
     def _drop(self, Cs: Iterable[float]) -> None:
-        """Give up values of C whose models are still in training."""
+        """Drop values of C whose models are still active."""
         for C in Cs:
             if any(c.is_active for c in self._of(C)):
                 self.given_up.add(C)
@@ -207,7 +213,7 @@ class Tuning:
                     candidate.set_active(False)
 
     def judge(self) -> None:
-        """Certify and judge, at fixed weights, everything that was not given up."""
+        """Certify and evaluate, at fixed weights, all models that were not dropped."""
         left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
             candidate.evaluation.clear()
@@ -219,20 +225,20 @@ class Tuning:
             candidate.metrics.append(self._figure(candidate))
 
     def tell(self, n_active: int) -> None:
-        """Say what a pass was of, and what the next one is."""
+        """Report the number of models in the last and the next pass."""
         given_up = ", ".join(map(format_number, sorted(self.given_up)))
         self.progress.stage(
             f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
-            + (f"; C = {given_up} given up" if given_up else "")
+            + (f"; gave up C = {given_up}" if given_up else "")
         )
 
     def report(self) -> dict[str, Any]:
-        """Return the table of values of C, and the best one.
+        """Return the table of values of C, and the best one; see `sbm.tune`.
 
         Raises
         ------
         DataError
-            The metric has no meaning on any fold.
+            The metric is undefined on all folds.
         """
         grid = self.grid
         table = [self._row(C) for C in grid.Cs]
@@ -240,8 +246,8 @@ class Tuning:
         judged = [row for row in left if row["mean"] is not None]
         if not judged:
             raise DataError(
-                f"{grid.metric.name} has no meaning on any of the {grid.n_folds} folds of "
-                f"{self.engine.store.folder}: they hold too few rows, or rows of one label alone; "
+                f"{grid.metric.name} is undefined on all {grid.n_folds} folds of "
+                f"{self.engine.store.folder}: they have too few rows or only one label; "
                 "use fewer folds or another metric"
             )
         sign = self.grid.metric.sign
@@ -279,11 +285,11 @@ class Tuning:
 
 
 def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> None:
-    """Let a learner start where another one is, between two passes.
+    """Start a learner from the state of another one; call it between two passes.
 
-    With a cost that is `factor` times as large, variables that are as many times as large are
-    inside their bounds, and Σ d_i is as many times as large: so it is for every loss. Less than all
-    of that way is gone where the dual is known to be higher there.
+    The target's cost is `factor` times the source's. For every loss, variables scaled by `factor`
+    stay inside their bounds, and Σ d_i scales by `factor`. A smaller scale is used if the dual is
+    higher there.
     """
     engine.stop_reading()
     share = ray(source.solver.dual_sum, source.solver.W, factor)
