@@ -3,8 +3,8 @@
     python -m scripts.modules                 # a table
     python -m scripts.modules -o modules.md
 
-A module that nobody imports is a way in: the command line, the package itself, or a program that
-another process runs.
+A module without importers is an entry point: the command line, the package itself, or a program
+that another process runs.
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ import sbm
 from sbm.inputs import text
 from sbm.programs.streaming import plan as streamplan
 from sbm.programs.streaming import state as stream_job
-from sbm.programs.streaming.arrivals import sources_at
 from sbm.solver.onepass import Size
 from sbm.store import container as arrays
-from sbm.store.run import Run
+from sbm.store.run import Run, sources_at
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -28,9 +28,9 @@ from sbm.programs.streaming.arrivals import (
     Reached,
     TextOptions,
     arrays_of,
-    sources_at,
 )
 from sbm.rows import Arena, Rows
+from sbm.store.run import sources_at
 
 
 class Reader:
@@ -194,7 +194,7 @@ def test_rows_are_the_same_after_stops(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, piece: int, parts: list[int], end: str
 ) -> None:
     # Each reader gathers some blocks. Then it dies, and the next resumes from its last block; or it
-    # is stopped, and hands over the rows it has read.
+    # is stopped, and passes on what it had read.
     rows, got, before = slow_parse(text)[0], [], None
     path: str | Path = write(tmp_path_factory.mktemp("rows") / "a.svm", text)
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:

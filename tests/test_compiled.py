@@ -196,7 +196,7 @@ def test_edited_helper_leaves_no_stale_code(probe, tmp_path):
 
     assert twice_of_three() == 6
     (before,) = probe.iterdir()
-    (tmp_path / "sbm_probe" / "stranger.py").write_text("x = 1")  # imported by no file
+    (tmp_path / "sbm_probe" / "stranger.py").write_text("x = 1")  # not imported
     assert twice_of_three() == 6
     assert [*probe.iterdir()] == [before]
     edited = texts["deeper"].replace("x // 4", "10 * x // 4")

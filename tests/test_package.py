@@ -97,8 +97,9 @@ def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
         tar.extractall(tmp_path, filter="data")
     unpacked = tmp_path / f"sbm_linear-{sbm.__version__}"
     assert {p.name for p in unpacked.iterdir()} == {
-        "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", "README.md", "CHANGELOG.md",
-        "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "hatch_build.py", "mkdocs.yml",
+        "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", ".gitignore", "README.md",
+        "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "hatch_build.py",
+        "mkdocs.yml",
         "pyproject.toml", "PKG-INFO",
     }  # fmt: skip
     assert not list(unpacked.rglob("__pycache__"))

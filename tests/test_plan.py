@@ -142,7 +142,7 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
         ("3", {"class_blocks": 4, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),
         ("2", {}, {"seconds": 0}, SettingsError, "seconds is 0"),
-        ("s.0", {}, {}, StoreError, "part"),
+        ("s.0", {}, {}, StoreError, "shard"),
     ],
 )
 def test_unplannable_settings_are_refused(stores, name, chosen, more, error, facts):

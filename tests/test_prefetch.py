@@ -54,7 +54,7 @@ def test_buffer_in_use_is_not_overwritten():
         return slot
 
     for one in prefetched(range(n), load):
-        if one.item + 1 < n:  # the next one is loaded although nobody has asked for it yet
+        if one.item + 1 < n:  # the next one is loaded before it is requested
             assert finished[one.item + 1].wait(LONG)
         if one.item + 2 < n:  # its place is the one in use
             assert not started[one.item + 2].wait(0.005)

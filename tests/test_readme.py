@@ -145,6 +145,6 @@ def test_block_runs(block, shelf, tmp_path, monkeypatch):
         sbm.split("big.svm", "big.sbm", shards=4)
     for line, instead in INSTEAD.items():
         block = re.sub(line, instead, block)
-    # A here-document or a line that goes on is one command.
+    # A here-document or a continued line is one command.
     for line in re.split(r"(?<!\\)\n(?=sbm|zcat|printf|timeout|$)", block):
         run(line)

@@ -160,7 +160,7 @@ def test_concurrent_readers_see_consistent_states(here):
 
 
 def test_model_replaces_only_a_model(here):
-    for output, facts in (("a.svm", "no model"), ("a.sbm", "a folder"), ("no/m", "no is no")):
+    for output, facts in (("a.svm", "not a model"), ("a.sbm", "a folder"), ("no/m", "no is no")):
         with pytest.raises(StoreError, match=facts):
             sbm.train("a.sbm", output)
         assert not Path(f"{output}.run").exists()

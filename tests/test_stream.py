@@ -112,7 +112,7 @@ def resume_often(inputs: Any, stops: Any, **settings: Any) -> int:
             return stopped
         stopped += 1
         resume = True
-    raise AssertionError("it should have come to its end")
+    raise AssertionError("it should have ended")
 
 
 def refusal(lines: Sequence[bytes] | None, facts: str, **options: Any) -> None:

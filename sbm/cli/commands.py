@@ -281,6 +281,8 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
     if to_stdout and terminal.as_json:
         raise SettingsError("-o - and --json both write to standard output; give -o a file name")
     report = job(model, data, progress=terminal, **options)
+    for text in report["warnings"]:
+        complain(f"sbm: warning: {text}")
     terminal.answer(
         report,
         lambda told: show.quality(told, every_class=terminal.verbose),

@@ -349,9 +349,7 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
 
 
 def _unknown(report: Report) -> Lines:
-    """Show warnings and how many nonzeros have ids unknown to the model."""
-    for text in report["warnings"]:
-        yield f"warning: {text}"
+    """Show how many nonzeros have ids unknown to the model."""
     if report["unknown_nonzeros"]:
         share = 100 * report["unknown_nonzeros"] / report["nnz"]
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"

@@ -257,9 +257,9 @@ class Bars(Progress):
             self._bar = None
 
     def note(self, text: str) -> None:
-        """Show a detail, if verbose."""
+        """Show a detail if verbose, also next to JSON."""
         if self.verbose:
-            self._tell(text)
+            self._print(text)
 
     def stage(self, text: str) -> None:
         """Show the result of one of several stages."""
@@ -317,9 +317,11 @@ class Bars(Progress):
         self._tell(line)
 
     def _tell(self, text: str) -> None:
-        """Print a line above the bar."""
-        if self.quiet:
-            return
+        """Print a line above the bar, unless quiet."""
+        if not self.quiet:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
         self._clear()
         complain(text)
         if self._bar is not None:

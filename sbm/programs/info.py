@@ -11,11 +11,9 @@ from sbm.engine.progress import Progress
 from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
-from sbm.programs.streaming.arrivals import sources_at
-from sbm.programs.training.state import is_finished
 from sbm.rows import Arena, Rows
 from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
-from sbm.store.run import LOG, RECORD, Run
+from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
 __all__ = ["check", "info"]
 

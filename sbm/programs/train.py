@@ -36,12 +36,12 @@ from sbm.programs.training.ranks import (
     share_cores,
 )  # fmt: skip
 from sbm.programs.training.scales import feature_scales
-from sbm.programs.training.setup import find_store, place_of, run_folder
+from sbm.programs.training.setup import find_store, place_of
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
-from sbm.store.run import Run
+from sbm.store.run import Run, run_folder
 
 __all__ = ["train", "train_ranks"]
 

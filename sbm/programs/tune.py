@@ -38,17 +38,16 @@ from sbm.programs.training.setup import (
     place_of,
     plan_of,
     read_weights,
-    run_folder,
     shape_of,
     time_left,
 )  # fmt: skip
-from sbm.programs.training.state import identity, is_finished, refuse_unfinished, same_run
+from sbm.programs.training.state import identity, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.grid import Grid, choose_metric
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
-from sbm.store.run import Run
+from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import parse_grid
 
 if TYPE_CHECKING:

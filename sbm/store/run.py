@@ -48,7 +48,7 @@ from sbm.store.files import (
 )  # fmt: skip
 from sbm.store.manifest import decode_record, encode_record
 
-__all__ = ["Run", "runs_here"]
+__all__ = ["Run", "is_finished", "run_folder", "runs_here", "sources_at"]
 
 VERSION = 1
 RECORD = "run.json"
@@ -637,3 +637,25 @@ def _sync(path: Path) -> None:
             os.close(handle)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def run_folder(model: Path) -> Path:
+    """Return the folder with the run of a model."""
+    return model.with_name(model.name + ".run")
+
+
+def is_finished(record: Mapping[str, Any]) -> bool:
+    """Return whether a run finished and its model was written."""
+    return "report" in record
+
+
+def sources_at(position: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return name, rows and skipped lines of each source of a stream, up to a position."""
+    return [
+        {
+            "name": record["name"],
+            "rows": record["rows"] + record["skip"],
+            "skipped": record["skipped"],
+        }
+        for record in position
+    ]

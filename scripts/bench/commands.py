@@ -47,10 +47,12 @@ sources = expand_inputs(sys.argv[1:])
 begin = time.perf_counter()
 coded = lambda parsed: CodedText.of(parsed, ids, buffers)
 options = {"ahead": 1, "patience": Patience()}
+rows = 0
 for _, text in convert_sources(sources, loading_thread(1), coded, **options):
     text.complete(ids)
+    rows += len(text.indptr) - 1
     text.give_back(buffers)
-print(json.dumps({"seconds": time.perf_counter() - begin, "rows": sources[0].rows}))
+print(json.dumps({"seconds": time.perf_counter() - begin, "rows": rows}))
 """
 
 

@@ -85,7 +85,7 @@ def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
     rounds = watch_rounds(comm) if task["watched"] else []
     if task["watched"]:
         certify_every_pass()
-    model = Path(task["out"], "model")  # of no other training: nothing is gone on with
+    model = Path(task["out"], "model")  # a new name, so nothing is resumed
     options = TrainOptions(resume=False, progress=passes)
     _, report = train_ranks(comm, task["store"], model, settings, options)
     return {"report": report, "rounds": rounds, "passes": passes.kept}

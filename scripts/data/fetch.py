@@ -63,7 +63,7 @@ SETS = (
     DataSet("aloi", ("multiclass/aloi.bz2",)),
 )
 
-# SHA-256 of a file as published, by its path. Enter only what somebody has seen: it is printed.
+# SHA-256 of a file as published, by its path. Enter only verified ones; a download prints its own.
 CHECKSUMS: dict[str, str] = {}
 
 

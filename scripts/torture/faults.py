@@ -58,7 +58,7 @@ def run_case(stage: Stage, case: Case) -> list[str]:
     for number in range(case.command):
         stage.run(number)
     ended = stage.run(case.command, case.trouble)
-    if case.trouble.how == "gone":  # what somebody removed may be missing from then on
+    if case.trouble.how == "gone":  # a removed file may stay missing
         return [] if ended.code == 0 else _unclear(ended, case, stage)
     if ended.code == 0:
         found = differences(read_tree(folder), stage.states[case.command + 1])

@@ -11,7 +11,7 @@ one of them there may be `Trouble`:
   synced, one without the other;
 * ``fail``: the call fails with an error, this one alone or (``lasting``) from then on;
 * ``short``: a write takes half of the bytes, as it may;
-* ``gone``: somebody has removed the file.
+* ``gone``: the file was removed.
 
 It is meant for a process that ends by itself or is killed; nothing takes the layer out again.
 """

@@ -143,7 +143,7 @@ def _checked(path: Path) -> dict[str, Any]:
 
 
 def _described(path: Path) -> dict[str, Any]:
-    """What info says, but for what comes from the log, which nobody vouches for."""
+    """Return the report of info, without facts from the log, which has no checksums."""
     return _without(sbm.info(path), "path", "bytes", "log", "passes", "finished")
 
 

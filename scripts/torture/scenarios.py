@@ -629,7 +629,7 @@ class Stage:
     ) -> Ended:
         """Run a command of the scenario in the folder of the case.
 
-        A stream that has committed goes on with --resume, as it says.
+        A stream that has committed is resumed with --resume.
         """
         line = list(self.scenario.lines[number])
         is_new_stream = line[0] == "stream" and "--resume" not in line

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbm.errors import StoreError
-from sbm.programs.streaming.arrivals import sources_at
-from sbm.programs.training.setup import run_folder
 from sbm.settings import Settings
 from sbm.store import container
 from sbm.store.blocks import MANIFEST
 from sbm.store.files import open_own, reading
 from sbm.store.manifest import parse
-from sbm.store.run import LOG, RECORD, Run, runs_here
+from sbm.store.run import LOG, RECORD, Run, run_folder, runs_here, sources_at
 from sbm.units import format_size
 
 __all__ = ["SECONDS", "BlockFigures", "PassFigures", "RunFigures", "read_log", "read_run"]

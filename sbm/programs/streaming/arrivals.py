@@ -24,7 +24,6 @@ from sbm.store.container import Buffers
 
 __all__ = [
     "ANY", "Arrays", "Arrivals", "Block", "Needs", "Reached", "Record", "TextOptions", "arrays_of",
-    "sources_at",
 ]  # fmt: skip
 
 
@@ -70,18 +69,6 @@ class _Positions:
             self.records.append({"name": source.name, "path": source.path})
         tail = base64.b64encode(progress.tail).decode("ascii")
         self.records[number] = {**self.records[number], **asdict(progress), "tail": tail}
-
-
-def sources_at(position: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return name, rows and skipped lines of each source up to a position."""
-    return [
-        {
-            "name": record["name"],
-            "rows": record["rows"] + record["skip"],
-            "skipped": record["skipped"],
-        }
-        for record in position
-    ]
 
 
 @dataclass(frozen=True)

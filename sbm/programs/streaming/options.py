@@ -15,10 +15,8 @@ from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.text import Source, is_packed
-from sbm.programs.training.setup import run_folder
-from sbm.programs.training.state import is_finished
 from sbm.settings import Settings, format_number, nearest, parse_duration
-from sbm.store.run import RECORD, Run
+from sbm.store.run import RECORD, Run, is_finished, run_folder
 
 __all__ = [
     "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",

@@ -37,7 +37,6 @@ from sbm.programs.streaming.arrivals import (
     Reached,
     TextOptions,
     arrays_of,
-    sources_at,
 )
 from sbm.programs.streaming.learner import (
     Seen,
@@ -58,6 +57,7 @@ from sbm.rows import Arena, Rows
 from sbm.settings import format_number, format_size
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
+from sbm.store.run import sources_at
 
 __all__ = ["Stream", "rows_in_front"]
 

@@ -34,7 +34,6 @@ from sbm.programs.training.setup import (
     open_run,
     plan_of,
     read_weights,
-    run_folder,
     shape_of,
 )  # fmt: skip
 from sbm.programs.training.state import (
@@ -48,7 +47,7 @@ from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, sha
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
-from sbm.store.run import Run
+from sbm.store.run import Run, run_folder
 from sbm.units import format_size
 
 if TYPE_CHECKING:

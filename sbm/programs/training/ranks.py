@@ -23,7 +23,7 @@ from sbm.engine.clock import stopped_clock
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
-from sbm.errors import StoreError
+from sbm.errors import StoreError, require_path
 from sbm.models.model import Model
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate
@@ -178,6 +178,7 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
 
 def own_name(name: str | Path, comm: Comm) -> Path:
     """Return the path of this rank: ``{rank}`` in the name is replaced by its number."""
+    require_path(name, "the store", "a path is expected; make a store of arrays with sbm.split")
     return Path(str(name).replace(RANK, str(comm.rank)))
 
 

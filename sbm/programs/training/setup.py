@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
-    "open_run", "place_of", "plan_of", "read_weights", "run_folder", "shape_of", "time_left",
+    "open_run", "place_of", "plan_of", "read_weights", "shape_of", "time_left",
 ]  # fmt: skip
 
 FOLDS = Folds(5, seed=0)
@@ -182,11 +182,6 @@ def shape_of(
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
     )
-
-
-def run_folder(model: Path) -> Path:
-    """Return the folder with the run of a model."""
-    return model.with_name(model.name + ".run")
 
 
 @contextmanager

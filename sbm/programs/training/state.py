@@ -16,13 +16,13 @@ from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.manifest import checksum
-from sbm.store.run import RECORD, Run
+from sbm.store.run import RECORD, Run, is_finished
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = [
-    "TrainingState", "bound_before", "identity", "is_finished", "is_of", "refuse_unfinished",
+    "TrainingState", "bound_before", "identity", "is_of", "refuse_unfinished",
     "run_to_resume", "same_run",
 ]  # fmt: skip
 
@@ -136,11 +136,6 @@ def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None"
     }
     plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
     return plain
-
-
-def is_finished(record: Mapping[str, Any]) -> bool:
-    """Return whether a run finished and its model was written."""
-    return "report" in record
 
 
 def is_of(folder: Path, mine: Mapping[str, Any]) -> bool:

@@ -21,13 +21,13 @@ from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint, TrainingPlan
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
-from sbm.programs.training.setup import FOLDS, run_folder, time_left
+from sbm.programs.training.setup import FOLDS, time_left
 from sbm.programs.training.state import TrainingState
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import OneClass
 from sbm.solver.step import Totals
-from sbm.store.run import Run
+from sbm.store.run import Run, run_folder
 
 __all__ = ["Training", "final_report", "pass_record"]
 

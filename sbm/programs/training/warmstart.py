@@ -23,12 +23,11 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.errors import SettingsError, StoreError
-from sbm.programs.training.setup import run_folder
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
-from sbm.store.run import RECORD, Run, runs_here
+from sbm.store.run import RECORD, Run, run_folder, runs_here
 
 __all__ = ["PreviousRun", "find_run", "last_run", "shape_record"]
 
