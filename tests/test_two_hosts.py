@@ -52,7 +52,7 @@ def test_ranks_exit_when_other_host_disappears(both, tmp_path, fault):
             assert all_gone(pids_of(tmp_path), within=LIMIT)
             launcher.kill()  # it waits for the other host, longer than we would
             _, said = launcher.communicate()
-            assert re.search(rf"sbm: process [01] of 4 .* {DEADLINE} s", said)
+            assert re.search(rf"sbm: .*rank [01] of 4.* {DEADLINE}", said)
         else:
             both.kill(1)
             launcher.communicate()

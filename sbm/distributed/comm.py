@@ -288,6 +288,7 @@ class MpiComm:
         if not self._mpi.Is_finalized():
             time.sleep(FLUSH_SECONDS)
             self._world.Abort(code)
+            os._exit(code)  # Abort returns if the launcher cannot be reached
 
     # -------------------------------------------------------------------------------- waiting
 
