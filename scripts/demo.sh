@@ -7,7 +7,7 @@ This demo
   1. installs sbm into .venv,
   2. makes a data set from the documentation of numpy and scipy: is the missing preposition "of"?
   3. splits it into 12 blocks, trains with at most 300 MB of memory, and predicts held-out rows.
-It compiles native code once, which takes most of the time.
+It takes about a minute. Half of that is compiling native code, once.
 
 TEXT
 EXTRAS=''
