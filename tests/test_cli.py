@@ -83,7 +83,7 @@ def test_quick_start(run, tmp_path):
     shutil.copy(SAMPLE, "big.svm")
     code, out, err = run("sbm split big.svm --blocks 12")
     assert (code, err) == (0, "")
-    assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros in 12 blocks, ")
+    assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros in 12 blocks\n")
     assert re.search(r" s \([1-9][\d.]* (B|kB|MB)/s\)\n$", out)
     code, out, err = run("sbm train --cache-frac 0.5 --mem 2GB")
     assert (code, out[:18]) == (0, "big.model: primal ")

@@ -32,9 +32,10 @@ def split(report: Report, min_count: int) -> Lines:
     yield (
         f"{report['store']}: {count(report['rows'], 'row')}{appended}, "
         f"{count(report['features'], 'feature')}, "
-        f"{count(report['nnz'], 'nonzero')} in {count(report['blocks'], 'block')}, "
-        f"{format_size(report['bytes'])} "
-        f"({bits:.1f} bits per nonzero), {report['seconds']:.1f} s "
+        f"{count(report['nnz'], 'nonzero')} in {count(report['blocks'], 'block')}"
+    )
+    yield (
+        f"{format_size(report['bytes'])} ({bits:.1f} bits per nonzero), {report['seconds']:.1f} s "
         f"({_speed(report['text_bytes'], report['seconds'])})"
     )
     yield from _compiling(report["compile_seconds"])

@@ -114,17 +114,7 @@ def predict(
     _check_outputs([model, data], output, confusion)
     model = load_model(model)
     _check_top(model, top, decision, probability)
-    if probability and decision:
-        raise SettingsError(
-            "probabilities and decision values cannot be written together; "
-            "omit --probability or --decision"
-        )
-    if probability:
-        check_probabilities(model)
-    if confusion and not model.labels:
-        raise SettingsError("a regression model has no confusion matrix; omit --confusion")
-    if confusion and labels is False:
-        raise SettingsError("a confusion matrix needs labels; omit --confusion or --no-labels")
+    _check_kinds(model, decision, probability, bool(confusion), labels)
     progress = progress or Progress()
     sources = sources_of(data, model.info.get("names"), format, labels)
     if sources is not None:
@@ -232,6 +222,28 @@ def _check_outputs(
         raise SettingsError(
             f"predictions and the confusion matrix cannot both go to {output}; choose another name"
         )
+
+
+def _check_kinds(
+    model: Model, decision: bool, probability: bool, confusion: bool, labels: bool | None
+) -> None:
+    """Reject outputs that the model cannot have.
+
+    Raises
+    ------
+    SettingsError
+    """
+    if probability and decision:
+        raise SettingsError(
+            "probabilities and decision values cannot be written together; "
+            "omit --probability or --decision"
+        )
+    if probability:
+        check_probabilities(model)
+    if confusion and not model.labels:
+        raise SettingsError("a regression model has no confusion matrix; omit --confusion")
+    if confusion and labels is False:
+        raise SettingsError("a confusion matrix needs labels; omit --confusion or --no-labels")
 
 
 def _check_top(model: Model, top: int, decision: bool, probability: bool) -> None:
