@@ -14,11 +14,10 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.units import format_number, format_size, parse_duration, parse_size
+from sbm.units import format_number, parse_duration, parse_size
 
 __all__ = [
-    "SETTINGS", "Setting", "Settings", "format_number", "format_size", "nearest", "option_name",
-    "parse_duration",
+    "SETTINGS", "Setting", "Settings", "nearest", "option_name",
 ]  # fmt: skip
 
 

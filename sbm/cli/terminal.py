@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 
 from sbm.engine.progress import Progress
 from sbm.errors import SbmError
-from sbm.settings import format_size
+from sbm.units import format_size
 
 __all__ = [
     "INTERRUPTED", "Bars", "complain", "echo", "is_flushed", "stop_signals", "stoppable",

@@ -43,7 +43,6 @@ class Answers:
 
     def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
         self.metrics = metrics
-        self.rows = self.unlabelled = 0
 
     def title(self) -> Iterator[str]:
         """Return text to write before that of the rows."""

@@ -19,8 +19,8 @@ from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
 from sbm.programs.splitting.reading import CodedText, Labels
 from sbm.rows import Rows
-from sbm.settings import format_number
 from sbm.store.container import Buffers
+from sbm.units import format_number
 
 __all__ = [
     "ANY", "Arrays", "Arrivals", "Block", "Needs", "Reached", "Record", "TextOptions", "arrays_of",

@@ -15,8 +15,9 @@ from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.text import Source, is_packed
-from sbm.settings import Settings, format_number, nearest, parse_duration
+from sbm.settings import Settings, nearest
 from sbm.store.run import RECORD, Run, is_finished, run_folder
+from sbm.units import format_number, parse_duration
 
 __all__ = [
     "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",

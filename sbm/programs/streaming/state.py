@@ -54,10 +54,10 @@ from sbm.programs.streaming.plan import (
 )
 from sbm.programs.streaming.progressive import Progressive, row_losses
 from sbm.rows import Arena, Rows
-from sbm.settings import format_number, format_size
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.run import sources_at
+from sbm.units import format_number, format_size
 
 __all__ = ["Stream", "rows_in_front"]
 
