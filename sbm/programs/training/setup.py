@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError
+from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
 from sbm.settings import Settings
@@ -74,11 +73,8 @@ def as_path(model: str | Path) -> Path:
     SettingsError
         It is not a path, for example settings passed by position.
     """
-    if not isinstance(model, str | os.PathLike):
-        raise SettingsError(
-            f"the model is {type(model).__name__}, but must be a path; pass settings by keyword: "
-            "settings=sbm.Settings(C=0.1)"
-        )
+    keyword = "pass settings by keyword: settings=sbm.Settings(C=0.1)"
+    require_path(model, "the model", f"a path is expected; {keyword}")
     return Path(model)
 
 

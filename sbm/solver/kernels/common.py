@@ -199,12 +199,14 @@ def prefetch_ahead(w, indices, starts, lengths, i, n, ahead):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
-    """Return (±1.0, C_i) of a row of two classes."""
+    """Return (±1.0, C_i, 1 / C_i) of a row of two classes."""
     is_positive = y[i] == positive
     C = cost_positive if is_positive else cost_negative
+    inverse = 1.0 / C
     if weight is not None:
         C *= weight[i]
-    return 1.0 if is_positive else -1.0, C
+        inverse /= weight[i]
+    return 1.0 if is_positive else -1.0, C, inverse
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -186,10 +186,7 @@ def _long_visit(m, old, A, C):
 def _read(i, y, weight, numbers):
     """Return (C, s, 1 / C) of a row."""
     positive, _, cost_positive, cost_negative, _, _ = numbers
-    s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
-    inverse = 1.0 / cost_positive if s > 0.0 else 1.0 / cost_negative
-    if weight is not None:
-        inverse /= weight[i]
+    s, C, inverse = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
     return C, s, inverse
 
 

@@ -33,11 +33,8 @@ __all__ = ["certify", "screen", "solve"]
 def _read(i, y, weight, numbers):
     """Return (C, s, D, U) of a row."""
     positive, _, cost_positive, cost_negative, squared, _ = numbers
-    s, C = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
-    D = 0.5 / cost_positive if s > 0.0 else 0.5 / cost_negative
-    if weight is not None:
-        D /= weight[i]
-    return C, s, D if squared else 0.0, np.inf if squared else C
+    s, C, inverse = sign_and_cost(i, y, weight, positive, cost_positive, cost_negative)
+    return C, s, 0.5 * inverse if squared else 0.0, np.inf if squared else C
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
