@@ -16,7 +16,7 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.passtest import PassTest, refuse_without_room
+from sbm.programs.training.passtest import PassTest, reserve
 from sbm.programs.training.ranks import (
     StatusFile,
     WorkShare,
@@ -127,6 +127,8 @@ class TrainingPlan:
     weights : RowWeights or None
     itself : dict
         The identity of this training, stored in each checkpoint.
+    reserved : int
+        Bytes of the bound for predictions of test data.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     may_plan_with_less : bool
@@ -155,6 +157,7 @@ class TrainingPlan:
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
+        self.reserved = 0
 
     # ------------------------------------------------------------------------- preparation
 
@@ -165,7 +168,8 @@ class TrainingPlan:
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
-            refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
+            mem = self.settings.mem_bytes
+            self.reserved = reserve(self.store, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.settings, self.store, self.weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,9 @@ def plan_of(
 
     if bound is not None:
         return plan(bound)
-    return within_limit(plan, settings.mem_bytes, system_limit(), (progress or Progress()).note)
+    limit = system_limit()
+    found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
+    return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
 def time_left(settings: Settings, begin: float) -> float:
