@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable, count_codes
-from sbm.store.codec import decode_rows, encode_rows
+from sbm.store.codec import decode_rows, encode_rows, gather_rows
 from sbm.store.container import Buffers
 
 GUARD = 64
@@ -32,6 +32,20 @@ def arrays_of(rows: list[list[int]]) -> tuple[Any, Any, Any]:
         indices += [*row, -7]
     lengths = [len(row) for row in rows]
     return np.array(starts, np.int64), np.array(lengths, np.int32), np.array(indices, np.int32)
+
+
+def gather(starts: Any, lengths: Any, indices: Any, values: Any, rows: list[int]) -> Any:
+    """Return lengths, indices and values of the chosen rows, gathered between guard zones."""
+    nnz = int(sum(lengths[k] for k in rows))
+    dtype = np.float32 if values is None else values.dtype
+    whole = [
+        np.full(n + 2 * GUARD, -99, t)
+        for n, t in ((len(rows), np.int32), (nnz, np.int32), (nnz, dtype))
+    ]
+    inner = [array[GUARD:-GUARD] for array in whole]
+    gather_rows(starts, lengths, indices, values, np.array(rows, np.int64), *inner)
+    assert all((a[:GUARD] == -99).all() and (a[-GUARD:] == -99).all() for a in whole)
+    return inner
 
 
 def decode(
@@ -75,6 +89,7 @@ def rows_of_gaps(draw: st.DrawFn) -> list[list[int]]:
 @example([[INDEX_LIMIT - 1]], None)
 @example([list(range(0, 70000 * 300, 300)), [0]], None)
 @example([list(range(k)) for k in [*range(70), 128, 1000, 5000, 65]], random.Random(1))
+@example([[*range(0, INDEX_LIMIT, 2**24 + 1), *range(1, 90)], list(range(70))], None)
 def test_encoded_rows_decode_sorted(rows, random):
     order = list(range(len(rows)))[::-1]
     if random is not None and rows:
@@ -86,7 +101,12 @@ def test_encoded_rows_decode_sorted(rows, random):
     n_features = max(flat, default=0) + 1
     for dtype in (None, "float32", "float64"):
         values = None if dtype is None else (indices * 0.25 - 3).astype(dtype)
-        arrays = encode_rows(starts, lengths, indices, values, np.array(order, np.int64), BUFFERS)
+        gathered = gather(starts, lengths, indices, values, order)
+        assert gathered[0].tolist() == [len(row) for row in chosen]
+        assert gathered[1].tolist() == flat
+        expected = 1 if dtype is None else (gathered[1] * 0.25 - 3).astype(dtype)
+        assert (gathered[2] == expected).all()
+        arrays = encode_rows(*gathered, BUFFERS)
         got_lengths, got_indices, got_values = decode(
             arrays, len(order), len(flat), n_features, dtype
         )
@@ -99,7 +119,7 @@ def test_values_of_one_are_not_stored():
     starts, lengths, indices = arrays_of([[1, 5], [2]])
     values = np.full(len(indices), 1, np.float32)
     values[0] = 8  # not part of any row
-    arrays = encode_rows(starts, lengths, indices, values, np.arange(2), BUFFERS)
+    arrays = encode_rows(*gather(starts, lengths, indices, values, [0, 1]), BUFFERS)
     assert "values" not in arrays
     assert decode(arrays, 2, 3, 6, "float32")[2].tolist() == [1, 1, 1]
 
@@ -112,7 +132,7 @@ ENCODED = [[0, 3, 9], [], [5, 70000], list(range(40))]
 def encoded() -> Arrays:
     starts, lengths, indices = arrays_of(ENCODED)
     values = np.arange(len(indices), dtype=np.float32)
-    return encode_rows(starts, lengths, indices, values, np.arange(4), BUFFERS)
+    return encode_rows(*gather(starts, lengths, indices, values, [0, 1, 2, 3]), BUFFERS)
 
 
 SIZES: list[Callable[[Any], Any]] = [

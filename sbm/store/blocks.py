@@ -37,7 +37,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.rows import Rows
 from sbm.store import container
-from sbm.store.codec import RAW, decode_rows, encode_rows
+from sbm.store.codec import RAW, decode_rows, encode_rows, gather_rows
 from sbm.store.container import Buffers
 from sbm.store.files import (
     lock,
@@ -247,7 +247,15 @@ def _arrays_of(
     rows: Rows, chosen: npt.NDArray[np.int64], buffers: Buffers
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a chunk with the chosen rows."""
-    arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen, buffers)
+    lengths = buffers.take(len(chosen), np.int32)
+    nnz = int(rows.lengths[chosen].sum(dtype=np.int64))
+    indices = buffers.take(nnz, np.int32)
+    values = None if rows.values is None else buffers.take(nnz, rows.values.dtype)
+    gather_rows(
+        rows.starts, rows.lengths, rows.indices, rows.values, chosen, lengths, indices, values
+    )
+    arrays = encode_rows(lengths, indices, values, buffers)
+    buffers.give_back(lengths, indices, None if "values" in arrays else values)
     y = rows.y[chosen]
     if y.dtype == np.float64:
         arrays["labels"] = y

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.store.container import Buffers
 
-__all__ = ["RAW", "decode_rows", "encode_rows"]
+__all__ = ["RAW", "decode_rows", "encode_rows", "gather_rows"]
 
 kernels = load("sbm.store.kernels.rows")
 
@@ -26,15 +26,17 @@ def _room(n: int, buffers: Buffers) -> tuple[Bytes, Bytes]:
     return buffers.take(n, np.uint8), buffers.take(4 * n + 2 * _SHORTEST, np.uint8)
 
 
-def encode_rows(
+def gather_rows(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int32],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
     rows: npt.NDArray[np.int64],
-    buffers: Buffers,
-) -> dict[str, npt.NDArray[np.generic]]:
-    """Encode the chosen rows in the given order, each sorted by index.
+    out_lengths: npt.NDArray[np.int32],
+    out_indices: npt.NDArray[np.int32],
+    out_values: npt.NDArray[np.floating] | None,
+) -> None:
+    """Copy the chosen rows one after the other in the given order, each sorted by index.
 
     Parameters
     ----------
@@ -44,8 +46,39 @@ def encode_rows(
     values : ndarray, float32 or float64, or None
         None if all are 1.
     rows : ndarray, shape (n_chosen,), int64
+    out_lengths : ndarray, shape (n_chosen,), int32, filled in place
+    out_indices : ndarray, shape (nnz,), int32, filled in place
+        `nnz` is the sum of the lengths of the chosen rows.
+    out_values : ndarray, shape (nnz,), type of `values`, filled in place, or None
+        None only if `values` is None.
+    """
+    longest = int(lengths[rows].max(initial=0))
+    words, counts = np.empty(2 * longest, np.uint64), np.empty(256, np.int64)
+    into = None if values is None else out_values
+    kernels.gather_rows(
+        starts, lengths, indices, values, rows, out_lengths, out_indices, into, words, counts
+    )
+    if values is None and out_values is not None:
+        out_values[:] = 1
+
+
+def encode_rows(
+    lengths: npt.NDArray[np.int32],
+    indices: npt.NDArray[np.int32],
+    values: npt.NDArray[np.floating] | None,
+    buffers: Buffers,
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Encode rows that `gather_rows` has put one after the other.
+
+    Parameters
+    ----------
+    lengths : ndarray, shape (n_rows,), int32
+    indices : ndarray, shape (nnz,), int32
+        Increasing within a row.
+    values : ndarray, shape (nnz,), float32 or float64, or None
+        None if all are 1.
     buffers : Buffers
-        Source of the returned arrays.
+        Source of the returned arrays, except `values`.
 
     Returns
     -------
@@ -53,20 +86,14 @@ def encode_rows(
         ``lengths``, ``lengths_bits``, ``gaps``, ``gaps_bits``, all uint8, and ``values`` unless
         all are 1.
     """
-    row_lengths = lengths[rows]
-    nnz = int(row_lengths.sum(dtype=np.int64))
-    symbols, bits = _room(len(rows), buffers)
-    used = kernels.encode_numbers(row_lengths, symbols, bits)
+    symbols, bits = _room(len(lengths), buffers)
+    used = kernels.encode_numbers(lengths, symbols, bits)
     arrays: dict[str, npt.NDArray[np.generic]] = {"lengths": symbols, "lengths_bits": bits[:used]}
-    ordered = np.empty(int(row_lengths.max(initial=0)), np.int32)
-    chosen = None if values is None else buffers.take(nnz, values.dtype)
-    symbols, bits = _room(nnz, buffers)
-    used = kernels.encode_rows(
-        starts, lengths, indices, values, rows, ordered, symbols, bits, chosen
-    )
+    symbols, bits = _room(len(indices), buffers)
+    used = kernels.encode_rows(lengths, indices, symbols, bits)
     arrays |= {"gaps": symbols, "gaps_bits": bits[:used]}
-    if chosen is not None and not (chosen == 1).all():
-        arrays["values"] = chosen
+    if values is not None and not (values == 1).all():
+        arrays["values"] = values
     return arrays
 
 
