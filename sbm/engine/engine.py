@@ -33,7 +33,7 @@ from sbm.engine.prefetch import Prefetched, loading_thread
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, Place, RowWeights
 from sbm.engine.sync import Combiner
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem
@@ -149,13 +149,16 @@ class Engine:
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
+        if store.memory is not None:
+            reserved += store.memory.decoded.table_bytes
         self.staying = plan.staying(self.own, reserved)
         is_whole = len(self.staying) == len(self.own)  # nothing is read again
-        self._decoded = sum(plan.parts[block].nnz for block in self.staying)
         self._cache_nnz = plan.cache_nnz // n
         caches = 0 if is_whole else n * (self._cache_nnz + SPARE)
         buffers = 0 if is_whole else 2 * plan.part_nnz
-        self._arena = Arena.of(self._decoded + caches + buffers + SPARE, store.value_type)
+        self._arena, offsets, self._decoded = store.arena(
+            {block: plan.parts[block].chunks for block in self.staying}, caches + buffers
+        )
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
@@ -177,7 +180,8 @@ class Engine:
         self._pool = loading_thread(threads)
         spare = plan.left - reserved - plan.decoded_bytes(self.staying)
         self.reader = BlockReader(
-            store, plan, self._places(),
+            store, plan,
+            {k: Place(self._room(plan.parts[k].rows), where) for k, where in offsets.items()},
             [self._room(0 if is_whole else plan.part_rows) for _ in range(2)],
             self._decoded + caches, self._pool, plan.decoders(threads, spare), read_rate, weights,
         )  # fmt: skip
@@ -199,15 +203,6 @@ class Engine:
     def _room(self, rows: int) -> Rows:
         """Return room for rows, with nonzeros in the arena."""
         return self._arena.room(rows, self._y_dtype, self._weighted)
-
-    def _places(self) -> dict[int, Place]:
-        """Return the places of the blocks that stay decoded, at the front of the arena."""
-        places, offset = {}, 0
-        for block in self.staying:
-            part = self.plan.parts[block]
-            places[block] = Place.of(part, self._room(part.rows), offset)
-            offset += part.nnz
-        return places
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""

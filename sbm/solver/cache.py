@@ -49,8 +49,8 @@ class WorkingSet:
     Parameters
     ----------
     arena : Arena
-        `cache_nnz` + `SPARE` nonzeros starting at `base` belong to the cache, unless all blocks stay
-        decoded.
+        `cache_nnz` + `SPARE` nonzeros starting at `base` belong to the cache, unless all blocks
+        stay decoded.
     alpha : DenseSet or ListPool
         Variables, with room for the rows of the cache and of the largest block.
     cache_rows, cache_nnz : int

@@ -51,6 +51,7 @@ from sbm.store.run import Run, run_folder
 from sbm.units import format_size
 
 if TYPE_CHECKING:
+    from sbm.programs.splitting.options import Reading
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
@@ -66,6 +67,8 @@ class TrainOptions:
         As for `sbm.train`.
     test : PassTest or None
         Test data to predict after passes.
+    reading : Reading or None
+        How to read text or matrices.
     read_rate : float or None
         Maximum bytes read per second, to simulate a slow disk in benchmarks.
     """
@@ -74,6 +77,7 @@ class TrainOptions:
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     test: PassTest | None = None
+    reading: Reading | None = None
     read_rate: float | None = None
 
 
@@ -114,6 +118,8 @@ class TrainingPlan:
     options : TrainOptions
     begin : float
         Start time, by `sbm.engine.clock.clock`.
+    read : dict or None
+        Report of reading text, as of `sbm.split`.
     comm : Comm
     share : WorkShare
         The problems of this rank.
@@ -141,6 +147,7 @@ class TrainingPlan:
     options: TrainOptions
     begin: float
     comm: Comm
+    read: dict[str, Any] | None = None
     bound: int | None = None
     share: WorkShare = field(init=False)
     spare: list[AnyProblem] = field(init=False)

@@ -79,7 +79,7 @@ def as_path(model: str | Path) -> Path:
     return Path(model)
 
 
-def place_of(model: str | Path | None, store: BlockStore) -> Path:
+def place_of(model: str | Path | None, store: BlockStore | None) -> Path:
     """Return the path to write a model to. Default: the store's name, in the current folder.
 
     Raises
@@ -89,7 +89,10 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     SettingsError
         It is not a path.
     """
-    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
+    if model is None:
+        assert store is not None
+        model = f"{store.folder.resolve().stem}.model"
+    path = as_path(model)
     check_output(path)
     return path
 

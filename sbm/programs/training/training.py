@@ -112,6 +112,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "n_free": certificate.n_free,
         "drift": certificate.drift,
         "blocks": len(training.job.plan.parts),
+        "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
     }
 

@@ -250,8 +250,8 @@ def refill(
 ):  # fmt: skip
     """Copy the cached rows of a block to their places in the cache; return how many match.
 
-    Rows of a block that stays decoded are not copied; only their starts are set. Rows whose number or length does not match a row of the block are skipped: then the cache is
-    from another store.
+    Rows of a block that stays decoded are not copied; only their starts are set. Rows whose number
+    or length does not match a row of the block are skipped: then the cache is from another store.
 
     Parameters
     ----------
