@@ -187,7 +187,7 @@ class BlockWriter:
     def _encode(self, block: int, chunk: DecodedChunk) -> tuple[int, int, int]:
         """Append a chunk to its block's file; return offset, bytes and CRC-32 of the header."""
         arrays = encode_rows(chunk.lengths, chunk.indices, chunk.values, self._buffers)
-        data = container.encode("chunk", arrays | chunk.labels, level=self._level, raw=RAW)
+        data = container.encode("chunk", {**arrays, **chunk.labels}, level=self._level, raw=RAW)
         offset, size = self._sizes[block], self._append(block, data)
         self._sizes[block] += size
         self._buffers.give_back(*(a for name, a in arrays.items() if name != "values"))

@@ -63,6 +63,9 @@ def open_rows(
     SbmError
         As for `sbm.train`.
     """
+    if isinstance(data, BlockStore):  # already open
+        yield data, place_of(model, data), None
+        return
     given, reading = store_named(data), options.reading or Reading()
     if given is not None:
         if reading != Reading():
@@ -86,10 +89,14 @@ def open_rows(
         data, path, reading, settings, options.progress, options.is_stopped, comm.rank
     ) as (store, report):
         report["seconds"] = clock() - begin
+        options.progress.stage(
+            f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
+            f"{report['nnz']:,} nonzeros read in {report['seconds']:.1f} s"
+        )
         yield store, path, report
 
 
-def _common_model(data: Any) -> str | None:
+def _common_model(data: Any) -> Path | None:
     """Return the name of the model if the name of the store has the number of the rank."""
     name = data[0] if isinstance(data, list | tuple) else data
     return None if name is None else common_name(name, ".model")
