@@ -63,7 +63,7 @@ def test_time_is_predicted_within_a_factor_of_two(stores, tmp_path, monkeypatch)
     original = BlockStore._read_bytes
 
     def slow(self, chunk):  # so that other load on the machine hardly matters
-        time.sleep(0.03)
+        time.sleep(0.1)
         return original(self, chunk)
 
     monkeypatch.setattr(BlockStore, "_read_bytes", slow)

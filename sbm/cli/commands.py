@@ -227,7 +227,7 @@ def train(
         terminal.mute()
     with stop_signals() as is_stopped:
         pass_test = PassTest(test, test_every) if test and test_every is not None else None
-        how = Reading.of({**reading, "keep_store": keep_store})
+        how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
             TrainOptions(resume, is_stopped, terminal, pass_test, how),

@@ -160,10 +160,12 @@ def _trials(
     begin = clock()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
+    staying = memory.staying(range(len(memory.parts)))
     progress.start("measuring", None, "trials")
     for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
         began = clock()
-        trials.append(_try(store, settings, problems, some, seconds - (began - begin)))
+        left = seconds - (began - begin)
+        trials.append(_try(store, settings, problems, some, staying, left))
         progress.advance(len(trials))
         now = clock()
         if GROWTH * (now - began) > seconds - (now - begin):
@@ -209,6 +211,7 @@ def _try(
     settings: Settings,
     problems: Sequence[AnyProblem],
     memory: MemoryPlan,
+    staying: Sequence[int],
     seconds: float,
 ) -> Trial:
     """Train as `sbm.train` does until the certified gap reaches the tolerance or time is up."""
@@ -226,7 +229,10 @@ def _try(
         tempfile.TemporaryDirectory(prefix="sbm-") as folder,
         open_run(Path(folder, "trial.run"), problems, memory) as run,
     ):
-        engine = Engine(store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late))
+        engine = Engine(
+            store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late),
+            staying=staying,
+        )  # fmt: skip
         with engine.at_work():
             gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left)
     nnz = sum(part.nnz for part in memory.parts)

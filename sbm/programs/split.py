@@ -256,7 +256,8 @@ def read_rows(
         progress.note,
     )  # fmt: skip
     _prepare(sources, options, progress)
-    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
+    keep = None if reading.keep_store is None else Path(reading.keep_store)
+    beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
     place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
     with place as folder:
         while True:
