@@ -56,6 +56,20 @@ def labels_of(path: Path) -> Floats:
     return np.concatenate([labels for labels, *_ in parse(path)])
 
 
+def count_labels(text: Path) -> int:
+    """Return how many labels a text has.
+
+    Raises
+    ------
+    BenchError
+        Fewer than three.
+    """
+    count = len(np.unique(labels_of(text)))
+    if count < 3:
+        raise BenchError(f"{text.name} has {count} different labels; at least three are required")
+    return count
+
+
 def positive_label(path: Path) -> float:
     """The larger one of two labels.
 
