@@ -58,7 +58,8 @@ def table() -> str:
         "|---|---|---|---|---|---|\n",
     ]
     for what, ours, theirs, ratios in rows():
-        shown = [f"{ratio:.2f}" if ratio < 1 else f"**{ratio:.2f}**" for ratio in ratios]
+        digits = [f"{ratio:.{0 if ratio >= 10 else 2}f}" for ratio in ratios]
+        shown = [d if ratio < 1 else f"**{d}**" for d, ratio in zip(digits, ratios, strict=True)]
         cells = [what, ours, theirs, *shown, *[""] * (3 - len(shown))]
         lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)

@@ -17,8 +17,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def make_text(out: Path, *options: str | float) -> str:
-    """Make synthetic text with two noisy labels; return what was asked for."""
-    command = (*options, "--noise", 0.02)
+    """Make synthetic text, with noisy labels unless the options say so; return what was asked."""
+    command = ("--noise", 0.02, *options)
     run_process(script_command("data.synthetic", "-o", out, *command))
     return " ".join(map(str, ("scripts.data.synthetic", *command)))
 

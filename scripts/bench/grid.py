@@ -14,7 +14,7 @@ from typing import Any
 
 from sbm.units import parse_size
 from scripts.bench import tools
-from scripts.bench.commands import BUDGET, option_words, split, train
+from scripts.bench.commands import BUDGET, option_words, split, train, training_options
 from scripts.bench.data import first_bytes, make_text
 from scripts.bench.peers import VW_NOTE, Liblinear, VowpalWabbit
 from scripts.bench.registry import QUICK, Option, Registry, benchmark, existing, one_of
@@ -56,12 +56,13 @@ DATA = {
     "prep-part": Data(1_000_000, source="prep"),
     "sorted": Data(1_000_000, source="prep", note=", sorted by label"),
     "trigrams": Data(25_000, "--features 30000 --nnz 690 --power 0.5 --values real"),
-    "digits": Data(60_000, "--features 780 --nnz 150 --values real --classes 10"),
+    "digits": Data(
+        60_000, "--features 780 --nnz 150 --values real --classes 10 --own 0.8 --noise 0"
+    ),
     "ten": Data(600_000, "--features 700000 --nnz 10 --power 0.8 --classes 10"),
     "power": Data(300_000, "--features 1000000 --nnz 50 --power 1.1", note=", power law"),
     "tiny": Data(1_000, note=", mostly start-up"),
 }
-GIVEN = {"tiny": ROOT / "data/sample.svm"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _named(text: str) -> tuple[str, Path]:
         "losses": Option(one_of(LOSSES), "of sbm", LOSSES),
         "two_commands": Option(bool, "sbm split and sbm train instead of sbm train TEXT"),
         "resume": Option(bool, "skip what PREFIX.json of the same commit and settings has"),
-        "tol": 1e-3, "liblinear_train": None,
+        "tol": 1e-3, "max_passes": 500, "liblinear_train": None,
     },
     quick={**QUICK, "sets": ["prep", "digits", "tiny"], "losses": ["hinge", "crammer_singer"]},
 )  # fmt: skip
@@ -183,7 +184,7 @@ def _text_of(args: argparse.Namespace, name: str) -> Path:
     if text.exists():
         return text
     rows = min(data.rows, QUICK_ROWS) if args.quick else data.rows
-    given = GIVEN | dict(args.data)
+    given = {"tiny": ROOT / "data/sample.svm", **dict(args.data)}
     if data.shape and name not in given:
         tools.tell(f"making {name}")
         make_text(text, "--rows", rows, *data.shape.split())
@@ -227,7 +228,7 @@ class _Contest:
         return Path(self.args.folder, f"{name}.model")
 
     def _train(self, source: Path, name: str, **options: Any) -> Run:
-        settings = {**self.cell.options, "tol": self.args.tol, **options}
+        settings = training_options(self.args, **self.cell.options, **options)
         done = train(source, self._model(name), codes=BUDGET, **settings)
         return Run([done], facts=done.json())
 
