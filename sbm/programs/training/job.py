@@ -362,8 +362,10 @@ class TrainingPlan:
             The training was asked to stop.
         """
         plan = self.plan
+        n_staying = len(plan.staying(self.own, self.reserved))
         self.options.progress.note(
-            f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
+            f"{len(plan.parts)} blocks, {n_staying} stay in memory, cache {plan.cache_rows} rows; "
+            f"memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
         before = compile_seconds()
