@@ -46,7 +46,7 @@ _MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
 _PROCESSES, _TEXT = "Several processes", "Reading text"
 # Group of an option in help; options without a group come first.
 GROUPS = {
-    **dict.fromkeys(("mem", "cache_frac", "rounds", "policy", "screen", "threads",
+    **dict.fromkeys(("mem", "parts", "cache_frac", "rounds", "policy", "screen", "threads",
                      "checkpoint_every"), _MEMORY),
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",

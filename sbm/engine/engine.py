@@ -297,7 +297,7 @@ class Engine:
         free.update(now.free)
         return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
 
-    def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
+    def set_pace(self, rounds: int, free: Mapping[int, int], stop: float = 0.0) -> None:
         """Set the rounds of the next pass and, with ``cache_frac="auto"``, the cache sizes.
 
         Parameters
@@ -306,10 +306,13 @@ class Engine:
         free : mapping of int to int
             By learner number: rows that had an alpha inside its bounds in the last pass. Learners
             without an entry are treated as in the first pass.
+        stop : float
+            If one part has all rows, its rounds end at this relative gap.
         """
         plan, capacity = self.plan, self.plan.cache_rows // len(self.learners)
         for learner in self.learners:
             learner.solver.rounds = rounds
+            learner.solver.stop = stop if plan.is_whole else 0.0
             if self.settings.cache_frac == "auto":
                 learner.solver.working.cache_rows = choose_cache_rows(
                     free.get(learner.number), plan.part_rows, capacity

@@ -64,6 +64,8 @@ _PAIR_ROW = 160 + 4 * (FEW + 2)
 _PAIR_VARIABLE = 96
 # Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
+# Most nonzeros times outputs of a single part: a round of them takes a second or so.
+MOST_WHOLE = 200_000_000
 # Share of the bound that decoded blocks leave free.
 SLACK = 0.02
 # Decoding holds the compressed bytes and the symbols of one chunk.
@@ -151,6 +153,8 @@ class Shape:
     models : int
         Number of models that the problems belong to. Each model has a full-size cache, which the
         problems of that model share.
+    may_join : bool
+        Whether all blocks may be joined into one part.
     advice : str
         Alternative to more memory, for the error message.
     """
@@ -165,6 +169,7 @@ class Shape:
     first_bytes: int = 0
     noted_blocks: int = 0
     models: int = 1
+    may_join: bool = False
     advice: str = ""
 
 
@@ -225,6 +230,8 @@ class MemoryPlan(Budget):
         Average number of variables per row that the lists of a block have room for.
     nonzero, row : int
         Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
+    is_whole : bool
+        Whether the only part has all rows, and they stay decoded.
     """
 
     parts: list[Part]
@@ -233,6 +240,7 @@ class MemoryPlan(Budget):
     row_variables: int
     nonzero: int
     row: int
+    is_whole: bool = False
 
     @property
     def part_rows(self) -> int:
@@ -262,6 +270,8 @@ class MemoryPlan(Budget):
         reserved : int
             Bytes of the bound that are needed for something else.
         """
+        if self.is_whole:
+            return list(own)
         room = self.left - reserved - int(SLACK * self.mem)
         copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
         copies += self.cache_nnz * self.nonzero
@@ -275,11 +285,15 @@ class MemoryPlan(Budget):
         return max(1, min(threads - 1, 1 + max(0, spare) // self.items["decoding"]))
 
 
-def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
+def plan_training(
+    store: BlockStore, mem: int, cache_frac: float | str, shape: Shape, reserved: int = 0
+) -> MemoryPlan:
     """Choose block and cache sizes for a memory bound.
 
-    Blocks are loaded whole if they fit, otherwise in equal parts that fit; small appended blocks
-    are loaded together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
+    If all rows fit, decoded, and are few enough for several rounds between two looks at the clock,
+    they are a single part without a cache (`shape` must allow it). If not, blocks are loaded whole
+    if they fit, otherwise in equal parts that fit; small appended blocks are loaded together. The
+    cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
     of the largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
@@ -290,6 +304,8 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     cache_frac : float or "auto"
         In [0, 1). ``auto``: at least `BASE_FRAC`, and up to `MOST_FRAC` if memory is left.
     shape : Shape
+    reserved : int
+        Bytes that a single part must leave free.
 
     Returns
     -------
@@ -310,6 +326,10 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
         "overhead": OVERHEAD + EVICTED_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
+    if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE:
+        whole = _plan_whole(store, fixed, shape, max(limits), reserved)
+        if whole is not None:
+            return whole
     plans: list[tuple[int, RowSizes, list[Part]]] = []
     for variables in sorted(limits):  # the most that do not make blocks smaller
         sizes = RowSizes(shape, variables, store.value_type)
@@ -327,6 +347,23 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     items = fixed.items | {"blocks": blocks, "cache": granted}
     row = BUFFER_ROW + shape.row_bytes
     return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables, sizes.nonzero, row)
+
+
+def _plan_whole(
+    store: BlockStore, fixed: Budget, shape: Shape, variables: int, reserved: int
+) -> MemoryPlan | None:
+    """Return a plan with all rows in one part; None if they do not fit."""
+    chunks = [chunk for some in store.chunks for chunk in some]
+    rows = ((k, sum(chunk.rows for chunk in some)) for k, some in enumerate(store.chunks))
+    parts = [Part([Piece(k, 0, 1, n) for k, n in rows], chunks)]
+    sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
+    blocks = store.nnz * sizes.nonzero + store.n_rows * (sizes.loaded - row)  # no second buffer
+    if blocks + reserved + int(SLACK * fixed.mem) > fixed.left:
+        return None
+    items = fixed.items | {"blocks": blocks, "cache": 0}
+    return MemoryPlan(
+        fixed.mem, fixed.task, items, parts, 0, 0, variables, sizes.nonzero, row, is_whole=True
+    )
 
 
 def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:

@@ -226,7 +226,7 @@ class TrainingPlan:
         return replace(shape, advice="no --calibrate") if self.spare else shape
 
     def _plan_within(self, mem: int) -> MemoryPlan:
-        return plan_of(self.settings, self.store, self.shape, mem)
+        return plan_of(self.settings, self.store, self.shape, mem, reserved=self.reserved)
 
     def _smaller_plan(self) -> MemoryPlan:
         return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
@@ -249,7 +249,9 @@ class TrainingPlan:
 
     def _agreed_plan(self) -> MemoryPlan:
         """Plan for the smallest memory of all ranks, so that they cut blocks in the same way."""
-        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.options.progress)
+        plan = plan_of(
+            self.settings, self.store, self.shape, self.bound, self.options.progress, self.reserved
+        )
         least = int(self.share.adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least

@@ -103,6 +103,7 @@ def plan_of(
     shape: Shape,
     bound: int | None = None,
     progress: Progress | None = None,
+    reserved: int = 0,
 ) -> MemoryPlan:
     """Plan the memory of a training.
 
@@ -115,6 +116,8 @@ def plan_of(
         Bytes. Default: `settings.mem`, or the limit of the system if that is less.
     progress : Progress, optional
         Receives a note if the limit of the system applies.
+    reserved : int
+        See `plan_training`.
 
     Returns
     -------
@@ -129,7 +132,7 @@ def plan_of(
     cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
-        return plan_training(store, mem, cache_frac, shape)
+        return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
         return plan(bound)
@@ -172,6 +175,7 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
@@ -183,6 +187,7 @@ def shape_of(
         noted_blocks=settings.sync_every if processes > 1 else 0,
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
+        may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
     )
 
 
