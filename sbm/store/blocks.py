@@ -78,7 +78,7 @@ _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "labels", "codes"]
+    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "table", "labels", "codes"]
 )
 
 
@@ -255,7 +255,7 @@ def _arrays_of(
         rows.starts, rows.lengths, rows.indices, rows.values, chosen, lengths, indices, values
     )
     arrays = encode_rows(lengths, indices, values, buffers)
-    buffers.give_back(lengths, indices, None if "values" in arrays else values)
+    buffers.give_back(lengths, indices, values)
     y = rows.y[chosen]
     if y.dtype == np.float64:
         arrays["labels"] = y
@@ -320,6 +320,7 @@ class BlockStore:
         self.chunks = self._read_index()
         self.shard = read_shard(self.folder)
         self.read_seconds = 0.0
+        self._buffers = Buffers(_BUFFER)
 
     def _read_index(self) -> list[list[Chunk]]:
         blocks = self.manifest["blocks"]
@@ -469,7 +470,8 @@ class BlockStore:
         n, position = 0, offset
         labels = self.labels or self.manifest["class_values"]
         for chunk in chunks:
-            arrays, where = self._arrays(chunk, _CHUNK_ARRAYS.__contains__)
+            data = self._buffers.take(chunk.size, np.uint8)
+            arrays, where = self._arrays(chunk, _CHUNK_ARRAYS.__contains__, data, self._buffers)
             rows = slice(n, n + chunk.rows)
             nonzeros = slice(position, position + chunk.nnz)
             values = None if into.values is None else into.values[nonzeros]
@@ -480,6 +482,7 @@ class BlockStore:
                 into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
             except (ValueError, KeyError, IndexError) as error:
                 raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+            self._buffers.give_back(data, *arrays.values())
             n += chunk.rows
             position += chunk.nnz
         lengths = into.lengths[:n]
@@ -497,29 +500,40 @@ class BlockStore:
         StoreError
             If the file is missing or damaged, or has real-valued labels.
         """
-        arrays, where = self._arrays(chunk, "codes".__eq__)
+        arrays, where = self._arrays(chunk, "codes".__eq__, np.empty(chunk.size, np.uint8))
         try:
             return _codes_of(arrays, chunk.rows, self.labels)
         except (ValueError, KeyError) as error:
             raise StoreError(f"{where} is damaged ({error}); split the data again") from error
 
     def _arrays(
-        self, chunk: Chunk, wanted: Callable[[str], bool]
+        self,
+        chunk: Chunk,
+        wanted: Callable[[str], bool],
+        data: npt.NDArray[np.uint8],
+        buffers: Buffers | None = None,
     ) -> tuple[dict[str, npt.NDArray[Any]], str]:
-        """Return the stored arrays of a chunk, and its location for error messages."""
-        data, where = self._read_bytes(chunk)
+        """Return the stored arrays of a chunk, and its location for error messages.
+
+        `data` receives the chunk; arrays may be views of it. Others are from `buffers`.
+        """
+        where = self._read_bytes(chunk, data)
         most = 16 * (chunk.rows + chunk.nnz) + 64  # for arrays of any types
-        file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
+        file = container.decode(
+            memoryview(data), "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most,
+            buffers=buffers,
+        )  # fmt: skip
         return file.arrays, where
 
-    def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
+    def _read_bytes(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> str:
+        """Read a chunk into an array of its size; return its location for error messages."""
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
         begin = time.perf_counter()
         try:
             with open_own(path) as file:
                 file.seek(chunk.offset)
-                data = file.read(chunk.size)
+                size = file.readinto(data)
         except StoreError:
             raise
         except OSError as error:
@@ -527,9 +541,9 @@ class BlockStore:
                 raise self._not_here(chunk.block) from None
             raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
-        if len(data) != chunk.size:
+        if size != chunk.size:
             raise StoreError(f"{path} is shorter than the index states; split the data again")
-        return data, where
+        return where
 
     def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
         """Read chunks from disk until `seconds` have passed; return bytes per second.
@@ -545,7 +559,8 @@ class BlockStore:
         size, begin = 0, time.perf_counter()
         for chunk in chunks:
             _forget(self.folder / block_name_of(self.manifest, chunk.block), chunk)
-            size += len(self._read_bytes(chunk)[0])
+            self._read_bytes(chunk, np.empty(chunk.size, np.uint8))
+            size += chunk.size
             if time.perf_counter() - begin > seconds:
                 break
         return size / (time.perf_counter() - begin)
