@@ -174,8 +174,9 @@ def train(report: Report) -> Lines:
         f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}"
     )
+    read = f"read text {report['read']['seconds']:.2f}, " if report["read"] else ""
     yield (
-        f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
+        f"{s['total']:.2f} s: {read}solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, checkpoints {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])

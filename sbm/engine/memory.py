@@ -1,9 +1,11 @@
 """The memory plan: how `--mem` is divided, decided before training starts."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from sbm.errors import MemoryPlanError
 from sbm.solver.variables import FEW, MANY
@@ -17,6 +19,7 @@ __all__ = [
     "INTERPRETER",
     "MOST_FRAC",
     "OVERHEAD",
+    "SLACK",
     "Budget",
     "MemoryPlan",
     "Part",
@@ -61,6 +64,8 @@ _PAIR_ROW = 160 + 4 * (FEW + 2)
 _PAIR_VARIABLE = 96
 # Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
+# Share of the bound that decoded blocks leave free.
+SLACK = 0.02
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -218,12 +223,16 @@ class MemoryPlan(Budget):
         Capacity of the cache.
     row_variables : int
         Average number of variables per row that the lists of a block have room for.
+    nonzero, row : int
+        Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
     """
 
     parts: list[Part]
     cache_rows: int
     cache_nnz: int
     row_variables: int
+    nonzero: int
+    row: int
 
     @property
     def part_rows(self) -> int:
@@ -235,10 +244,35 @@ class MemoryPlan(Budget):
         """Most nonzeros of a part."""
         return max(part.nnz for part in self.parts)
 
-    def decoders(self, threads: int, mem: int) -> int:
+    def decoded_bytes(self, parts: Iterable[int]) -> int:
+        """Return the bytes of decoded parts."""
+        chosen = [self.parts[k] for k in parts]
+        return sum(part.nnz * self.nonzero + part.rows * self.row for part in chosen)
+
+    def staying(self, own: Sequence[int], reserved: int = 0) -> list[int]:
+        """Return the parts that stay decoded in memory; the others are read again in each pass.
+
+        If all parts stay, there are no buffers, and cached rows are not copied. This changes the
+        speed, but not the model.
+
+        Parameters
+        ----------
+        own : sequence of int
+            The parts of this rank.
+        reserved : int
+            Bytes of the bound that are needed for something else.
+        """
+        room = self.left - reserved - int(SLACK * self.mem)
+        copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
+        copies += self.cache_nnz * self.nonzero
+        if self.decoded_bytes(own) <= room + copies:
+            return list(own)
+        sizes = np.cumsum([self.decoded_bytes([k]) for k in own])
+        return list(own[: int(np.searchsorted(sizes, room, side="right"))])
+
+    def decoders(self, threads: int, spare: int) -> int:
         """Return how many chunks can be decoded in parallel with `threads`, one of them solving."""
-        spare = max(0, mem - self.total) // self.items["decoding"]
-        return max(1, min(threads - 1, 1 + spare))
+        return max(1, min(threads - 1, 1 + max(0, spare) // self.items["decoding"]))
 
 
 def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
@@ -291,7 +325,8 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     items = fixed.items | {"blocks": blocks, "cache": granted}
-    return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables)
+    row = BUFFER_ROW + shape.row_bytes
+    return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables, sizes.nonzero, row)
 
 
 def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:

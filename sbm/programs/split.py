@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
+from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
@@ -30,8 +31,8 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.programs.splitting.deal import Dealer
-from sbm.programs.splitting.destination import appended, new_shards, new_store
-from sbm.programs.splitting.options import SplitOptions
+from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -42,11 +43,15 @@ from sbm.programs.splitting.reading import (
     require_second_reading,
 )
 from sbm.programs.splitting.sources import find_sources, refuse_known_sources
+from sbm.settings import Settings
 from sbm.store import blocks as store_files
+from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
+from sbm.store.decoded import DecodedChunks
+from sbm.store.manifest import checksum
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
-__all__ = ["default_store", "split"]
+__all__ = ["default_model", "default_store", "read_rows", "split"]
 
 
 def default_store(first_input: str) -> Path:
@@ -55,6 +60,21 @@ def default_store(first_input: str) -> Path:
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
+
+
+def default_model(inputs: Any) -> str:
+    """Return the default model for inputs: ``big.model`` for ``data/big.svm.zst``.
+
+    Raises
+    ------
+    SettingsError
+        The input has no name.
+    """
+    first = [inputs] if isinstance(inputs, str | Path) else inputs
+    name = first[0] if isinstance(first, list | tuple) and first else None
+    if not isinstance(name, str | Path) or str(name) == "-":
+        raise SettingsError("the input has no file name; name the model with -o")
+    return default_store(str(name)).with_suffix(".model").name
 
 
 def split(
@@ -170,24 +190,102 @@ def split(
         lambda bound: asked.within(bound, reserved), parse_size(mem), system_limit(),
         progress.note,
     )  # fmt: skip
-    if min_count > 1:
-        refuse_once_only(sources)
-    return_freed_memory()
-    prepare("split", options.dtype, progress)
-    if names_record(sources) is not None:
-        prepare("names", "float64", progress)
+    _prepare(sources, options, progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
                 filling = _Filling(folder, named, sources, options, force, progress)
-                return filling.fill(manifest or _empty_manifest(options))
+                return filling.fill(manifest or _empty_manifest(options))[0]
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
                 raise
             require_second_reading(sources, options)
             options = options.with_less(progress)
             sources = [source.again() for source in sources]
+
+
+@contextlib.contextmanager
+def read_rows(
+    inputs: Any,
+    model: Path,
+    reading: Reading,
+    settings: Settings,
+    progress: Progress,
+    is_stopped: Callable[[], bool],
+    rank: int = 0,
+) -> Iterator[tuple[BlockStore, dict[str, Any]]]:
+    """Read text or matrices for a training, into memory as far as it fits.
+
+    The rows are dealt to the same blocks as by `split`. Blocks that do not fit are written to a
+    folder next to the model, which is removed at the end.
+
+    Parameters
+    ----------
+    inputs
+        As in `split`.
+    model : Path
+    reading : Reading
+    settings : Settings
+        `mem`, `threads` and `seed` apply.
+    progress : Progress
+    is_stopped : callable
+        Called after each piece of text; if true, `KeyboardInterrupt` is raised.
+    rank : int
+        Number of this process, if several read the same text.
+
+    Yields
+    ------
+    store : BlockStore
+        Valid inside the context.
+    report : dict
+        As of `split`.
+
+    Raises
+    ------
+    SbmError
+        As for `split`.
+    """
+    text = None if reading.text is None else tuple(reading.text)
+    how = InputOptions(reading.format, reading.hash_bits, reading.label, text)
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
+    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    reserved = reader_memory(sources)
+    options = within_limit(
+        lambda bound: asked.within(bound, reserved), settings.mem_bytes, system_limit(),
+        progress.note,
+    )  # fmt: skip
+    _prepare(sources, options, progress)
+    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
+    place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
+    with place as folder:
+        while True:
+            try:
+                decoded = DecodedChunks((options.mem - INTERPRETER) // 4, options.dtype)
+                manifest = _empty_manifest(options)
+                filling = _Filling(
+                    folder, keep or Path(sources[0].name), sources, options, False, progress,
+                    decoded, keep is not None, is_stopped,
+                )  # fmt: skip
+                report, writer = filling.fill(manifest)
+                break
+            except MemoryError as error:
+                if isinstance(error, MemoryPlanError):
+                    raise
+                require_second_reading(sources, options)
+                options = options.with_less(progress)
+                sources = [source.again() for source in sources]
+        yield BlockStore(folder, RowsInMemory(manifest, decoded, writer)), report
+
+
+def _prepare(sources: list[Source], options: SplitOptions, progress: Progress) -> None:
+    """Check that the sources can be read as often as needed, and compile the kernels."""
+    if options.min_count > 1:
+        refuse_once_only(sources)
+    return_freed_memory()
+    prepare("split", options.dtype, progress)
+    if names_record(sources) is not None:
+        prepare("names", "float64", progress)
 
 
 @contextlib.contextmanager
@@ -231,9 +329,23 @@ class _Filling:
     options: SplitOptions
     force: bool
     progress: Progress
+    decoded: DecodedChunks | None = None
+    is_kept: bool = True
+    is_stopped: Callable[[], bool] = lambda: False
 
-    def fill(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the sources and write blocks, ids, index and finally the manifest."""
+    def fill(self, manifest: dict[str, Any]) -> tuple[dict[str, Any], BlockWriter]:
+        """Read the sources and write blocks, ids, index and finally the manifest.
+
+        Parameters
+        ----------
+        manifest : dict, changed in place
+
+        Returns
+        -------
+        report : dict
+            As of `split`.
+        writer : BlockWriter
+        """
         options, generation = self.options, len(manifest["generations"])
         if generation and manifest["dtype"] != options.dtype:
             raise SettingsError(
@@ -247,10 +359,13 @@ class _Filling:
         files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         _add_generation(manifest, entry, dealt, ids, labels)
-        store_files.write_manifest(self.folder, manifest)
-        return _report(self.target, manifest, dealt.blocks, self.sources) | {
-            "left_out": dealt.left_out
-        }
+        if not self.is_kept:
+            _identify(manifest)
+        else:
+            store_files.write_manifest(self.folder, manifest)
+        report = _report(self.target, manifest, dealt.blocks, self.sources)
+        assert dealt.dealer.writer is not None
+        return report | {"left_out": dealt.left_out}, dealt.dealer.writer
 
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
         """Read all rows and write them in blocks."""
@@ -267,10 +382,14 @@ class _Filling:
             blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
             largest = max(blocks, key=lambda block: block[1], default=None)
             first = store_files.next_block(manifest)
-            dealer = Dealer(self.folder, first, options, ids, labels, writers, largest)
+            dealer = Dealer(
+                self.folder, first, options, ids, labels, writers, largest, self.decoded,
+                self.is_kept,
+            )  # fmt: skip
             read_sources(
-                "split", sources, dealer, options, pool, progress, only_known=counted is not None
-            )
+                "split" if self.decoded is None else "read", sources, dealer, options, pool,
+                progress, only_known=counted is not None, is_stopped=self.is_stopped,
+            )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
@@ -315,6 +434,14 @@ def _add_generation(
         manifest["value_type"] = manifest["dtype"]
 
 
+def _identify(manifest: dict[str, Any]) -> None:
+    """Set the checksums of blocks that have no file, from the sources and options."""
+    generation = manifest["generations"][0]
+    sources = [source["sha256"] for source in generation["sources"]]
+    for number, block in enumerate(manifest["blocks"]):
+        block["crc32"] = checksum([number, sources, generation["options"], generation["deal"]])
+
+
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
     return {
         "format": store_files.FORMAT, "version": store_files.VERSION, "rows": 0, "features": 0,
@@ -325,7 +452,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
-    return store_files.BlockStore(folder).read_feature_ids()
+    return BlockStore(folder).read_feature_ids()
 
 
 def _report(

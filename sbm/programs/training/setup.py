@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def as_path(model: str | Path) -> Path:
     return Path(model)
 
 
-def place_of(model: str | Path | None, store: BlockStore) -> Path:
+def place_of(model: str | Path | None, store: BlockStore | None) -> Path:
     """Return the path to write a model to. Default: the store's name, in the current folder.
 
     Raises
@@ -88,7 +89,10 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     SettingsError
         It is not a path.
     """
-    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
+    if model is None:
+        assert store is not None
+        model = f"{store.folder.resolve().stem}.model"
+    path = as_path(model)
     check_output(path)
     return path
 
@@ -129,7 +133,9 @@ def plan_of(
 
     if bound is not None:
         return plan(bound)
-    return within_limit(plan, settings.mem_bytes, system_limit(), (progress or Progress()).note)
+    limit = system_limit()
+    found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
+    return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
 def time_left(settings: Settings, begin: float) -> float:
