@@ -149,7 +149,12 @@ DAMAGE: dict[str, list[Callable[[Any], Any]]] = {
     "gaps": [*SIZES, *SYMBOLS],
     "lengths_bits": [*SIZES, lambda a: a[:7], lambda a: np.append(a, np.uint8(0))],
     "gaps_bits": [*SIZES, lambda a: np.append(a, np.uint8(0)), lambda a: np.full_like(a, 255)],
-    "table": [*SIZES, lambda a: np.full_like(a, np.nan), lambda a: np.full_like(a, -np.inf)],
+    "table": [
+        *SIZES,
+        lambda a: a[0].reshape(()),
+        lambda a: np.full_like(a, np.nan),
+        lambda a: np.full_like(a, -np.inf),
+    ],
     "values": [*SIZES, lambda a: np.full_like(a, 255)],
 }
 
@@ -173,7 +178,7 @@ def test_inconsistent_arrays_are_refused():
         for change in changes:
             for n_distinct in (200, 500) if name == "values" else (200,):
                 arrays = encoded(n_distinct)
-                arrays[name] = np.ascontiguousarray(change(arrays[name]))
+                arrays[name] = np.array(change(arrays[name]), order="C")
                 with pytest.raises(ValueError, match=r".*"):
                     decode(arrays, 4, nnz, 70001, "float32")
         if name not in ("values", "table"):

@@ -114,10 +114,12 @@ def _encode_values(
     table, slots = np.empty(LARGEST_TABLE, words.dtype), np.empty(SLOTS, np.int32)
     codes = buffers.take(n, np.uint8)
     n_distinct = value_kernels.find_codes(words, table, slots, codes)
-    if n_distinct <= LARGEST_TABLE:
-        distinct = table[:n_distinct].view(values.dtype)
-        return {} if (distinct == 1).all() else {"values": codes, "table": distinct}
+    distinct = table[:n_distinct].view(values.dtype)
+    if n_distinct <= LARGEST_TABLE and not (distinct == 1).all():
+        return {"values": codes, "table": distinct}
     buffers.give_back(codes)
+    if n_distinct <= 1:
+        return {}
     planes = buffers.take(words.nbytes, np.uint8).reshape(-1, n)
     value_kernels.split_planes(words, planes)
     return {"values": planes}
@@ -133,8 +135,8 @@ def _decode_values(
     if distinct is None:
         valid = value_kernels.join_planes(stored, _EXPONENTS[words.itemsize], words)
     else:
-        n = len(distinct)
-        if distinct.dtype != values.dtype or distinct.shape != (n,) or n > LARGEST_TABLE:
+        n = distinct.size
+        if distinct.dtype != values.dtype or distinct.ndim != 1 or n > LARGEST_TABLE:
             raise ValueError("invalid table of values")
         table = np.zeros(LARGEST_TABLE, values.dtype)
         table[:n] = distinct
