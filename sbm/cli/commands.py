@@ -188,7 +188,7 @@ def train(
     resume: bool | None, test: str | None, test_every: int | None, launch: int | None,
     keep_store: str | Path | None, config: Path | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Train a model on text or a block store, to a certified duality gap.
+    """Train a model on text or a store, to a certified gap.
 
     DATA are text files or globs, as for split; - is standard input. They are read once, into memory
     as far as --mem allows; the rest goes to a folder next to the model, which is removed at the
@@ -227,7 +227,7 @@ def train(
         terminal.mute()
     with stop_signals() as is_stopped:
         pass_test = PassTest(test, test_every) if test and test_every is not None else None
-        how = Reading.of({**reading, "keep_store": keep_store})
+        how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
             TrainOptions(resume, is_stopped, terminal, pass_test, how),

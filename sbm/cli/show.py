@@ -171,7 +171,11 @@ def train(report: Report) -> Lines:
         return
     yield (
         f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
-        f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
+        f"{report['updates']:,} updates"
+    )
+    yield (
+        f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
+        f"{format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}"
     )
     read = f"read text {report['read']['seconds']:.2f}, " if report["read"] else ""
@@ -276,7 +280,10 @@ def plan(report: Report) -> Lines:
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
         "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "reading": f"{format_size(size)} per pass, "
+        "decoded": f"{report['decoded_blocks']:,} of {n_blocks:,} blocks stay in memory "
+        f"({format_size(report['decoded_bytes'])}); later passes read "
+        f"{format_size(report['bytes_read_again'])}",
+        "reading": f"{format_size(size)} in the first pass, "
         f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",

@@ -94,13 +94,12 @@ class Engine:
     own : sequence of int, optional
         The blocks of this rank. Default: all.
     pauses : Pauses, optional
-    reserved : int
-        Bytes of the bound that are needed for something else than the training.
+    staying : sequence of int, optional
+        The blocks that stay decoded in memory. Default: as many as fit.
 
     Attributes
     ----------
     staying : list of int
-        The blocks that stay decoded in memory.
     learners : list of Learner
     seconds : Seconds
     reader : BlockReader
@@ -139,7 +138,7 @@ class Engine:
         comm: Comm | None = None,
         own: Sequence[int] | None = None,
         pauses: Pauses | None = None,
-        reserved: int = 0,
+        staying: Sequence[int] | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
         self.progress, self.run = progress, run
@@ -149,9 +148,7 @@ class Engine:
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
-        if store.memory is not None:
-            reserved += store.memory.decoded.table_bytes
-        self.staying = plan.staying(self.own, reserved)
+        self.staying = plan.staying(self.own) if staying is None else list(staying)
         is_whole = len(self.staying) == len(self.own)  # nothing is read again
         self._cache_nnz = plan.cache_nnz // n
         caches = 0 if is_whole else n * (self._cache_nnz + SPARE)
@@ -178,7 +175,7 @@ class Engine:
             if self.comm.size > 1
         }
         self._pool = loading_thread(threads)
-        spare = plan.left - reserved - plan.decoded_bytes(self.staying)
+        spare = plan.left - plan.decoded_bytes(self.staying)
         self.reader = BlockReader(
             store, plan,
             {k: Place(self._room(plan.parts[k].rows), where) for k, where in offsets.items()},

@@ -25,7 +25,7 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
@@ -46,6 +46,7 @@ from sbm.programs.splitting.sources import find_sources, refuse_known_sources
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
+from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
 from sbm.store.manifest import checksum
 from sbm.store.shards import shard_path
@@ -249,6 +250,9 @@ def read_rows(
     text = None if reading.text is None else tuple(reading.text)
     how = InputOptions(reading.format, reading.hash_bits, reading.label, text)
     sources, _ = find_sources(inputs, model, False, how, reading.name)
+    for source in sources:
+        if source.chunks is None and is_container(Path(source.name)):
+            raise DataError(f"{source.name} is not a store or text, but another file of sbm")
     asked = reading.options(settings.seed, usable_threads(settings.threads))
     reserved = reader_memory(sources)
     options = within_limit(
@@ -256,7 +260,8 @@ def read_rows(
         progress.note,
     )  # fmt: skip
     _prepare(sources, options, progress)
-    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
+    keep = None if reading.keep_store is None else Path(reading.keep_store)
+    beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
     place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
     with place as folder:
         while True:
@@ -269,6 +274,13 @@ def read_rows(
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
                 break
+            except DataError as error:
+                if any(source.done.rows for source in sources):
+                    raise
+                raise DataError(
+                    f"{error} (it is not a store, so it was read as {sources[0].format}; "
+                    "--format reads another format)"
+                ) from None
             except MemoryError as error:
                 if isinstance(error, MemoryPlanError):
                     raise

@@ -11,7 +11,7 @@ the same bytes as an uninterrupted run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,16 @@ def train(
     progress: Progress | None = None,
     test: str | Path | None = None,
     test_every: int = 1,
-    **reading: Any,
+    blocks: int | None = None,
+    dtype: str = "auto",
+    min_count: int = 1,
+    on_error: str = "fail",
+    format: str | None = None,  # noqa: A002  its name on the command line
+    hash_bits: int | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
+    name: str = "arrays",
+    keep_store: str | Path | None = None,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
 
@@ -85,10 +94,10 @@ def train(
         and its time is not counted.
     test_every : int
         Number of passes.
-    **reading
-        How to read text or matrices: ``blocks``, ``dtype``, ``min_count``, ``on_error``,
-        ``format``, ``hash_bits``, ``label``, ``text`` and ``name``, as for `sbm.split`, and
-        ``keep_store``, the path of a store to write, the same as `sbm.split` writes.
+    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+        How to read text or matrices, as for `sbm.split`.
+    keep_store : str or Path, optional
+        Also write the store that `sbm.split` would write, here.
 
     Returns
     -------
@@ -120,8 +129,10 @@ def train(
         `is_stopped` returned true; a checkpoint was written.
     """
     pass_test = None if test is None else PassTest(test, test_every)
-    how = Reading.of(reading)
-    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, how)
+    reading = Reading(
+        blocks, dtype, min_count, on_error, format, hash_bits, label, text, name, keep_store
+    )
+    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report

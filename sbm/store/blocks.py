@@ -100,6 +100,13 @@ class BlockWriter:
         Holds the chunks of all blocks that are not spilled. Default: all chunks are on disk only.
     is_kept : bool
         With `decoded`: whether its chunks are also on disk.
+
+    Attributes
+    ----------
+    n_blocks : int
+        Number of blocks that rows are dealt to.
+    n_held : int
+        The first blocks, up to this number, are kept decoded.
     """
 
     def __init__(
@@ -116,17 +123,13 @@ class BlockWriter:
         self._level = level
         self._decoded = decoded
         self._is_kept = is_kept
-        self.n_held = n_blocks if decoded is not None else 0  # the first blocks are in memory
+        self.n_held = n_blocks if decoded is not None else 0
         # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
         self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
+        self.n_blocks = n_blocks
         self._sizes = [0] * n_blocks
         self._pending: list[Future[None]] = []
         self._buffers = Buffers(_BUFFER)
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks that rows are dealt to."""
-        return len(self._chunks)
 
     def add(
         self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]], pool: ThreadPoolExecutor

@@ -1,9 +1,8 @@
 """Options of a split, their checks and the memory plan."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sbm.engine.machine import smaller
 from sbm.engine.memory import INTERPRETER, Budget
@@ -135,7 +134,7 @@ class Reading:
     ----------
     blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
         As in `sbm.split`.
-    keep_store : Path or None
+    keep_store : str, Path or None
         Store to write.
     """
 
@@ -148,24 +147,7 @@ class Reading:
     label: str | None = None
     text: Sequence[str] | None = None
     name: str = "arrays"
-    keep_store: Path | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Reading":
-        """Create from keyword arguments.
-
-        Raises
-        ------
-        SettingsError
-            An unknown argument.
-        """
-        known = [one.name for one in fields(cls)]
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise SettingsError(f"unknown argument {unknown[0]}; use one of {', '.join(known)}")
-        reading = cls(**given)
-        keep = reading.keep_store
-        return reading if keep is None else replace(reading, keep_store=Path(keep))
+    keep_store: str | Path | None = None
 
     def options(self, seed: int, threads: int) -> SplitOptions:
         """Return the options of the split."""

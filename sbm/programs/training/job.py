@@ -134,7 +134,7 @@ class TrainingPlan:
     itself : dict
         The identity of this training, stored in each checkpoint.
     reserved : int
-        Bytes of the bound for predictions of test data.
+        Bytes of the bound for predictions of test data, and for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     may_plan_with_less : bool
@@ -164,7 +164,8 @@ class TrainingPlan:
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
-        self.reserved = 0
+        memory = self.store.memory
+        self.reserved = 0 if memory is None else memory.decoded.table_bytes
 
     # ------------------------------------------------------------------------- preparation
 
@@ -176,7 +177,7 @@ class TrainingPlan:
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
             mem = self.settings.mem_bytes
-            self.reserved = reserve(self.store, mem, self._plan_within)
+            self.reserved += reserve(self.store, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.settings, self.store, self.weights)
@@ -361,8 +362,10 @@ class TrainingPlan:
             The training was asked to stop.
         """
         plan = self.plan
+        n_staying = len(plan.staying(self.own, self.reserved))
         self.options.progress.note(
-            f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
+            f"{len(plan.parts)} blocks, {n_staying} stay in memory, cache {plan.cache_rows} rows; "
+            f"memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
         before = compile_seconds()

@@ -159,7 +159,7 @@ class Training:
             self.options.progress, held_out=held_out, weights=job.weights,
             read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
             pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
-            reserved=job.reserved,
+            staying=job.plan.staying(job.own, job.reserved),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
