@@ -126,12 +126,12 @@ def test_values_of_one_are_not_stored():
 
 # ---------------------------------------------------------------------------------------- damage
 
-ENCODED = [[0, 3, 9], [], [5, 70000], list(range(40))]
+ENCODED = [[0, 3, 9], [], [5, 70000], list(range(400))]
 
 
-def encoded() -> Arrays:
+def encoded(n_distinct: int = 256) -> Arrays:
     starts, lengths, indices = arrays_of(ENCODED)
-    values = np.arange(len(indices), dtype=np.float32)
+    values = np.arange(len(indices), dtype=np.float32) % n_distinct
     return encode_rows(*gather(starts, lengths, indices, values, [0, 1, 2, 3]), BUFFERS)
 
 
@@ -149,7 +149,13 @@ DAMAGE: dict[str, list[Callable[[Any], Any]]] = {
     "gaps": [*SIZES, *SYMBOLS],
     "lengths_bits": [*SIZES, lambda a: a[:7], lambda a: np.append(a, np.uint8(0))],
     "gaps_bits": [*SIZES, lambda a: np.append(a, np.uint8(0)), lambda a: np.full_like(a, 255)],
-    "values": [*SIZES, lambda a: np.full_like(a, np.nan), lambda a: np.full_like(a, -np.inf)],
+    "table": [
+        *SIZES,
+        lambda a: a[0].reshape(()),
+        lambda a: np.full_like(a, np.nan),
+        lambda a: np.full_like(a, -np.inf),
+    ],
+    "values": [*SIZES, lambda a: np.full_like(a, 255)],
 }
 
 
@@ -160,20 +166,28 @@ STREAMS = st.fixed_dictionaries(
 
 
 def test_inconsistent_arrays_are_refused():
-    assert decode(encoded(), 4, 45, 70001, "float32")[0].tolist() == [3, 0, 2, 40]
+    nnz = sum(map(len, ENCODED))
+    for n_distinct in (200, 500):
+        arrays = encoded(n_distinct)
+        assert ("table" in arrays) == (n_distinct < 256)
+        assert decode(arrays, 4, nnz, 70001, "float32")[0].tolist() == [3, 0, 2, 400]
+        for dtype in ("float64", None):
+            with pytest.raises(ValueError, match="values"):
+                decode(arrays, 4, nnz, 70001, dtype)
     for name, changes in DAMAGE.items():
         for change in changes:
-            arrays = encoded()
-            arrays[name] = np.ascontiguousarray(change(arrays[name]))
-            with pytest.raises(ValueError, match=r".*"):
-                decode(arrays, 4, 45, 70001, "float32")
-        if name != "values":
+            for n_distinct in (200, 500) if name == "values" else (200,):
+                arrays = encoded(n_distinct)
+                arrays[name] = np.array(change(arrays[name]), order="C")
+                with pytest.raises(ValueError, match=r".*"):
+                    decode(arrays, 4, nnz, 70001, "float32")
+        if name not in ("values", "table"):
             arrays = encoded()
             del arrays[name]
             with pytest.raises(KeyError):
-                decode(arrays, 4, 45, 70001, "float32")
+                decode(arrays, 4, nnz, 70001, "float32")
     with pytest.raises(ValueError, match="features"):
-        decode(encoded(), 4, 45, 70000, "float32")
+        decode(encoded(), 4, nnz, 70000, "float32")
 
 
 STREAMS = st.one_of(
@@ -193,6 +207,7 @@ def test_random_bytes_never_write_out_of_bounds(streams, n_features, random):
         streams[name][random.randrange(len(streams[name]))] = random.randrange(256)
     arrays = {name: np.frombuffer(data, np.uint8) for name, data in streams.items()}
     arrays.pop("values", None)
+    arrays.pop("table", None)
     n, nnz = len(arrays["lengths"]), len(arrays["gaps"])
     with contextlib.suppress(ValueError):
         lengths, indices, _ = decode(arrays, n, nnz, n_features, None)

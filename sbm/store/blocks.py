@@ -78,7 +78,7 @@ _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "labels", "codes"]
+    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "table", "labels", "codes"]
 )
 
 
@@ -193,7 +193,7 @@ class BlockWriter:
         data = container.encode("chunk", {**arrays, **chunk.labels}, level=self._level, raw=RAW)
         offset, size = self._sizes[block], self._append(block, data)
         self._sizes[block] += size
-        self._buffers.give_back(*(a for name, a in arrays.items() if name != "values"))
+        self._buffers.give_back(*arrays.values())
         return offset, size, container.header_crc(data[0])
 
     def spill(self, block: int, numbers: Iterable[int] | None = None) -> None:
@@ -422,6 +422,7 @@ class BlockStore:
         self.chunks = self._read_index() if memory is None else memory.chunks()
         self.shard = read_shard(self.folder) if memory is None else None
         self.read_seconds = 0.0
+        self._buffers = Buffers(_BUFFER)
 
     def _read_index(self) -> list[list[Chunk]]:
         blocks = self.manifest["blocks"]
@@ -588,16 +589,11 @@ class BlockStore:
                     if values is not None:
                         values[:] = 1 if ready.values is None else ready.values
             else:
-                arrays, where = self._arrays(chunk, _CHUNK_ARRAYS.__contains__)
-                try:
+                with self._arrays(chunk, _CHUNK_ARRAYS.__contains__) as arrays:
                     decode_rows(
                         arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                     )
                     into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
-                except (ValueError, KeyError, IndexError) as error:
-                    raise StoreError(
-                        f"{where} is damaged ({error}); split the data again"
-                    ) from error
             n += chunk.rows
             position += chunk.nnz
         lengths = into.lengths[:n]
@@ -617,11 +613,8 @@ class BlockStore:
         """
         if (ready := self._in_memory(chunk)) is not None:
             return _codes_of(ready.labels, chunk.rows, self.labels)
-        arrays, where = self._arrays(chunk, "codes".__eq__)
-        try:
-            return _codes_of(arrays, chunk.rows, self.labels)
-        except (ValueError, KeyError) as error:
-            raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+        with self._arrays(chunk, "codes".__eq__) as arrays:
+            return _codes_of(arrays, chunk.rows, self.labels).copy()
 
     def _in_memory(self, chunk: Chunk) -> DecodedChunk | None:
         """Return a chunk if it is in memory."""
@@ -667,25 +660,38 @@ class BlockStore:
         }
         return decoded.arena(), offsets, decoded.used
 
+    @contextlib.contextmanager
     def _arrays(
         self, chunk: Chunk, wanted: Callable[[str], bool]
-    ) -> tuple[dict[str, npt.NDArray[Any]], str]:
-        """Return the stored arrays of a chunk, and its location for error messages."""
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Provide the stored arrays of a chunk, whose memory is then used again.
+
+        Errors that using them raises are reported as damage.
+        """
         if self.memory is not None:  # it may have been spilled since
             chunk = self.chunks[chunk.block][chunk.number]
-        data, where = self._read_bytes(chunk)
+        data = self._buffers.take(chunk.size, np.uint8)
+        where = self._read_bytes(chunk, data)
         most = 16 * (chunk.rows + chunk.nnz) + 64  # for arrays of any types
-        file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
-        return file.arrays, where
+        arrays = container.decode(
+            memoryview(data), "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most,
+            buffers=self._buffers,
+        ).arrays  # fmt: skip
+        try:
+            yield arrays
+        except (ValueError, KeyError, IndexError) as error:
+            raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+        self._buffers.give_back(data, *arrays.values())
 
-    def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
+    def _read_bytes(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> str:
+        """Read a chunk into an array of its size; return its location for error messages."""
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
         begin = time.perf_counter()
         try:
             with open_own(path) as file:
                 file.seek(chunk.offset)
-                data = file.read(chunk.size)
+                size = file.readinto(data)
         except StoreError:
             raise
         except OSError as error:
@@ -693,9 +699,9 @@ class BlockStore:
                 raise self._not_here(chunk.block) from None
             raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
-        if len(data) != chunk.size:
+        if size != chunk.size:
             raise StoreError(f"{path} is shorter than the index states; split the data again")
-        return data, where
+        return where
 
     def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
         """Read chunks from disk until `seconds` have passed; return bytes per second.
@@ -711,7 +717,8 @@ class BlockStore:
         size, begin = 0, time.perf_counter()
         for chunk in chunks:
             _forget(self.folder / block_name_of(self.manifest, chunk.block), chunk)
-            size += len(self._read_bytes(chunk)[0])
+            self._read_bytes(chunk, np.empty(chunk.size, np.uint8))
+            size += chunk.size
             if time.perf_counter() - begin > seconds:
                 break
         return size / (time.perf_counter() - begin)

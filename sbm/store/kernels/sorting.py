@@ -7,7 +7,6 @@ from numba import njit
 
 __all__ = ["heap_sort", "insertion_sort", "radix_sort", "sort_and_add", "sort_rows"]
 
-_DIGIT = np.uint64(255)
 SHORT = 48  # longest row sorted by insertion, which is faster for short rows
 
 
@@ -121,18 +120,22 @@ def radix_sort(words, n, low, width, counts):
     counts : (256,) int64
         Scratch.
     """
+    n_passes = max(1, (width + 7) >> 3)
+    step = -(-width // n_passes)
+    mask, n_digits = np.uint64((1 << step) - 1), 1 << step
     source, target = np.uint64(0), np.uint64(n)
-    for shift in range(low, low + width, 8):
-        for digit in range(256):
-            counts[digit] = 0
+    for shift in range(low, low + width, step):
+        counts[:n_digits] = 0
         for k in range(n):
-            counts[(words[source + np.uint64(k)] >> np.uint64(shift)) & _DIGIT] += 1
+            counts[(words[source + np.uint64(k)] >> np.uint64(shift)) & mask] += 1
         place = np.int64(target)
-        for digit in range(256):
-            place, counts[digit] = place + counts[digit], place
+        for digit in range(n_digits):
+            count = counts[np.uint64(digit)]
+            counts[np.uint64(digit)] = place
+            place += count
         for k in range(n):
             word = words[source + np.uint64(k)]
-            digit = (word >> np.uint64(shift)) & _DIGIT
+            digit = (word >> np.uint64(shift)) & mask
             words[np.uint64(counts[digit])] = word
             counts[digit] += 1
         source, target = target, source
