@@ -27,6 +27,8 @@ State: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the current block
 _ROWS_AT_A_TIME = 1 << 14  # rows copied at a time, to bound memory
+_FEW_ROWS = 1 << 16  # these take little time, however often they are visited
+_LITTLE = 0.01  # gain of a round of the polish, relative to the dual value
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class OnePass:
     ) -> None:
         self.problems = problems
         self._arena, self._size, self._weighted = arena, size, weighted
-        self._spread = spread
+        self._spread, self._rounds = spread, rounds
         self.n_rows = 0
         for problem in problems:
             if isinstance(problem, OneClass):
@@ -192,38 +194,37 @@ class OnePass:
         Totals
         """
         self.n_rows += len(rows)
-        totals = Totals()
-        for one in self._spread(lambda solver: self._learn(solver, rows), self._solvers):
-            totals.add(one)
-        return totals
+        # As long as every row stays in the cache, the coming steps and the polish visit it again.
+        stays = _FEW_ROWS < self.n_rows <= self._solvers[0].working.cache_rows
+        return self._on_each(lambda solver: _learn(solver, rows, 1 if stays else self._rounds))
 
-    @staticmethod
-    def _learn(solver: Solver, rows: Rows) -> Totals:
-        problem = solver.problem
-        if isinstance(problem, OneClass):
-            alpha: Alphas = problem.add_rows(rows, solver.W)
-        else:
-            alpha = no_alphas(len(rows), problem.listed)
-        totals = solver.step(_BLOCK, rows, alpha).totals
-        if isinstance(problem, OneClass) and len(rows):
-            problem.set_offset_quantile(rows, solver.W)
-        _settle(solver.working)
-        return totals
-
-    def polish(self, rounds: int) -> Totals:
+    def polish(self, visits: int) -> Totals:
         """Solve for the cached rows again, with all other alphas fixed.
 
-        Does nothing for one class: its offset needs a whole block, and cached rows are not a
-        representative sample.
+        Ends when a round raises the dual value by less than `_LITTLE` of it, or if the next round
+        needs more than `visits` visits in total. Does nothing for one class: its offset needs a
+        whole block, and cached rows are not a representative sample.
         """
         if isinstance(self.problems[0], OneClass):
             return Totals()
         nothing = self._arena.room(0, self._solvers[0].working.y.dtype, self._weighted)
+        most = visits // len(self._solvers)
+
+        def polish(solver: Solver) -> Totals:
+            totals, gains = Totals(), True
+            while gains and 0 < solver.working.n_cached <= most - totals.visits:
+                before = solver.dual
+                totals.add(_learn(solver, nothing, 1))
+                gains = solver.dual - before > _LITTLE * solver.dual
+            return totals
+
+        return self._on_each(polish)
+
+    def _on_each(self, work: Callable[[Solver], Totals]) -> Totals:
+        """Return the sum of the results of `work` for each solver."""
         totals = Totals()
-        for solver in self._solvers:
-            before, solver.rounds = solver.rounds, rounds
-            totals.add(self._learn(solver, nothing))
-            solver.rounds = before
+        for one in self._spread(work, self._solvers):
+            totals.add(one)
         return totals
 
     # --------------------------------------------------------------------------------- state
@@ -272,6 +273,20 @@ class OnePass:
             "listed": first.listed,
             "positive": first.positive if isinstance(first, Problem) else None,
         }
+
+
+def _learn(solver: Solver, rows: Rows, rounds: int) -> Totals:
+    problem = solver.problem
+    solver.rounds = rounds
+    if isinstance(problem, OneClass):
+        alpha: Alphas = problem.add_rows(rows, solver.W)
+    else:
+        alpha = no_alphas(len(rows), problem.listed)
+    totals = solver.step(_BLOCK, rows, alpha).totals
+    if isinstance(problem, OneClass) and len(rows):
+        problem.set_offset_quantile(rows, solver.W)
+    _settle(solver.working)
+    return totals
 
 
 def _settle(working: WorkingSet) -> None:

@@ -61,15 +61,15 @@ from sbm.units import format_number, format_size
 
 __all__ = ["Stream", "rows_in_front"]
 
-POLISH_ROUNDS = 10  # rounds over the cache at the end
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
 
 @dataclass
 class _Seconds(Seconds):
-    """Time by activity, including prediction."""
+    """Time by activity, including prediction and polish."""
 
     predict: float = 0.0
+    polish: float = 0.0
 
 
 class Stream:
@@ -113,7 +113,7 @@ class Stream:
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
         self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
         self._totals = Totals(**record.get("totals", {}))
-        self._n_blocks = int(record.get("blocks", 0))
+        self._n_blocks, self._polish_visits = int(record.get("blocks", 0)), 0
         self.progressive = Progressive(self._tell, record.get("progressive"))
         threads = usable_threads(opened.settings.threads)
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
@@ -489,9 +489,19 @@ class Stream:
         return {"loss": loss, "accuracy": None if self._task == "regression" else accuracy}
 
     def polish(self) -> None:
-        """Solve for the cached rows once more."""
-        with self._seconds.measure("solve"):
-            self._totals.add(self.work.learner.polish(POLISH_ROUNDS))
+        """Solve for the cached rows once more, with less work than the pass.
+
+        Reading and predicting a row takes at least as long as a visit.
+        """
+        learner = self.work.learner
+        with self._seconds.measure("polish"):
+            done = learner.polish(self._totals.visits + learner.n_rows)
+        self._totals.add(done)
+        self._polish_visits = done.visits
+        self.opened.run.log({
+            "event": "polish", "elapsed": clock() - self._begin, "cached_rows": learner.n_cached,
+            "dual": learner.dual, "visits": done.visits, "updates": done.updates,
+        })  # fmt: skip
 
     def report(self, model: Model) -> dict[str, Any]:
         """Return the report of the stream; see `sbm.stream`."""
@@ -504,6 +514,7 @@ class Stream:
             **self._quality(),
             "dual": learner.dual,
             "visits": self._totals.visits,
+            "polish_visits": self._polish_visits,
             "updates": self._totals.updates,
             "visits_cut_short": self._totals.starved,
             "text_bytes": sum(source.done.text for source in sources),
@@ -515,7 +526,8 @@ class Stream:
             "seconds": {
                 "total": clock() - self._begin, "load": seconds.load,
                 "wait": seconds.wait, "predict": seconds.predict, "learn": seconds.solve,
-                "write": seconds.write, "compile": compile_seconds() - self._compiled_before,
+                "polish": seconds.polish, "write": seconds.write,
+                "compile": compile_seconds() - self._compiled_before,
             },
             "peak_rss_bytes": peak_bytes(),
             "model": str(self.path),
