@@ -219,11 +219,11 @@ def test_cache_of_all_rows_reaches_the_optimum(loss, classes, chosen):
     for block in BLOCKS:
         sim.learn(block)
     dual, gap = sim.check()
-    for _ in range(200):
+    for _ in range(100):
         if gap <= 1e-6 * (dual + gap):
             break
         for _ in range(20):
-            sim.one.polish(60 * len(sim.problems))
+            sim.one.polish(180 * len(sim.problems))
         dual, gap = sim.check()
     assert gap <= 1e-6 * (dual + gap)
 

@@ -75,9 +75,9 @@ def stream(
         ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
         ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
         ``polish_visits`` (among these), ``updates``, ``visits_cut_short`` (as in training),
-        ``seconds``, ``text_bytes``, ``skipped``,
-        ``problems``, ``open`` (inputs whose last line has no line end), ``stopped``, ``pending``
-        (rows read but not learned), ``peak_rss_bytes``, ``model``.
+        ``seconds``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (inputs whose last line has
+        no line end), ``stopped``, ``pending`` (rows read but not learned), ``peak_rss_bytes``,
+        ``model``.
 
     Raises
     ------

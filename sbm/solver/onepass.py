@@ -21,14 +21,15 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.solver.step import Solver, Totals
 from sbm.solver.variables import DenseSet, ListPool
 
-__all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
+__all__ = ["FEW_ROWS", "GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
 
 State: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the current block
 _ROWS_AT_A_TIME = 1 << 14  # rows copied at a time, to bound memory
-_FEW_ROWS = 1 << 16  # these take little time, however often they are visited
-_LITTLE = 0.01  # gain of a round of the polish, relative to the dual value
+FEW_ROWS = 1 << 16  # these take little time, however often they are visited
+_POLISH_ROUNDS = 3  # at a time; later ones skip rows at rest
+_LITTLE = 0.01  # gain of these, relative to the dual value
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class OnePass:
         for solver, weights in zip(self._solvers, self._weights, strict=True):
             solver.W = weights.grow(n_features)
 
-    def learn(self, rows: Rows) -> Totals:
+    def learn(self, rows: Rows, *, is_polished: bool = False) -> Totals:
         """Merge a block with the cache, solve, select the next cache and discard other rows.
 
         All rows are visited. Rows at rest are not skipped, because they could not move later: they
@@ -188,22 +189,25 @@ class OnePass:
         ----------
         rows : Rows
             In the arena, after the caches; at most `Size.block_rows`.
+        is_polished : bool
+            Whether `polish` follows the last block. Then a block needs one round as long as every
+            row stays in the cache, to be visited again.
 
         Returns
         -------
         Totals
         """
         self.n_rows += len(rows)
-        # As long as every row stays in the cache, the coming steps and the polish visit it again.
-        stays = _FEW_ROWS < self.n_rows <= self._solvers[0].working.cache_rows
-        return self._on_each(lambda solver: _learn(solver, rows, 1 if stays else self._rounds))
+        stays = FEW_ROWS < self.n_rows <= self._solvers[0].working.cache_rows
+        rounds = 1 if is_polished and stays else self._rounds
+        return self._on_each(lambda solver: _learn(solver, rows, rounds))
 
     def polish(self, visits: int) -> Totals:
         """Solve for the cached rows again, with all other alphas fixed.
 
-        Ends when a round raises the dual value by less than `_LITTLE` of it, or if the next round
-        needs more than `visits` visits in total. Does nothing for one class: its offset needs a
-        whole block, and cached rows are not a representative sample.
+        Ends when `_POLISH_ROUNDS` raise the dual value by less than `_LITTLE` of it, or if more of
+        them could take more than `visits` visits in total. Does nothing for one class: its offset
+        needs a whole block, and cached rows are not a representative sample.
         """
         if isinstance(self.problems[0], OneClass):
             return Totals()
@@ -212,9 +216,9 @@ class OnePass:
 
         def polish(solver: Solver) -> Totals:
             totals, gains = Totals(), True
-            while gains and 0 < solver.working.n_cached <= most - totals.visits:
+            while gains and 0 < solver.working.n_cached * _POLISH_ROUNDS <= most - totals.visits:
                 before = solver.dual
-                totals.add(_learn(solver, nothing, 1))
+                totals.add(_learn(solver, nothing, _POLISH_ROUNDS))
                 gains = solver.dual - before > _LITTLE * solver.dual
             return totals
 

@@ -54,6 +54,7 @@ from sbm.programs.streaming.plan import (
 )
 from sbm.programs.streaming.progressive import Progressive, row_losses
 from sbm.rows import Arena, Rows
+from sbm.solver.onepass import FEW_ROWS
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.run import sources_at
@@ -61,6 +62,7 @@ from sbm.units import format_number, format_size
 
 __all__ = ["Stream", "rows_in_front"]
 
+_FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
 
@@ -216,7 +218,8 @@ class Stream:
     def _gather(self) -> Future[Block]:
         """Start gathering the next block in the loading thread."""
         rows, inbox = self.arrivals.reached.needs.rows, self._inbox
-        most = min(len(inbox), max(FIRST_BLOCK, rows))
+        growth = 1 if rows < FEW_ROWS else 3  # a block is visited together with all cached rows
+        most = min(len(inbox), max(FIRST_BLOCK, growth * rows))
         _, every = self.opened.options.commit_interval
         if every:
             most = min(most, every - rows % every)
@@ -257,7 +260,7 @@ class Stream:
         with self._seconds.measure("predict"):
             self._predict(rows)
         with self._seconds.measure("solve"):
-            done = learner.learn(rows)
+            done = learner.learn(rows, is_polished=True)
         self._totals.add(done)
         self._n_blocks += 1
         parsed = sum(source.parsed for source in self.arrivals.sources)
@@ -491,11 +494,12 @@ class Stream:
     def polish(self) -> None:
         """Solve for the cached rows once more, with less work than the pass.
 
-        Reading and predicting a row takes at least as long as a visit.
+        Reading and predicting a row takes at least as long as two visits.
         """
         learner = self.work.learner
+        visits = max(_FEW_VISITS, self._totals.visits + 2 * learner.n_rows)
         with self._seconds.measure("polish"):
-            done = learner.polish(self._totals.visits + learner.n_rows)
+            done = learner.polish(visits)
         self._totals.add(done)
         self._polish_visits = done.visits
         self.opened.run.log({
