@@ -96,7 +96,7 @@ class Contest:
         """One stream over the text, from text to a model."""
         done = commands.stream(self._args.data, self.stream_model, **options)
         facts = done.json()
-        names = ("load", "wait", "predict", "learn", "write")
+        names = ("load", "wait", "predict", "learn", "polish", "write")
         return Run([done], {name: facts["seconds"][name] for name in names}, facts)
 
     def run_vw(self) -> Run:

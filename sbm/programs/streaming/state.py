@@ -134,7 +134,8 @@ class Stream:
                 needs = self.reached.needs
             self._make_room(needs, self._plan(needs), opened.state, record["learner"])
         else:
-            self._make_inbox(FIRST_BLOCK, _FIRST_NNZ, opened.options.dtype)
+            first = Arena.of(_FIRST_NNZ, opened.options.dtype)
+            self._inboxes = [first.room(FIRST_BLOCK, target_type(opened.settings))]
         opened.state = {}
 
     def close(self) -> None:
@@ -202,22 +203,20 @@ class Stream:
         wanted = block.wanted if block.wanted != self._needs else None
         if not (wanted or block.is_last) and self._is_above_bound():
             wanted = block.reached.needs
-        left = len(block.rows)
+        if not (block.is_last or wanted):
+            self._coming = self._gather()  # while these are learned
         for rows in self.work.parts(block.rows):
-            left -= len(rows)
-            if not (left or block.is_last or wanted):
-                self._coming = self._gather()  # while these are learned
             self._learn(rows, block)
         self.reached = block.reached
         if not block.is_last and self._is_due(self.reached.needs.rows):
             self.save()
-        if not (block.is_last or wanted or self._coming):
-            self._coming = self._gather()
         return wanted
 
     def _gather(self) -> Future[Block]:
         """Start gathering the next block in the loading thread."""
-        rows, inbox = self.arrivals.reached.needs.rows, self._inbox
+        rows = self.arrivals.reached.needs.rows
+        self._inboxes = self._inboxes[::-1]  # one for the block that is learned
+        inbox = self._inboxes[0]
         growth = 1 if rows < FEW_ROWS else 3  # a block is visited together with all cached rows
         most = min(len(inbox), max(FIRST_BLOCK, growth * rows))
         _, every = self.opened.options.commit_interval
@@ -294,11 +293,6 @@ class Stream:
 
     # ------------------------------------------------------------------------------- memory
 
-    def _make_inbox(self, rows: int, nnz: int, value_type: str) -> None:
-        """Allocate the buffer in which rows gather while others are learned."""
-        kind = target_type(self.opened.settings)
-        self._inbox = Arena.of(nnz, value_type).room(rows, kind)
-
     def _make_room(
         self,
         needs: Needs,
@@ -319,10 +313,10 @@ class Stream:
             )
             prepare(f"stream-{kernels_of(settings, problems)}", plan.value_type, self.progress)
             try:
-                self._make_inbox(size.block_rows, size.block_nnz, plan.value_type)
                 self.work = Workspace.of(
-                    settings, problems, size, plan.value_type, spread=self._team.map
+                    settings, problems, size, plan.value_type, spread=self._team.map, rooms=2
                 )
+                self._inboxes = self.work.rooms
                 if state is not None and before is not None:
                     self.work.learner.restore(state, before)
                 return
@@ -360,7 +354,7 @@ class Stream:
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
-        del self.work, self._inbox
+        del self.work, self._inboxes
         state = run.read_state(list(filter(_is_learned, run.state_names())))
         self._make_room(needs, plan, state, before)
 
