@@ -318,10 +318,14 @@ def stream(report: Report) -> Lines:
     )
     bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
-    yield f"{bound}{report['updates']:,} updates, peak memory {peak}"
+    yield (
+        f"{bound}{report['visits']:,} visits ({report['polish_visits']:,} in the polish), "
+        f"{report['updates']:,} updates, peak memory {peak}"
+    )
     yield (
         f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
-        f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
+        f", polish {s['polish']:.2f}, predict {s['predict']:.2f}, wait for text {s['wait']:.2f}"
+        f", save {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])
     if report["skipped"]:
