@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -254,11 +255,13 @@ def read_rows(
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
     asked = reading.options(settings.seed, usable_threads(settings.threads))
-    reserved = reader_memory(sources)
+    reserved, mem, limit = reader_memory(sources), settings.mem_bytes, system_limit()
     options = within_limit(
-        lambda bound: asked.within(bound, reserved), settings.mem_bytes, system_limit(),
-        progress.note,
+        lambda bound: asked.within(bound, reserved), mem, limit, progress.note
     )  # fmt: skip
+    if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
+        mem = min(mem, limit.size)
+        options = replace(options, mem=min(options.mem, mem))
     _prepare(sources, options, progress)
     keep = None if reading.keep_store is None else Path(reading.keep_store)
     beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
@@ -266,7 +269,7 @@ def read_rows(
     with place as folder:
         while True:
             try:
-                decoded = DecodedChunks((options.mem - INTERPRETER) // 4, options.dtype)
+                decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
                     folder, keep or Path(sources[0].name), sources, options, False, progress,
@@ -287,6 +290,9 @@ def read_rows(
                 require_second_reading(sources, options)
                 options = options.with_less(progress)
                 sources = [source.again() for source in sources]
+            del decoded, filling
+            gc.collect()  # errors of threads refer to them: free them before the next try
+            store_files.remove_leftovers(folder)
         yield BlockStore(folder, RowsInMemory(manifest, decoded, writer)), report
 
 
@@ -372,7 +378,7 @@ class _Filling:
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         _add_generation(manifest, entry, dealt, ids, labels)
         if not self.is_kept:
-            _identify(manifest)
+            self._identify(manifest)
         else:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
@@ -427,6 +433,16 @@ class _Filling:
             entry["left_out"] = dealt.left_out
         return entry
 
+    def _identify(self, manifest: dict[str, Any]) -> None:
+        """Set the checksums of blocks that have no file, from all that determines their rows."""
+        generation = manifest["generations"][0]
+        made_of = [
+            [{**source.describe(), "name": ""} for source in self.sources],
+            manifest["dtype"], generation["options"], generation["deal"],
+        ]  # fmt: skip
+        for number, block in enumerate(manifest["blocks"]):
+            block["crc32"] = checksum([number, made_of])
+
 
 def _add_generation(
     manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
@@ -444,14 +460,6 @@ def _add_generation(
         manifest["class_values"] = labels.values
     if dealer.has_values:
         manifest["value_type"] = manifest["dtype"]
-
-
-def _identify(manifest: dict[str, Any]) -> None:
-    """Set the checksums of blocks that have no file, from the sources and options."""
-    generation = manifest["generations"][0]
-    sources = [source["sha256"] for source in generation["sources"]]
-    for number, block in enumerate(manifest["blocks"]):
-        block["crc32"] = checksum([number, sources, generation["options"], generation["deal"]])
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:

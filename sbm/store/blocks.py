@@ -163,15 +163,17 @@ class BlockWriter:
         for block in blocks:
             for chosen in _cut(deal[block], rows.lengths):
                 number, labels = len(self._chunks[block]), _labels_to_store(rows.y[chosen])
+                chunk = None
                 if self._decoded is not None and block < self.n_held:
                     chunk = self._decoded.gather(block, number, rows, chosen, labels)
-                    on_disk = self._is_kept
-                else:
-                    chunk, on_disk = self._gather(rows, chosen, labels), True
+                is_held = chunk is not None
+                chunk = chunk or self._gather(rows, chosen, labels)
                 size = (len(chosen), len(chunk.indices))
-                place = self._encode(block, chunk) if on_disk else (0, 0, 0)
+                place = (0, 0, 0)
+                if self._is_kept or not is_held:
+                    place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
-                if self._decoded is None or block >= self.n_held:
+                if not is_held:
                     self._buffers.give_back(chunk.lengths, chunk.indices, chunk.values)
 
     def _gather(
@@ -583,8 +585,9 @@ class BlockStore:
             if (ready := self._in_memory(chunk)) is not None:
                 into.lengths[rows] = ready.lengths
                 into.y[rows] = _labels_of(ready.labels, chunk.rows, into.y.dtype, labels)
-                if ready.offset != position:
-                    into.indices[nonzeros] = ready.indices
+                indices = into.indices[nonzeros]
+                if indices.ctypes.data != ready.indices.ctypes.data:  # not where it belongs
+                    indices[:] = ready.indices
                     if values is not None:
                         values[:] = 1 if ready.values is None else ready.values
             else:
@@ -649,23 +652,37 @@ class BlockStore:
         used : int
             Where the room for others begins.
         """
-        if self.memory is None:
-            nnz = [chunk.nnz for chunks in staying.values() for chunk in chunks]
+        nnz = [chunk.nnz for chunks in staying.values() for chunk in chunks]
+        decoded = self._keep(staying, sum(nnz) + more)
+        if decoded is None:
             ends = itertools.accumulate(nnz, initial=0)
             offsets = {k: [next(ends) for _ in chunks] for k, chunks in staying.items()}
             return Arena.of(sum(nnz) + more + SPARE, self.value_type), offsets, sum(nnz)
-        decoded = self.memory.decoded
-        kept = {(chunk.block, chunk.number) for chunks in staying.values() for chunk in chunks}
-        for block in range(self.n_blocks):
-            numbers = decoded.numbers(block)
-            self.memory.writer.spill(block, [k for k in numbers if (block, k) not in kept])
-        decoded.free_end()
-        self.chunks = self.memory.chunks()
         offsets = {
-            k: [decoded.place(chunk.block, chunk.number, chunk.nnz) for chunk in chunks]
+            k: [decoded.place_of(chunk.block, chunk.number, chunk.nnz) for chunk in chunks]
             for k, chunks in staying.items()
         }
         return decoded.arena(), offsets, decoded.used
+
+    def _keep(self, staying: Mapping[int, Sequence[Chunk]], nnz: int) -> DecodedChunks | None:
+        """Spill rows in memory, except chunks that stay if there is room for `nnz` nonzeros.
+
+        Returns None if no rows are in memory.
+        """
+        if self.memory is None:
+            return None
+        decoded, kept = self.memory.decoded, set()
+        if has_room := decoded.capacity >= nnz:
+            kept = {(chunk.block, chunk.number) for chunks in staying.values() for chunk in chunks}
+        for block in range(self.n_blocks):
+            numbers = decoded.numbers(block)
+            self.memory.writer.spill(block, [k for k in numbers if (block, k) not in kept])
+        self.chunks = self.memory.chunks()
+        if not has_room:
+            decoded.release()
+            return None
+        decoded.close_up()
+        return decoded
 
     def _arrays(
         self, chunk: Chunk, wanted: Callable[[str], bool]

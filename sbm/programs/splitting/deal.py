@@ -289,14 +289,19 @@ class Dealer:
     def _make_room(self, batch: _Batch) -> None:
         """Spill blocks, the last ones first, until the batch fits in memory."""
         assert self.writer is not None
-        if self._decoded is None:
+        decoded, values = self._decoded, batch.has_values
+        if decoded is None:
             return
+        self.writer.wait()  # for the rows before
         room = room_for_rows(self.ids, self._options)
-        coming = batch.nnz * self._decoded.width_with(batch.has_values) + 12 * batch.n
+        room = min(room, decoded.capacity * decoded.width(values))
+        coming = batch.nnz * decoded.width(values) + 12 * batch.n
         held = self.writer.n_held
-        while held and self._decoded.nbytes + coming * held // self.writer.n_blocks > room:
+        while held and decoded.nbytes(values) + coming * held // self.writer.n_blocks > room:
             held -= 1
             self.writer.spill(held)
+        if held and not decoded.has_room(batch.nnz):
+            decoded.close_up()
 
     def record(self) -> dict[str, Any]:
         """Return what reproduces the deal, together with the options."""

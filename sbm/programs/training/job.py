@@ -161,11 +161,12 @@ class TrainingPlan:
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
-        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
-        memory = self.store.memory
-        self.reserved = 0 if memory is None else memory.decoded.table_bytes
+        rows = None if self.store.memory is None else self.store.memory.decoded
+        self.reserved = 0 if rows is None else rows.table_bytes
+        ours = INTERPRETER + (0 if rows is None else rows.nbytes())
+        self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
 
