@@ -303,7 +303,7 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     models = f"{shape.models} models " if shape.models > 1 else ""
     largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
-    fixed = Budget(mem, f"to train {models}on {store.folder}", {
+    fixed = Budget(mem, f"to train {models}on {store.name}", {
         "interpreter": INTERPRETER,
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),

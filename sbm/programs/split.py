@@ -26,7 +26,7 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
@@ -264,6 +264,8 @@ def read_rows(
         options = replace(options, mem=min(options.mem, mem))
     _prepare(sources, options, progress)
     keep = None if reading.keep_store is None else Path(reading.keep_store)
+    if keep is not None and keep.exists():
+        raise StoreError(f"{keep} exists; train on it, or name another with --keep-store")
     beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
     place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
     with place as folder:
@@ -272,7 +274,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].name), sources, options, False, progress,
+                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
                     decoded, keep is not None, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -293,7 +295,8 @@ def read_rows(
             del decoded, filling
             gc.collect()  # errors of threads refer to them: free them before the next try
             store_files.remove_leftovers(folder)
-        yield BlockStore(folder, RowsInMemory(manifest, decoded, writer)), report
+        rows = RowsInMemory(report["store"], manifest, decoded, writer)
+        yield BlockStore(folder, rows), report
 
 
 def _prepare(sources: list[Source], options: SplitOptions, progress: Progress) -> None:

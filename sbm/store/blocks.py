@@ -371,12 +371,15 @@ class RowsInMemory:
 
     Attributes
     ----------
+    name : str
+        Of the text, in messages.
     manifest : dict
     decoded : DecodedChunks
     writer : BlockWriter
         Has the positions of all chunks, and can spill more of them.
     """
 
+    name: str
     manifest: dict[str, Any]
     decoded: DecodedChunks
     writer: BlockWriter
@@ -504,8 +507,8 @@ class BlockStore:
 
     @property
     def name(self) -> str:
-        """Name of the store in messages."""
-        return str(self.folder)
+        """Name of the store, or the text, in messages."""
+        return str(self.folder) if self.memory is None else self.memory.name
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:

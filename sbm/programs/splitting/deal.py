@@ -130,7 +130,7 @@ def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.in
     for generation in kept_generations(store.manifest):
         if "deal" not in generation or any(name not in blocks for name in generation["blocks"]):
             raise StoreError(
-                f"{store.folder} has no record of the order of its text; rebuild it with sbm split"
+                f"{store.name} has no record of the order of its text; rebuild it with sbm split"
             )
         record, options = generation["deal"], generation["options"]
 

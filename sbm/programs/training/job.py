@@ -230,7 +230,7 @@ class TrainingPlan:
         return plan_of(self.settings, self.store, self.shape, mem)
 
     def _smaller_plan(self) -> MemoryPlan:
-        return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
+        return smaller(self._plan_within, self.plan.total, f"training on {self.store.name}")
 
     # ------------------------------------------------------------------------------ memory
 
