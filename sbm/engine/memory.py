@@ -66,6 +66,8 @@ _PAIR_VARIABLE = 96
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Share of the bound that decoded blocks leave free.
 SLACK = 0.02
+# Python's objects for a chunk.
+_CHUNK_OBJECTS = 700
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -263,6 +265,7 @@ class MemoryPlan(Budget):
             Bytes of the bound that are needed for something else.
         """
         room = self.left - reserved - int(SLACK * self.mem)
+        room -= _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
         copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
         copies += self.cache_nnz * self.nonzero
         if self.decoded_bytes(own) <= room + copies:

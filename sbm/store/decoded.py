@@ -17,6 +17,8 @@ from sbm.store.codec import gather_rows
 
 __all__ = ["DecodedChunk", "DecodedChunks"]
 
+_OBJECTS = 1_700  # bytes of Python's objects for a chunk, here and in its writer's lists
+
 
 @dataclass(frozen=True)
 class DecodedChunk:
@@ -46,8 +48,9 @@ class DecodedChunk:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of its lengths and labels."""
-        return self.lengths.nbytes + sum(array.nbytes for array in self.labels.values())
+        """Memory of its lengths and labels, and of Python's objects."""
+        arrays = [self.lengths, *self.labels.values()]
+        return _OBJECTS + sum(array.nbytes for array in arrays)
 
 
 class DecodedChunks:
