@@ -75,6 +75,7 @@ __all__ = [
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
+_POSITION = 700  # bytes of the positions of a chunk in lists, while text is trained on
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
@@ -383,6 +384,11 @@ class RowsInMemory:
     manifest: dict[str, Any]
     decoded: DecodedChunks
     writer: BlockWriter
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of lengths, labels and positions of all chunks."""
+        return self.decoded.table_bytes + _POSITION * len(self.writer.index())
 
     def chunks(self) -> list[list[Chunk]]:
         """Return the chunks of each block."""

@@ -17,7 +17,7 @@ from sbm.store.codec import gather_rows
 
 __all__ = ["DecodedChunk", "DecodedChunks"]
 
-_OBJECTS = 1_700  # bytes of Python's objects for a chunk, here and in its writer's lists
+_OBJECTS = 1_000  # bytes of Python's objects for a chunk
 
 
 @dataclass(frozen=True)

@@ -163,9 +163,9 @@ class TrainingPlan:
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
         self._plans = 0
         self.compile_seconds = 0.0
-        rows = None if self.store.memory is None else self.store.memory.decoded
+        rows, ours = self.store.memory, INTERPRETER
         self.reserved = 0 if rows is None else rows.table_bytes
-        ours = INTERPRETER + (0 if rows is None else rows.nbytes())
+        ours += 0 if rows is None else rows.decoded.nbytes()
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
