@@ -80,11 +80,11 @@ def test_time_is_predicted_within_a_factor_of_two(stores, tmp_path, monkeypatch)
 
 def trial(nnz, passes, seconds=1.0, is_done=True):
     spent = dict.fromkeys(("disk", "load", "wait", "solve", "certify"), seconds)
-    return job.Trial(nnz, passes, seconds, seconds, spent, nnz, nnz, is_done)
+    return job.Trial(nnz, passes, seconds, 0.0, seconds, spent, nnz, nnz, is_done)
 
 
 def forecast(trials, nnz, size=10**6, disk=1e9, **chosen):
-    return job._forecast(trials, nnz, size, disk, sbm.Settings(**chosen))
+    return job._forecast(trials, nnz, size, size, disk, sbm.Settings(**chosen))
 
 
 def test_forecast_extrapolates_trials(monkeypatch):
