@@ -53,7 +53,7 @@ def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: b
         for b in range(blocks)
     ]
     return SimpleNamespace(
-        folder=Path("x.sbm"), chunks=made, value_type=kind,
+        name="x.sbm", chunks=made, value_type=kind,
         n_rows=sum(c.rows for c in itertools.chain(*made)),
         nnz=sum(c.nnz for c in itertools.chain(*made)),
         n_blocks=blocks, blocks_of_generations=[blocks],

@@ -68,6 +68,8 @@ _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 MOST_WHOLE = 200_000_000
 # Share of the bound that decoded blocks leave free.
 SLACK = 0.02
+# Python's objects for a chunk.
+_CHUNK_OBJECTS = 700
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -273,6 +275,7 @@ class MemoryPlan(Budget):
         if self.is_whole:
             return list(own)
         room = self.left - reserved - int(SLACK * self.mem)
+        room -= _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
         copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
         copies += self.cache_nnz * self.nonzero
         if self.decoded_bytes(own) <= room + copies:
@@ -319,7 +322,7 @@ def plan_training(
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     models = f"{shape.models} models " if shape.models > 1 else ""
     largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
-    fixed = Budget(mem, f"to train {models}on {store.folder}", {
+    fixed = Budget(mem, f"to train {models}on {store.name}", {
         "interpreter": INTERPRETER,
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
@@ -254,22 +255,26 @@ def read_rows(
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
     asked = reading.options(settings.seed, usable_threads(settings.threads))
-    reserved = reader_memory(sources)
+    reserved, mem, limit = reader_memory(sources), settings.mem_bytes, system_limit()
     options = within_limit(
-        lambda bound: asked.within(bound, reserved), settings.mem_bytes, system_limit(),
-        progress.note,
+        lambda bound: asked.within(bound, reserved), mem, limit, progress.note
     )  # fmt: skip
+    if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
+        mem = min(mem, limit.size)
+        options = replace(options, mem=min(options.mem, mem))
     _prepare(sources, options, progress)
     keep = None if reading.keep_store is None else Path(reading.keep_store)
+    if keep is not None and keep.exists():
+        raise StoreError(f"{keep} exists; train on it, or name another with --keep-store")
     beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
     place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
     with place as folder:
         while True:
             try:
-                decoded = DecodedChunks((options.mem - INTERPRETER) // 4, options.dtype)
+                decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].name), sources, options, False, progress,
+                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
                     decoded, keep is not None, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -287,7 +292,11 @@ def read_rows(
                 require_second_reading(sources, options)
                 options = options.with_less(progress)
                 sources = [source.again() for source in sources]
-        yield BlockStore(folder, RowsInMemory(manifest, decoded, writer)), report
+            del decoded, filling
+            gc.collect()  # errors of threads refer to them: free them before the next try
+            store_files.remove_leftovers(folder)
+        rows = RowsInMemory(report["store"], manifest, decoded, writer)
+        yield BlockStore(folder, rows), report
 
 
 def _prepare(sources: list[Source], options: SplitOptions, progress: Progress) -> None:
@@ -372,7 +381,7 @@ class _Filling:
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         _add_generation(manifest, entry, dealt, ids, labels)
         if not self.is_kept:
-            _identify(manifest)
+            self._identify(manifest)
         else:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
@@ -427,6 +436,16 @@ class _Filling:
             entry["left_out"] = dealt.left_out
         return entry
 
+    def _identify(self, manifest: dict[str, Any]) -> None:
+        """Set the checksums of blocks that have no file, from all that determines their rows."""
+        generation = manifest["generations"][0]
+        made_of = [
+            [{**source.describe(), "name": ""} for source in self.sources],
+            manifest["dtype"], generation["options"], generation["deal"],
+        ]  # fmt: skip
+        for number, block in enumerate(manifest["blocks"]):
+            block["crc32"] = checksum([number, made_of])
+
 
 def _add_generation(
     manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
@@ -444,14 +463,6 @@ def _add_generation(
         manifest["class_values"] = labels.values
     if dealer.has_values:
         manifest["value_type"] = manifest["dtype"]
-
-
-def _identify(manifest: dict[str, Any]) -> None:
-    """Set the checksums of blocks that have no file, from the sources and options."""
-    generation = manifest["generations"][0]
-    sources = [source["sha256"] for source in generation["sources"]]
-    for number, block in enumerate(manifest["blocks"]):
-        block["crc32"] = checksum([number, sources, generation["options"], generation["deal"]])
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:

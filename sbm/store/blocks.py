@@ -75,6 +75,7 @@ __all__ = [
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
+_POSITION = 700  # bytes of the positions of a chunk in lists, while text is trained on
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
@@ -163,15 +164,17 @@ class BlockWriter:
         for block in blocks:
             for chosen in _cut(deal[block], rows.lengths):
                 number, labels = len(self._chunks[block]), _labels_to_store(rows.y[chosen])
+                chunk = None
                 if self._decoded is not None and block < self.n_held:
                     chunk = self._decoded.gather(block, number, rows, chosen, labels)
-                    on_disk = self._is_kept
-                else:
-                    chunk, on_disk = self._gather(rows, chosen, labels), True
+                is_held = chunk is not None
+                chunk = chunk or self._gather(rows, chosen, labels)
                 size = (len(chosen), len(chunk.indices))
-                place = self._encode(block, chunk) if on_disk else (0, 0, 0)
+                place = (0, 0, 0)
+                if self._is_kept or not is_held:
+                    place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
-                if self._decoded is None or block >= self.n_held:
+                if not is_held:
                     self._buffers.give_back(chunk.lengths, chunk.indices, chunk.values)
 
     def _gather(
@@ -369,15 +372,23 @@ class RowsInMemory:
 
     Attributes
     ----------
+    name : str
+        Of the text, in messages.
     manifest : dict
     decoded : DecodedChunks
     writer : BlockWriter
         Has the positions of all chunks, and can spill more of them.
     """
 
+    name: str
     manifest: dict[str, Any]
     decoded: DecodedChunks
     writer: BlockWriter
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of lengths, labels and positions of all chunks."""
+        return self.decoded.table_bytes + _POSITION * len(self.writer.index())
 
     def chunks(self) -> list[list[Chunk]]:
         """Return the chunks of each block."""
@@ -503,8 +514,8 @@ class BlockStore:
 
     @property
     def name(self) -> str:
-        """Name of the store in messages."""
-        return str(self.folder)
+        """Name of the store, or the text, in messages."""
+        return str(self.folder) if self.memory is None else self.memory.name
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -584,8 +595,9 @@ class BlockStore:
             if (ready := self._in_memory(chunk)) is not None:
                 into.lengths[rows] = ready.lengths
                 into.y[rows] = _labels_of(ready.labels, chunk.rows, into.y.dtype, labels)
-                if ready.offset != position:
-                    into.indices[nonzeros] = ready.indices
+                indices = into.indices[nonzeros]
+                if indices.ctypes.data != ready.indices.ctypes.data:  # not where it belongs
+                    indices[:] = ready.indices
                     if values is not None:
                         values[:] = 1 if ready.values is None else ready.values
             else:
@@ -642,23 +654,37 @@ class BlockStore:
         used : int
             Where the room for others begins.
         """
-        if self.memory is None:
-            nnz = [chunk.nnz for chunks in staying.values() for chunk in chunks]
+        nnz = [chunk.nnz for chunks in staying.values() for chunk in chunks]
+        decoded = self._keep(staying, sum(nnz) + more)
+        if decoded is None:
             ends = itertools.accumulate(nnz, initial=0)
             offsets = {k: [next(ends) for _ in chunks] for k, chunks in staying.items()}
             return Arena.of(sum(nnz) + more + SPARE, self.value_type), offsets, sum(nnz)
-        decoded = self.memory.decoded
-        kept = {(chunk.block, chunk.number) for chunks in staying.values() for chunk in chunks}
-        for block in range(self.n_blocks):
-            numbers = decoded.numbers(block)
-            self.memory.writer.spill(block, [k for k in numbers if (block, k) not in kept])
-        decoded.free_end()
-        self.chunks = self.memory.chunks()
         offsets = {
-            k: [decoded.place(chunk.block, chunk.number, chunk.nnz) for chunk in chunks]
+            k: [decoded.place_of(chunk.block, chunk.number, chunk.nnz) for chunk in chunks]
             for k, chunks in staying.items()
         }
         return decoded.arena(), offsets, decoded.used
+
+    def _keep(self, staying: Mapping[int, Sequence[Chunk]], nnz: int) -> DecodedChunks | None:
+        """Spill rows in memory, except chunks that stay if there is room for `nnz` nonzeros.
+
+        Returns None if no rows are in memory.
+        """
+        if self.memory is None:
+            return None
+        decoded, kept = self.memory.decoded, set()
+        if has_room := decoded.capacity >= nnz:
+            kept = {(chunk.block, chunk.number) for chunks in staying.values() for chunk in chunks}
+        for block in range(self.n_blocks):
+            numbers = decoded.numbers(block)
+            self.memory.writer.spill(block, [k for k in numbers if (block, k) not in kept])
+        self.chunks = self.memory.chunks()
+        if not has_room:
+            decoded.release()
+            return None
+        decoded.close_up()
+        return decoded
 
     @contextlib.contextmanager
     def _arrays(

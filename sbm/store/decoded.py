@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from sbm.rows import SPARE, Arena, Rows
 from sbm.store.codec import gather_rows
 
 __all__ = ["DecodedChunk", "DecodedChunks"]
+
+_OBJECTS = 1_000  # bytes of Python's objects for a chunk
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ class DecodedChunk:
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.floating] | None
 
+    @property
+    def place(self) -> slice:
+        """Its nonzeros in the arena."""
+        return slice(self.offset, self.offset + len(self.indices))
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of its lengths and labels, and of Python's objects."""
+        arrays = [self.lengths, *self.labels.values()]
+        return _OBJECTS + sum(array.nbytes for array in arrays)
+
 
 class DecodedChunks:
     """Decoded chunks, by block and number in the block.
@@ -48,45 +61,44 @@ class DecodedChunks:
     Parameters
     ----------
     capacity : int
-        Maximum number of nonzeros in the arena, including the caches and buffers of a training.
+        Maximum number of nonzeros in the arena, including the caches and buffers of a training. It
+        is less if there is not enough address space.
     dtype : {"float32", "float64"}
         Type of values.
 
     Attributes
     ----------
+    capacity : int
+        Maximum number of nonzeros.
     used : int
         Nonzeros at the front of the arena that belong to chunks, or did.
-    nbytes : int
-        Memory of all chunks.
-
-    Raises
-    ------
-    MemoryError
-        There is not enough address space.
+    nnz, table_bytes : int
+        Nonzeros of all chunks, and memory of their lengths and labels.
     """
 
     def __init__(self, capacity: int, dtype: str) -> None:
-        self._indices = _reserve(capacity + SPARE, "int32")
-        self._values = _reserve(capacity + SPARE, dtype)
+        self.capacity, self._dtype = capacity, dtype
+        while True:
+            try:
+                self._indices = _reserve(self.capacity + SPARE, "int32")
+                self._values = _reserve(self.capacity + SPARE, dtype)
+                break
+            except MemoryError:
+                if not self.capacity:
+                    raise
+                self.capacity //= 4  # as with ulimit -v: leave address space for others, too
         self._has_values = False
         self._chunks: dict[tuple[int, int], DecodedChunk] = {}
         self._lock = threading.Lock()
-        self.used = 0
-        self.nbytes = 0
+        self.used = self.nnz = self.table_bytes = 0
 
-    @property
-    def width(self) -> int:
-        """Bytes per nonzero."""
-        return self.width_with(False)
-
-    def width_with(self, values: bool) -> int:
-        """Return the bytes per nonzero if rows with or without values are added."""
+    def width(self, values: bool = False) -> int:
+        """Return the bytes per nonzero, now or if rows with values are added."""
         return 4 + (self._has_values or values) * self._values.itemsize
 
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the lengths and labels of all chunks."""
-        return sum(_table_bytes(chunk) for chunk in self._chunks.values())
+    def nbytes(self, values: bool = False) -> int:
+        """Return the memory of all chunks, now or if rows with values are added."""
+        return self.nnz * self.width(values) + self.table_bytes
 
     def arena(self) -> Arena:
         """Return the arena. The nonzeros from `used` on are free."""
@@ -95,9 +107,9 @@ class DecodedChunks:
     def have_values(self) -> None:
         """Note that not all values are 1; those so far are."""
         if not self._has_values:
-            self._values[: self.used] = 1
+            for chunk in self._chunks.values():
+                self._values[chunk.place] = 1
             self._has_values = True
-            self.nbytes += self.used * self._values.itemsize
 
     def gather(
         self,
@@ -106,8 +118,10 @@ class DecodedChunks:
         rows: Rows,
         chosen: npt.NDArray[np.int64],
         labels: Mapping[str, npt.NDArray[Any]],
-    ) -> DecodedChunk:
+    ) -> DecodedChunk | None:
         """Copy rows to the end of the arena, each sorted by index; called in several threads.
+
+        Returns None if there is no room.
 
         Parameters
         ----------
@@ -119,8 +133,10 @@ class DecodedChunks:
         labels : dict of str to ndarray
             See `DecodedChunk`.
         """
-        lengths, nnz = np.empty(len(chosen), np.int32), int(rows.lengths[chosen].sum())
-        offset = self._take(nnz)
+        lengths = np.empty(len(chosen), np.int32)
+        nnz = int(rows.lengths[chosen].sum(dtype=np.int64))
+        if (offset := self._take(nnz)) is None:
+            return None
         own = slice(offset, offset + nnz)
         values = self._values[own] if self._has_values else None
         chunk = DecodedChunk(offset, lengths, labels, self._indices[own], values)
@@ -130,22 +146,33 @@ class DecodedChunks:
         )  # fmt: skip
         with self._lock:
             self._chunks[block, number] = chunk
-            self.nbytes += len(chunk.indices) * self.width + _table_bytes(chunk)
+            self.nnz += nnz
+            self.table_bytes += chunk.table_bytes
         return chunk
 
-    def place(self, block: int, number: int, nnz: int) -> int:
+    def place_of(self, block: int, number: int, nnz: int) -> int:
         """Return where a chunk is, or room for it at the end of the arena."""
         chunk = self.get(block, number)
-        return self._take(nnz) if chunk is None else chunk.offset
+        found = self._take(nnz) if chunk is None else chunk.offset
+        assert found is not None
+        return found
 
-    def _take(self, nnz: int) -> int:
-        """Return the position of room for nonzeros at the end of the arena."""
+    def has_room(self, nnz: int) -> bool:
+        """Return whether nonzeros fit at the end of the arena."""
+        return self.used + nnz <= self.capacity
+
+    def _take(self, nnz: int) -> int | None:
+        """Return the position of room for nonzeros at the end of the arena, if there is room."""
         with self._lock:
-            offset = self.used
+            if not self.has_room(nnz):
+                return None
             self.used += nnz
-        if self.used > len(self._indices) - SPARE:
-            raise MemoryError
-        return offset
+            return self.used - nnz
+
+    def release(self) -> None:
+        """Give back the arena, when it has no chunks any more."""
+        self.capacity = self.used = 0
+        self._indices, self._values = _reserve(SPARE, "int32"), _reserve(SPARE, self._dtype)
 
     def get(self, block: int, number: int) -> DecodedChunk | None:
         """Return a chunk; None if it is not in memory."""
@@ -158,22 +185,32 @@ class DecodedChunks:
     def drop(self, block: int, number: int) -> None:
         """Remove a chunk and give its memory back to the system."""
         chunk = self._chunks.pop((block, number))
-        self.nbytes -= len(chunk.indices) * self.width + _table_bytes(chunk)
+        self.nnz -= len(chunk.indices)
+        self.table_bytes -= chunk.table_bytes
         for array in (self._indices, self._values):
-            _give_back(array, chunk.offset, chunk.offset + len(chunk.indices))
+            _give_back(array, chunk.place.start, chunk.place.stop)
 
-    def free_end(self) -> None:
-        """Free the arena behind the last chunk."""
-        ends = (chunk.offset + len(chunk.indices) for chunk in self._chunks.values())
-        self.used = max(ends, default=0)
+    def close_up(self) -> None:
+        """Move the chunks to the front of the arena and give the rest back to the system."""
+        self.used = 0
+        for key, chunk in sorted(self._chunks.items(), key=lambda item: item[1].offset):
+            begin, self.used = self.used, self.used + len(chunk.indices)
+            if begin == chunk.offset:
+                continue
+            moved = replace(
+                chunk, offset=begin, indices=self._indices[begin : self.used],
+                values=None if chunk.values is None else self._values[begin : self.used],
+            )  # fmt: skip
+            moved.indices[:] = chunk.indices
+            if self._has_values:
+                self._values[moved.place] = self._values[chunk.place]
+            self._chunks[key] = moved
+        for array in (self._indices, self._values):
+            _give_back(array, self.used, len(array))
 
     def renumber(self, blocks: Mapping[int, int]) -> None:
         """Change the numbers of blocks."""
         self._chunks = {(blocks[k], number): c for (k, number), c in self._chunks.items()}
-
-
-def _table_bytes(chunk: DecodedChunk) -> int:
-    return chunk.lengths.nbytes + sum(array.nbytes for array in chunk.labels.values())
 
 
 def _reserve(n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

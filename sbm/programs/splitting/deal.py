@@ -130,7 +130,7 @@ def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.in
     for generation in kept_generations(store.manifest):
         if "deal" not in generation or any(name not in blocks for name in generation["blocks"]):
             raise StoreError(
-                f"{store.folder} has no record of the order of its text; rebuild it with sbm split"
+                f"{store.name} has no record of the order of its text; rebuild it with sbm split"
             )
         record, options = generation["deal"], generation["options"]
 
@@ -289,14 +289,19 @@ class Dealer:
     def _make_room(self, batch: _Batch) -> None:
         """Spill blocks, the last ones first, until the batch fits in memory."""
         assert self.writer is not None
-        if self._decoded is None:
+        decoded, values = self._decoded, batch.has_values
+        if decoded is None:
             return
+        self.writer.wait()  # for the rows before
         room = room_for_rows(self.ids, self._options)
-        coming = batch.nnz * self._decoded.width_with(batch.has_values) + 12 * batch.n
+        room = min(room, decoded.capacity * decoded.width(values))
+        coming = batch.nnz * decoded.width(values) + 12 * batch.n
         held = self.writer.n_held
-        while held and self._decoded.nbytes + coming * held // self.writer.n_blocks > room:
+        while held and decoded.nbytes(values) + coming * held // self.writer.n_blocks > room:
             held -= 1
             self.writer.spill(held)
+        if held and not decoded.has_room(batch.nnz):
+            decoded.close_up()
 
     def record(self) -> dict[str, Any]:
         """Return what reproduces the deal, together with the options."""

@@ -161,11 +161,12 @@ class TrainingPlan:
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
-        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
-        memory = self.store.memory
-        self.reserved = 0 if memory is None else memory.decoded.table_bytes
+        rows, ours = self.store.memory, INTERPRETER
+        self.reserved = 0 if rows is None else rows.table_bytes
+        ours += 0 if rows is None else rows.decoded.nbytes()
+        self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
 
@@ -229,7 +230,7 @@ class TrainingPlan:
         return plan_of(self.settings, self.store, self.shape, mem, reserved=self.reserved)
 
     def _smaller_plan(self) -> MemoryPlan:
-        return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
+        return smaller(self._plan_within, self.plan.total, f"training on {self.store.name}")
 
     # ------------------------------------------------------------------------------ memory
 

@@ -179,6 +179,6 @@ def reserve(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> i
     while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total
     items = {"training": least - needed, "predicting": needed}
-    task = f"to train on {store.folder} and predict with --test-every at the same time"
+    task = f"to train on {store.name} and predict with --test-every at the same time"
     Budget(mem, task, items).check(", or leave out --test-every")
     return needed

@@ -132,7 +132,7 @@ def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None"
     found = {
         "kind": "train",
         "settings": settings.to_dict(),
-        "store": str(store.folder),
+        "store": store.name,
         "store_rows": store.n_rows,
         "data": checksum([store.manifest["blocks"], generations]),
         "weights": None if weights is None else weights.checksum,
