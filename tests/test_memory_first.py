@@ -325,7 +325,7 @@ def test_stopped_at_any_point_resumes(tmp_path, monkeypatch, room):
 def test_changed_text_is_other_data(tmp_path):
     text, path = text_of(tmp_path), tmp_path / "m.model"
     with pytest.raises(KeyboardInterrupt):
-        sbm.train(text, path, settings_of(tol=1e-9), is_stopped=Stop(9), blocks=3)
+        sbm.train(text, path, settings_of(tol=1e-9), is_stopped=Stop(6), blocks=3)
     text.write_text(text.read_text() + "7 1:1\n")
     with pytest.raises(StoreError, match="--fresh") as caught:
         sbm.train(text, path, settings_of(tol=1e-9), blocks=3)
