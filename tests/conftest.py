@@ -23,8 +23,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores this one
 # Compiling in a child for every combination of types that tests think of would take minutes.
 os.environ["SBM_COMPILE_HERE"] = "1"
 
-# The rows of a test fit in memory. As a single part they would test little of the engine; those that
-# are about it set this back (`test_whole.py`).
+# The rows of a test fit in memory. As a single part they would test little of the engine;
+# `test_whole.py` sets this back.
 memory.MOST_WHOLE = 0
 
 # fsync makes tests slow and shows nothing; power cuts are simulated in separate processes.

@@ -147,7 +147,7 @@ RESULTS = {
     "stream big.svm test.svm -o x.model": lambda r: [
         f"x.model: 80 rows in {count(r['blocks'], 'block')}, 20 features",
         f"progressive loss {r['loss']:.6f}, accuracy {percent(r['accuracy'])}",
-        f"at least {r['dual']:.8g}, {r['updates']:,} updates",
+        f"at least {r['dual']:.8g}", f"{r['updates']:,} updates",
     ],
     "export big.model -o x.txt --prune 0.5 --test test.svm": lambda r: [
         f"x.txt: {count(r['weights'], 'weight')} of {r['features']} features",

@@ -372,7 +372,8 @@ def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, m
     line = ["train", str(store), "-o", "d.model", "--loss", "hinge", "-C", "1", "--tol", "1e-7",
             "--max-passes", "6", "--mem", "400MB"]  # fmt: skip
     hold = (
-        "import signal, sys, os, sbm.programs.training.training as t\n"
+        "import signal, sys, os, sbm.engine.memory as m, sbm.programs.training.training as t\n"
+        "m.MOST_WHOLE = 0\n"
         "old = t.Training._after_stretch\n"
         "def after(self):\n"
         f"    if self.state.passes == 3: os.kill(os.getpid(), {int(number)})\n"
