@@ -70,8 +70,6 @@ Floats = npt.NDArray[np.float64]
 _TYPES = [np.float64, np.float32]
 _DTYPES = ("auto", "float32", "float64")
 _AT_A_TIME = 1 << 20  # values checked or written at a time
-# Small data is a single block. Many rounds pay off, because no other block undoes them.
-_ROUNDS_OF_ONE = 50
 
 # Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
@@ -127,8 +125,6 @@ class _Linear(BaseEstimator):
                 self.n_features_in_ = int(ids.max(initial=-1)) + 1 - self._first_id
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
-            if chosen.rounds == "auto" and len(store.chunks) == 1:
-                chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
             if sample_weight is not None:
                 weights = _write_weights(Path(name) / "weights.txt", sample_weight)
                 chosen = replace(chosen, weights=weights)

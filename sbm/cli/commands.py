@@ -91,8 +91,8 @@ def cli() -> None:
     """Exact linear models on data bigger than memory.
 
     \b
-    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
-    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
+    sbm train big.svm                          text to a certified model, big.model
+    sbm split big.svm                          text to a compressed block store, to train on often
     sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
     zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
