@@ -249,6 +249,7 @@ class BlockWriter:
         if self._decoded is not None:
             self._decoded.renumber({k: number for number, k in enumerate(written)})
         self._chunks = [self._chunks[k] for k in written]
+        self._buffers = Buffers(_BUFFER)  # frees those used so far
         self._sizes = [self._sizes[k] for k in written]
         self.n_held = sum(k < self.n_held for k in written)
         blocks = [
