@@ -196,6 +196,9 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
             training.start(start)
             state = training.state
             while not state.is_done:
+                if training.newton is not None:
+                    training.newton.run_pass()
+                    continue
                 done = state.ended  # set if the checkpoint is between a pass and its certificate
                 if done is None:
                     training.begin_pass()

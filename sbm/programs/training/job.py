@@ -16,6 +16,7 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.programs.training.newton import refuse_newton
 from sbm.programs.training.passtest import PassTest, refuse_without_room
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -181,6 +182,7 @@ class TrainingPlan:
             Such an option was given with several ranks.
         """
         n = self.comm.size
+        refuse_newton(self.settings, n)
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
                 f"calibrate needs a single process, but there are {n}; train without it, then "

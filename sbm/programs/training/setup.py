@@ -25,6 +25,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
+from sbm.programs.training.newton import bytes_of_matrices
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -121,8 +122,9 @@ def plan_of(
     MemoryPlanError
         The bound is too small; the message has the smallest one that works.
     """
-    # Policy none means no cache.
-    cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
+    # Policy none means no cache, and Newton's method has none.
+    is_without = settings.policy == "none" or settings.solver == "newton"
+    cache_frac = 0.0 if is_without else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
         return plan_training(store, mem, cache_frac, shape)
@@ -175,6 +177,7 @@ def shape_of(
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
         noted_blocks=settings.sync_every if processes > 1 else 0,
+        hessian_bytes=bytes_of_matrices(settings, store, problems),
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
     )

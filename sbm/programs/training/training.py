@@ -18,6 +18,7 @@ from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
+from sbm.programs.training.newton import NewtonPasses
 from sbm.programs.training.job import StartPoint, TrainingPlan
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
@@ -166,6 +167,7 @@ class Training:
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
         self._n_commits = 0
+        self.newton = NewtonPasses(self) if self.settings.solver == "newton" else None
         self.state.watch.tol = self.settings.tol
         self.state.mark = asdict(self.seconds)
 
@@ -209,6 +211,8 @@ class Training:
             self.engine.reader.bytes_read = state.bytes_read
             needs_rows = not state.is_done or bool(self.job.spare)
             restore(self.engine, record["engine"], self.run, needs_rows)
+            if self.newton is not None and state.newton is not None:
+                self.newton.restore(state.newton)
             if self.engine.now is not None:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -380,6 +384,9 @@ class Training:
         begin = time.monotonic()
         with self.seconds.measure("write"):
             place, arrays = snapshot(self.engine)
+            if self.newton is not None:
+                self.state.newton = self.newton.record()
+                arrays |= self.newton.arrays()
             self.state.seconds = asdict(self.seconds)
             self.state.bytes_read = self.engine.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())
