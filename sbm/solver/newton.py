@@ -43,9 +43,11 @@ MARGIN_ROW = 220  # bytes of a row near a kink, besides its nonzeros
 _TOGETHER = 8
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
 _ARMIJO = 1e-4
-_STEPS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01])
+_STEPS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.0])
 _MOST_STEPS = 60  # of the interior point method; 30 have been observed
 _TO_BOUNDARY = 0.995
+_SAMPLE_STEPS = 20
+_SAMPLE = 5.0  # rows of the sample with curvature, per weight, at least
 _PROXIMITY = 0.01  # first ρ
 _LEAST_PROXIMITY = 1e-6  # smaller values count as 0
 _FEW = 4  # rows near a kink, at least, per weight
@@ -91,8 +93,13 @@ class Sums:
     def times(self, pieces: Sequence[Rows], w: Floats) -> Floats:
         """Return the decision values of all rows of the pieces."""
         W = w[:, np.newaxis]
-        found = self.spread(lambda rows: decide(rows, W, self.bias)[:, 0], pieces)
-        return np.concatenate([np.empty(0), *found])
+        groups = [pieces[len(pieces) * k // SLICES : len(pieces) * (k + 1) // SLICES]
+                  for k in range(SLICES)]
+
+        def work(group: Sequence[Rows]) -> list[Floats]:
+            return [decide(rows, W, self.bias)[:, 0] for rows in group]
+
+        return np.concatenate([np.empty(0), *(z for one in self.spread(work, groups) for z in one)])
 
     def transposed(self, pieces: Sequence[Rows], r: Floats) -> Floats:
         """Return Σ r_i x_i over all rows of the pieces."""
@@ -277,43 +284,63 @@ class SmoothNewton(Newton):
     def __init__(self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread) -> None:
         super().__init__(problem, W, W_alpha, spread)
         d = len(W)
-        self._H = np.zeros((SLICES, d, d))
+        self._H, self._slopes = np.zeros((SLICES, d, d)), np.zeros((SLICES, d))
+        self.curvature = 0.0  # of all rows of the pass
         self.slope = 0.0  # of the objective at `base`, along W - base
 
     def begin(self, rows: Rows, factor: float, tol: float) -> None:
         """Set `W` to about the optimum of a sample, 1 / factor of the rows."""
-        whole, self.problem = self.problem, self.with_costs(factor)
+        whole, self.problem, most = self.problem, self.with_costs(factor), 0.0
         for _ in range(_SAMPLE_STEPS):
             self.start_pass()
             self.add(0, rows)
+            most = most or self.curvature
+            if self.base is not None and self.curvature * len(rows) < _SAMPLE * len(self.W) * most:
+                self.W[:] = self.base
+                break
             certificate = self.certificate()
             if not self.move(certificate) or certificate.relative_gap <= tol:
                 break
+            if -self.slope * len(rows) <= len(self.W) * certificate.primal:
+                break  # the optimum of a sample is no nearer than that to the optimum of all rows
         self.problem, self.base, self.base_primal = whole, None, _MOST
 
     def start_pass(self) -> None:
         super().start_pass()
-        self._H[:] = 0.0
+        self._H[:], self._slopes[:] = 0.0, 0.0
+        self.curvature = 0.0
 
     def add(self, block: int, rows: Rows) -> list[Floats]:
         """Add the rows of a block; return their alphas by slice."""
 
-        def work(k: int) -> tuple[Floats, Floats]:
+        def work(k: int) -> tuple[Floats, Floats, float]:
             part = parts[k]
             z = decide(part, self.W, self.problem.bias)[:, 0]
             alpha, curvature = respond(self.problem, part, z)
             self.sums.add_gram(k, part, curvature, self._H[k])
-            return alpha, self.certify_slice(k, part, alpha)
+            signs = self._signs(part)
+            self.sums.add_rows(part, signs * alpha, self._slopes[k])
+            if self.base is not None:
+                # Newton's step moves the dual variables to Σ α s x = W, but for their bounds.
+                before = decide(part, self.base, self.problem.bias)[:, 0]
+                alpha, slopes = respond(self.problem, part, before)
+                alpha += slopes * signs * (before - z)
+                self.problem.make_feasible(part, Dense(alpha))
+            return alpha, self.certify_slice(k, part, alpha), float(curvature.sum())
 
         parts, alphas = slices_of(rows), []
-        for alpha, sums in self.sums.spread(work, range(SLICES)):
+        for alpha, sums, curvature in self.sums.spread(work, range(SLICES)):
             alphas.append(alpha)
+            self.curvature += curvature
             self._certifier.sums.append(sums)
         return alphas
 
+    def _signs(self, rows: Rows) -> Floats | float:
+        return 1.0 if self.problem.loss.signed else _signs(self.problem, rows)
+
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
         """Set `W` for the next pass; return whether there is progress to be made."""
-        P, gradient = certificate.primal, (self.W - self._W_alpha)[:, 0]
+        P, gradient = certificate.primal, self.W[:, 0] - self._slopes.sum(axis=0)
         if self.base is not None and P > self.base_primal + _ARMIJO * self.slope:
             way = self.W - self.base
             # The minimum of the parabola through both values and the slope at the base.
@@ -346,9 +373,6 @@ class SmoothNewton(Newton):
         """Restore the state."""
         self.base_primal, self.slope = float(record["primal"]), float(record["slope"])
         self.base = arrays.get("newton_base")
-
-
-_SAMPLE_STEPS = 20
 
 
 @dataclass
@@ -414,7 +438,8 @@ class HingeNewton(Newton):
         n_sides = len(near) // len(parts)
         self.G = self.sums.gram([one.rows for one in near], c) / n_sides
         size = sum(_dot(one.c, np.maximum(one.b, 0.0)) for one in near)
-        w, _ = self._interior(near, np.zeros(len(self.W)), self.W[:, 0], max(tol, 1e-3) * size, 0.0)
+        tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
+        w, _ = self._interior(near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0)
         self.W[:, 0] = w
 
     def start_pass(self) -> None:
@@ -492,6 +517,10 @@ class HingeNewton(Newton):
             sizes = np.concatenate([abs(one.h) for one in self._near.values()])
             place = min(len(sizes) - 1, self.capacity * 3 // 4)
             limit = float(np.partition(sizes, place)[place])
+        else:  # a few rows per weight are always near
+            sizes = np.concatenate([abs(one.h) for one in self._near.values()])
+            place = min(len(sizes), _FEW * len(self.W)) - 1
+            limit = max(limit, float(np.partition(sizes, place)[place])) if place >= 0 else limit
         self.limit = min(self.limit, limit)
         for (block, k), one in self._near.items():
             kept = abs(one.h) <= self.limit
@@ -525,7 +554,7 @@ class HingeNewton(Newton):
     def _judge(self, P: float) -> bool:
         """Choose ρ; return whether `W` is accepted. If not, `W` is moved nearer to the base."""
         assert self.base is not None
-        ratio = (self.base_primal - P) / max(self.base_primal - self.model, 1e-300)
+        ratio, before = (self.base_primal - P) / max(self.base_primal - self.model, 1e-300), self.rho
         if ratio > 0.95 or not self._crossed.outside:
             self.rho *= 0.01
         elif ratio > 0.6:
@@ -535,7 +564,7 @@ class HingeNewton(Newton):
         if self.rho < _LEAST_PROXIMITY or abs(self.base_primal - P) <= 1e-5 * P:
             self.rho = 0.0
         if P < self.base_primal:
-            if not self._crossed.outside:
+            if not self._crossed.outside and not before:
                 self._shrink(4.0 * self._crossed.farthest)
             return True
         way = self.W - self.base
