@@ -41,6 +41,7 @@ Floats = npt.NDArray[np.float64]
 SLICES = 4  # of the rows of a block
 MARGIN_ROW = 220  # bytes of a row near a kink, besides its nonzeros
 _TOGETHER = 8
+_PARALLEL = 50_000  # rows times weights to add a row to
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
 _ARMIJO = 1e-4
 _STEPS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.0])
@@ -99,7 +100,8 @@ class Sums:
         def work(group: Sequence[Rows]) -> list[Floats]:
             return [decide(rows, W, self.bias)[:, 0] for rows in group]
 
-        return np.concatenate([np.empty(0), *(z for one in self.spread(work, groups) for z in one)])
+        found = self._spread(pieces, 1)(work, groups)
+        return np.concatenate([np.empty(0), *(z for one in found for z in one)])
 
     def transposed(self, pieces: Sequence[Rows], r: Floats) -> Floats:
         """Return Σ r_i x_i over all rows of the pieces."""
@@ -109,7 +111,7 @@ class Sums:
             for rows, mine in list(zip(pieces, parts, strict=True))[k::SLICES]:
                 self.add_rows(rows, mine, outs[k])
 
-        list(self.spread(work, range(SLICES)))
+        list(self._spread(pieces, 1)(work, range(SLICES)))
         total: Floats = outs.sum(axis=0)
         return total
 
@@ -121,10 +123,14 @@ class Sums:
             for rows, mine in list(zip(pieces, parts, strict=True))[k::SLICES]:
                 self.add_gram(k, rows, mine, outs[k])
 
-        list(self.spread(work, range(SLICES)))
+        list(self._spread(pieces, self.n_weights)(work, range(SLICES)))
         for part in outs[1:]:
             outs[0] += part
         return outs[0]
+
+    def _spread(self, pieces: Sequence[Rows], work: int) -> Spread:
+        """Return how to call functions: in parallel if it takes longer than starting them."""
+        return self.spread if work * sum(map(len, pieces)) > _PARALLEL else map
 
     def factorize(self, H: Floats) -> tuple[Floats, Floats]:
         """Return the Cholesky factor of H, scaled to a diagonal of 1, and the scale.
@@ -196,10 +202,11 @@ def _signs(problem: Problem, rows: Rows) -> Floats:
 def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
     """Return the optimal dual variable of each row at fixed z, and its derivative by -z.
 
+    The derivative of a loss that is not smooth is 0.
+
     Parameters
     ----------
     problem : Problem
-        With a smooth loss.
     rows : Rows
     z : ndarray, shape (n,), float64
     """
@@ -208,6 +215,10 @@ def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
         odds = np.exp(np.clip(_signs(problem, rows) * z, -700.0, 700.0))
         alpha = c / (1.0 + odds)
         return alpha, alpha * (odds / (1.0 + odds))
+    if not loss.squared:
+        sides = [(side.s if loss.signed else 1.0, side.b - side.s * z > 0.0)
+                 for side in _Side.of(problem, rows)]
+        return sum(s * c * active for s, active in sides), np.zeros(len(rows))
     if not loss.signed:
         h = 1.0 - _signs(problem, rows) * z
         return 2.0 * c * np.maximum(h, 0.0), 2.0 * c * (h > 0.0)
@@ -262,6 +273,10 @@ class Newton:
     def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
         return self.problem.certify(rows, Dense(alpha), self.W, self._shares[k])
+
+    def respond(self, rows: Rows) -> Floats:
+        """Return dual variables of rows at `W`."""
+        return respond(self.problem, rows, decide(rows, self.W, self.problem.bias)[:, 0])[0]
 
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
@@ -536,7 +551,11 @@ class HingeNewton(Newton):
         if self.base is not None and not self._judge(P):
             return True
         self.base, self.base_primal = self.W.copy(), P
-        near = [self._near[key] for key in sorted(self._near)]
+        keys = sorted(self._near)
+        lengths = [len(self._near[key].h) for key in keys]
+        groups = [keys[len(keys) * k // SLICES : len(keys) * (k + 1) // SLICES]
+                  for k in range(SLICES)]
+        near = [_join([self._near.pop(key) for key in group]) for group in groups if group]
         v = self._fixed.sum(axis=0)
         w, alpha = self._interior(near, v, self.base[:, 0], 0.1 * tol * P, self.rho)
         s, b, c = _vectors(near)
@@ -544,8 +563,7 @@ class HingeNewton(Newton):
         self.model = (
             0.5 * _dot(w, w) - _dot(v, w) + self._constant + _dot(c, np.maximum(h, 0.0))
         )
-        parts = np.split(alpha, np.cumsum([len(one.h) for one in near])[:-1])
-        self.alphas = dict(zip(sorted(self._near), parts, strict=True))
+        self.alphas = dict(zip(keys, np.split(alpha, np.cumsum(lengths)[:-1]), strict=True))
         self.W[:, 0] = w
         self.reach, self._near = self.limit, {}
         self.limit = _MOST
@@ -665,18 +683,20 @@ class HingeNewton(Newton):
 
 
 def _join(near: list[_Near]) -> _Near:
-    """Return the rows of both sides as one set."""
+    """Return several sets of rows with nonzeros of their own as one."""
     if len(near) == 1:
         return near[0]
     rows = [one.rows for one in near]
+    ends = np.cumsum([len(one.indices) for one in rows])
+    starts = [one.starts + end - len(one.indices) for one, end in zip(rows, ends, strict=True)]
     values = None if rows[0].values is None else np.concatenate([one.values for one in rows])
-    starts = np.concatenate([rows[0].starts, rows[1].starts + len(rows[0].indices)])
     joined = Rows(
-        starts, np.concatenate([one.lengths for one in rows]),
+        np.concatenate(starts), np.concatenate([one.lengths for one in rows]),
         np.concatenate([one.indices for one in rows]), values, rows[0].y,
     )  # fmt: skip
-    arrays = (np.concatenate([getattr(one, name) for one in near]) for name in "sbch")
-    return _Near(joined, *arrays)
+    return _Near(
+        joined, *(np.concatenate([getattr(one, name) for one in near]) for name in "sbch")
+    )
 
 
 def _vectors(near: list[_Near]) -> tuple[Floats, Floats, Floats]:

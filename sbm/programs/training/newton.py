@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NewtonPasses", "bytes_of_matrices", "refuse_newton"]
 
 _NEAR = 0.25  # share of the rows that are near a kink, if memory allows
+_NEARLY = 0.5  # relative gap below which the next pass may be the last one
 _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
 
 
@@ -97,32 +98,34 @@ class NewtonPasses:
                 capacity = near_capacity(job.store, job.plan, len(training.learners))
                 self.methods.append(HingeNewton(*arguments, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
+        self._is_stored = True
         self.best: dict[int, Certificate] = {}
         self.done: dict[int, Certificate] = {}
 
     def run_pass(self) -> bool:
         """Run a pass, log it and choose the next weights; return whether it was the last one."""
         training, engine, state = self._training, self._training.engine, self._training.state
-        settings, begin = training.settings, not state.passes
+        settings = training.settings
         state.passes += 1
         state.rounds.append(1)
         state.mark = asdict(training.seconds)
+        gap = 1.0 if state.certificate is None else state.certificate.relative_gap
+        self._is_stored = len(self.methods) == 1 or gap < _NEARLY
         active = [one for one in training.learners if one.number not in self.done]
-        for learner in active:
-            self.methods[learner.number].start_pass()
-        for visit in visit_all(engine, f"pass {state.passes}"):
-            with engine.seconds.measure("solve"):
-                if begin and training.job.store.n_rows:
-                    self._begin(visit, active)
-                    begin = False
-                for learner in active:
-                    self._visit(visit, learner)
+        try:
+            self._visit_all(active)
+        except KeyboardInterrupt:
+            self._undo(active)
+            training.commit()
+            raise
         found = {one.number: self.methods[one.number].certificate() for one in active}
         certificates = found | self.done
         certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
         is_late = training.is_late()
         is_last = is_late or certificate.relative_gap <= settings.tol
         is_last = is_last or state.passes >= settings.max_passes
+        if is_last and not self._is_stored:
+            self._store(active)
         if is_last:
             certificates = {k: self._settle(k, one) for k, one in certificates.items()}
             certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
@@ -141,12 +144,33 @@ class NewtonPasses:
             training.commit_if_due()
         return is_last
 
+    def _visit_all(self, active: list[Learner]) -> None:
+        """Add all rows to the sums of the active learners."""
+        engine, state = self._training.engine, self._training.state
+        for learner in active:
+            self.methods[learner.number].start_pass()
+        for number, visit in enumerate(visit_all(engine, f"pass {state.passes}")):
+            with engine.seconds.measure("solve"):
+                if number == 0 and state.passes == 1:
+                    self._begin(visit, active)
+                for learner in active:
+                    self._visit(visit, learner)
+
+    def _undo(self, active: list[Learner]) -> None:
+        """Undo the beginning of a pass."""
+        state = self._training.state
+        state.passes -= 1
+        state.rounds.pop()
+        if not state.passes and state.certificate is None:
+            for learner in active:
+                self.methods[learner.number].W[:] = 0.0
+
     def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
         """Start from about the optimum of the first block."""
         factor = self._training.job.store.n_rows / max(1, len(visit.rows))
         for learner in active:
             method = self.methods[learner.number]
-            if not method.W.any() and __import__("os").environ.get("NOB") is None:
+            if not method.W.any():
                 method.begin(visit.rows, factor, self._training.settings.tol)
                 method.start_pass()
 
@@ -154,7 +178,16 @@ class NewtonPasses:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._training.engine
         alphas = self.methods[k].add(visit.block, visit.rows)
-        engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
+        if self._is_stored:
+            engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
+
+    def _store(self, active: list[Learner]) -> None:
+        """Store alphas in a pass of its own, if the last pass did not."""
+        engine = self._training.engine
+        for visit in visit_all(engine, "store"):
+            for learner in active:
+                alpha = Dense(self.methods[learner.number].respond(visit.rows))
+                engine.run.store(engine.home(learner.number, visit.block), alpha)
 
     def _settle(self, k: int, certificate: Certificate) -> Certificate:
         """Return to the base if the last weights are not better; return the certificate."""
@@ -184,8 +217,8 @@ class NewtonPasses:
         """Return the scalars of the state, as JSON."""
         return {
             "methods": [method.record() for method in self.methods],
-            "best": {k: one.to_dict() for k, one in self.best.items()},
-            "done": {k: one.to_dict() for k, one in self.done.items()},
+            "best": {str(k): one.to_dict() for k, one in self.best.items()},
+            "done": {str(k): one.to_dict() for k, one in self.done.items()},
         }
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
