@@ -266,9 +266,11 @@ class Settings:
         "Upper bound on the share of outliers, for one_class.",
     )
     solver: str = _setting(
-        "dual", _Rule(str, choices=("auto", "dual", "newton")),
+        "auto", _Rule(str, choices=("auto", "dual", "newton")),
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
-        "`newton` needs a matrix of features x features.",
+        "`newton` needs a matrix of features x features, and less than 20 passes even if features are "
+        "not scaled or C is large. `auto` starts with `dual` and switches if that is expected to "
+        "save time.", metavar="NAME",
         commands="train", ignored_by="tune plan stream",
     )
     cache_frac: float | str = _setting(

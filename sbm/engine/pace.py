@@ -27,7 +27,7 @@ import numpy as np
 
 from sbm.engine.memory import BASE_FRAC
 
-__all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left"]
+__all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "newton_pays", "passes_left"]
 
 VISITS = 24
 WARM_VISITS = 6
@@ -39,6 +39,12 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
+# What Newton's method usually needs: passes, steps of the interior point method in each of them, and
+# its share of the rows.
+NEWTON_PASSES = 8
+INTERIOR_STEPS = 18
+NEAR_SHARE = 0.25
+PASS_TIME = 1e7  # nanoseconds of a pass, whatever its size
 ROOM = 1.5
 
 
@@ -148,6 +154,37 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
+
+
+def newton_pays(
+    passes: float, visits: int, rows: int, nnz: int, weights: int, problems: int, smooth: bool
+) -> bool:
+    """Return whether Newton's method is expected to take less time than coordinate descent.
+
+    The constants are nanoseconds, measured on one core; only their ratios matter.
+
+    Parameters
+    ----------
+    passes : float
+        Passes that coordinate descent is expected to need.
+    visits : int
+        Visits of one of them.
+    rows, nnz, weights, problems : int
+        Numbers of rows, their nonzeros, and weights of each problem.
+    smooth : bool
+        Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
+    """
+    each = nnz / max(1, rows)
+    dual = passes * (PASS_TIME + visits * (80 + 6 * each))
+    pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
+    read, factor = 200 + 12 * each, 0.5 * weights**3
+    if smooth:
+        newton = NEWTON_PASSES * (rows * (read + pairs) + factor)
+    else:
+        near = NEAR_SHARE * rows
+        steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
+        newton = NEWTON_PASSES * (rows * read + steps)
+    return dual > problems * newton + NEWTON_PASSES * PASS_TIME
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

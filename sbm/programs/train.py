@@ -169,7 +169,9 @@ def train_ranks(
     job = TrainingPlan(blocks, path, settings, options, begin, comm)
     while True:
         try:
-            return _train(job)
+            if (found := _train(job)) is not None:
+                return found
+            continue  # with another solver
         except MemoryPlanError:
             raise
         except MemoryError:
@@ -178,8 +180,11 @@ def train_ranks(
         job.plan_with_less()  # outside the handler: the exception's traceback keeps arrays alive
 
 
-def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
-    """Run passes until the gap is small enough or a budget is used up."""
+def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
+    """Run passes until the gap is small enough or a budget is used up.
+
+    Returns None if the training goes on with another solver.
+    """
     job.prepare()
     start = job.find_start()
     finished = finished_model(job.comm, job.path, start.last_commit)
@@ -210,6 +215,10 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
                     certificate = training.certify(is_last)
                     is_last = is_last or certificate.relative_gap <= job.settings.tol
                 training.end_pass(done, certificate, is_late, is_last)
+                carried = training.carried()
+                if carried is not None:
+                    job.switch(carried)
+                    return None
             training.wait_for_all()
             calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
@@ -232,7 +241,7 @@ def _finish(
     model = crc32 = None
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
-        model = make_model(job.store, job.settings, job.share.every, weights, report)
+        model = make_model(job.store, job.asked, job.share.every, weights, report)
         model.info["calibration"] = calibration
         model.save(job.path)
         crc32 = file_checksum(job.path)

@@ -303,6 +303,11 @@ class SmoothNewton(Newton):
         self.curvature = 0.0  # of all rows of the pass
         self.slope = 0.0  # of the objective at `base`, along W - base
 
+    @property
+    def is_new(self) -> bool:
+        """Whether to call `begin`."""
+        return self.base is None and not self.W.any()
+
     def begin(self, rows: Rows, factor: float, tol: float) -> None:
         """Set `W` to about the optimum of a sample, 1 / factor of the rows."""
         whole, self.problem, most = self.problem, self.with_costs(factor), 0.0
@@ -442,8 +447,13 @@ class HingeNewton(Newton):
         self._fixed = np.zeros((SLICES, len(W)))
         self._constant = 0.0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether `begin` was not called yet."""
+        return not self.G.size
+
     def begin(self, rows: Rows, factor: float, tol: float) -> None:
-        """Set `W` to about the optimum of a sample, 1 / factor of the rows."""
+        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0."""
         problem, parts = self.with_costs(factor), slices_of(rows)
         near = []
         for part in parts:
@@ -452,6 +462,8 @@ class HingeNewton(Newton):
         c = np.concatenate([one.c for one in near])
         n_sides = len(near) // len(parts)
         self.G = self.sums.gram([one.rows for one in near], c) / n_sides
+        if self.W.any():
+            return
         size = sum(_dot(one.c, np.maximum(one.b, 0.0)) for one in near)
         tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
         w, _ = self._interior(near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0)
@@ -610,51 +622,51 @@ class HingeNewton(Newton):
         pieces = [one.rows for one in near]
         s, b, c = _vectors(near)
         n, sums, w = len(b), self.sums, start.copy()
-        alpha = 0.5 * c
+        alpha, rest = 0.5 * c, 0.5 * c
         if n == 0 and rho == 0.0:
             return v.copy(), alpha
+        Q = rho * self.G if rho else np.zeros((len(w), len(w)))
+        Q.flat[:: len(w) + 1] += 1.0
+        Q_factor = sums.factorize(Q)
         h = b - s * sums.times(pieces, w)
         t = np.maximum(-h, 0.0) + 0.5
         xi = t + h
         for _ in range(_MOST_STEPS):
-            rest = c - alpha
-            w_alpha = v + sums.transposed(pieces, s * alpha)
-            r = w - w_alpha
+            r = w - v - sums.transposed(pieces, s * alpha)
             if rho:
                 r += rho * _symmetric(self.G, w - start)
-            terms = float((rest * np.maximum(h, 0.0) - alpha * np.minimum(h, 0.0)).sum())
-            if terms + 0.5 * _dot(r, r) <= tol or not n:
+            gap = _dot(rest, np.maximum(h, 0.0)) - _dot(alpha, np.minimum(h, 0.0))
+            gap += 0.5 * _dot(r, sums.solve(Q_factor, r))
+            if gap <= tol:
+                break
+            if n == 0:
+                w -= sums.solve(Q_factor, r)
                 break
             mu = (_dot(alpha, t) + _dot(rest, xi)) / (2 * n)
             D = 1.0 / (t / alpha + xi / rest)
             M = sums.gram(pieces, D)
-            if rho:
-                M += rho * self.G
-            M.flat[:: len(M) + 1] += 1.0
-            if not math.isfinite(mu):
+            M += Q
+            if not math.isfinite(mu) or not np.isfinite(M).all():
                 raise DataError(TOO_LARGE)
-            factor, missed = sums.factorize(M), t - xi + h
-
-            def direction(r1: Floats, r2: Floats) -> tuple[Floats, ...]:
-                q = r1 / alpha - r2 / rest + missed
-                dw = sums.solve(factor, sums.transposed(pieces, s * (D * q)) - r)
-                da = D * (q - s * sums.times(pieces, dw))
-                return dw, da, (r1 - t * da) / alpha, (r2 + xi * da) / rest
-
-            dw, da, dt, dx = direction(-alpha * t, -rest * xi)
-            length = _longest((alpha, da), (rest, -da), (t, dt), (xi, dx))
-            after = _dot(alpha + length * da, t + length * dt)
-            after += _dot(rest - length * da, xi + length * dx)
+            system = _System(sums, pieces, sums.factorize(M), r, s, D, (alpha, rest, t, xi), h)
+            step = system.direction(-alpha * t, -rest * xi)
+            length = system.longest(step)
+            after = _dot(alpha + length * step.alpha, t + length * step.t)
+            after += _dot(rest - length * step.alpha, xi + length * step.xi)
             centre = mu * (after / (2 * n * mu)) ** 3
-            dw, da, dt, dx = direction(centre - alpha * t - da * dt, centre - rest * xi + da * dx)
-            length = _TO_BOUNDARY * _longest((alpha, da), (rest, -da), (t, dt), (xi, dx))
-            length = min(1.0, length)
-            w += length * dw
-            alpha += length * da
-            t += length * dt
-            xi += length * dx
+            step = system.direction(
+                centre - alpha * t - step.alpha * step.t, centre - rest * xi + step.alpha * step.xi
+            )
+            length = min(1.0, _TO_BOUNDARY * system.longest(step))
+            w += length * step.w
+            alpha += length * step.alpha
+            rest -= length * step.alpha
+            t += length * step.t
+            xi += length * step.xi
+            if min(map(np.min, (alpha, rest, t, xi))) <= 0.0:  # rounding leaves nothing to gain
+                break
             h = b - s * sums.times(pieces, w)
-        return w, alpha
+        return w, np.clip(alpha, 0.0, c)
 
     def record(self) -> dict[str, Any]:
         """Return the scalars of the state, as JSON."""
@@ -716,10 +728,43 @@ def _symmetric(G: Floats, x: Floats) -> Floats:
     return product
 
 
-def _longest(*pairs: tuple[Floats, Floats]) -> float:
-    """Return the longest step, at most 1, that keeps all values at least 0."""
-    longest = 1.0
-    for value, step in pairs:
-        falls = step < 0
-        longest = min(longest, float((-value[falls] / step[falls]).min(initial=1.0)))
-    return longest
+@dataclass
+class _Step:
+    """A step of the interior point method."""
+
+    w: Floats
+    alpha: Floats
+    t: Floats
+    xi: Floats
+
+
+@dataclass
+class _System:
+    """The linear equations of one iteration of the interior point method."""
+
+    sums: Sums
+    pieces: list[Rows]
+    factor: tuple[Floats, Floats]
+    r: Floats
+    s: Floats
+    D: Floats
+    values: tuple[Floats, Floats, Floats, Floats]
+    h: Floats
+
+    def direction(self, r1: Floats, r2: Floats) -> _Step:
+        """Return the step that changes α t by r1, and (c - α) ξ by r2, to first order."""
+        alpha, rest, t, xi = self.values
+        q = r1 / alpha - r2 / rest + (t - xi + self.h)
+        w = self.sums.transposed(self.pieces, self.s * (self.D * q)) - self.r
+        w = self.sums.solve(self.factor, w)
+        da = self.D * (q - self.s * self.sums.times(self.pieces, w))
+        return _Step(w, da, (r1 - t * da) / alpha, (r2 + xi * da) / rest)
+
+    def longest(self, step: _Step) -> float:
+        """Return the longest step length, at most 1, that keeps all values at least 0."""
+        longest = 1.0
+        steps = (step.alpha, -step.alpha, step.t, step.xi)
+        for value, change in zip(self.values, steps, strict=True):
+            falls = change < 0
+            longest = min(longest, float((-value[falls] / change[falls]).min(initial=1.0)))
+        return longest

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
@@ -16,7 +19,7 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.newton import MOST_FEATURES, newton_refusal, refuse_newton
 from sbm.programs.training.passtest import PassTest, refuse_without_room
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -38,6 +41,7 @@ from sbm.programs.training.setup import (
     shape_of,
 )  # fmt: skip
 from sbm.programs.training.state import (
+    TrainingState,
     bound_before,
     identity,
     is_of,
@@ -54,7 +58,7 @@ from sbm.units import format_size
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
-__all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
+__all__ = ["Carried", "StartPoint", "TrainOptions", "TrainingPlan"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,21 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What is kept when a training switches to Newton's method.
+
+    Attributes
+    ----------
+    state : TrainingState
+    columns : list of ndarray, shape (n_weights,), float64
+        Weights by output.
+    """
+
+    state: TrainingState
+    columns: list[npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
 class StartPoint:
     """Where a training starts. By default it starts from zero.
 
@@ -88,6 +107,8 @@ class StartPoint:
         The last checkpoint of its own run, possibly of a finished one.
     earlier : PreviousRun or None
         Another run, whose alphas are the start.
+    carried : Carried or None
+        What the solver learned that was used until now.
     others : sequence of Path
         Folders of the same training with another number of ranks.
     """
@@ -95,6 +116,7 @@ class StartPoint:
     record: dict[str, Any] | None = None
     earlier: PreviousRun | None = None
     others: Sequence[Path] = ()
+    carried: Carried | None = None
 
     @property
     def last_commit(self) -> Mapping[str, Any] | None:
@@ -150,6 +172,10 @@ class TrainingPlan:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked = self.settings  # whose solver may be "auto"
+        self.carried: Carried | None = None
+        if self.asked.solver == "auto":
+            self.settings = replace(self.settings, solver="dual")
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
@@ -169,9 +195,43 @@ class TrainingPlan:
             refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
-        self.itself = identity(self.settings, self.store, self.weights)
+        self.itself = identity(self.asked, self.store, self.weights)
+        if self._has_switched():
+            self.settings = replace(self.settings, solver="newton")
+            self._divide()
+            self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
+
+    def _has_switched(self) -> bool:
+        """Return whether the run to start from was switched to Newton's method."""
+        if self.asked.solver != "auto" or self.options.resume is False:
+            return False
+        folders, warm_start = [self.folder], self.settings.warm_start
+        if not is_of(self.folder, self.itself):
+            if warm_start is None:
+                return False
+            folders = last_run(self.path) if warm_start is True else find_run(str(warm_start))
+        return any(Run.read(folder).get("newton") is not None for folder in folders)
+
+    def switch(self, carried: Carried) -> None:
+        """Continue with Newton's method, and train with `prepare` again."""
+        self.settings, self.carried = replace(self.settings, solver="newton"), carried
+
+    def can_switch(self) -> bool:
+        """Return whether Newton's method is supported and fits into memory."""
+        if self.asked.solver != "auto" or self.settings.solver == "newton":
+            return False
+        other = replace(self.settings, solver="newton")
+        if newton_refusal(other, self.comm.size) or self.store.n_features > MOST_FEATURES:
+            return False
+        try:
+            problems = WorkShare.of(self.comm, other, self.store).problems
+            shape = shape_of(other, self.store, problems)
+            plan_of(other, self.store, shape, self.bound)
+        except MemoryPlanError:
+            return False
+        return True
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -284,6 +344,8 @@ class TrainingPlan:
 
     def find_start(self) -> StartPoint:
         """Find a checkpoint to resume, or a run with another number of ranks."""
+        if self.carried is not None:
+            return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
             problems = self.share.problems
             return StartPoint(
@@ -322,7 +384,7 @@ class TrainingPlan:
 
         That is the run given by `warm_start`, or the one with another number of ranks.
         """
-        if start.record is not None or start.earlier is not None:
+        if start.record or start.earlier or start.carried:
             return start
         folders, warm_start = start.others, self.settings.warm_start
         if warm_start is True:
@@ -367,4 +429,7 @@ class TrainingPlan:
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this rank, new or at its last checkpoint."""
         problems = [*self.share.problems, *self.spare]
-        return open_run(self.folder, problems, self.plan, start.record, self.comm.size > 1)
+        is_same_log = start.carried is not None
+        return open_run(
+            self.folder, problems, self.plan, start.record, self.comm.size > 1, is_same_log
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,12 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 if TYPE_CHECKING:
     from sbm.programs.training.training import Training
 
-__all__ = ["NewtonPasses", "bytes_of_matrices", "refuse_newton"]
+__all__ = [
+    "MOST_FEATURES", "NewtonPasses", "bytes_of_matrices", "is_smooth", "newton_refusal",
+    "refuse_newton",
+]  # fmt: skip
+
+MOST_FEATURES = 5000  # with which `auto` considers Newton's method
 
 _NEAR = 0.25  # share of the rows that are near a kink, if memory allows
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
@@ -37,26 +42,29 @@ def is_smooth(loss: Loss) -> bool:
     return loss.squared or not loss.rests
 
 
+def newton_refusal(settings: Settings, processes: int) -> str:
+    """Return what the second-order methods do not support of the settings; empty if nothing."""
+    loss = LOSSES[settings.loss]
+    if loss.joint or loss.name == "one_class":
+        return f"loss {loss.name}"
+    if settings.calibrate:
+        return "calibrate"
+    return f"{processes} processes" if processes > 1 else ""
+
+
 def refuse_newton(settings: Settings, processes: int) -> None:
-    """Check that a second-order method exists for the settings.
+    """Check that a second-order method exists for the settings, if they ask for one.
 
     Raises
     ------
     SettingsError
-        It does not.
+        There is none.
     """
-    loss, reason = LOSSES[settings.loss], ""
-    if loss.joint or loss.name == "one_class":
-        reason = f"loss {loss.name}"
-    elif settings.calibrate:
-        reason = "calibrate"
-    elif processes > 1:
-        reason = f"{processes} processes"
-    if settings.solver == "newton" and reason:
+    if settings.solver == "newton" and (reason := newton_refusal(settings, processes)):
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
-def bytes_of_matrices(settings: Settings, store: BlockStore, problems: list[AnyProblem]) -> int:
+def bytes_of_matrices(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> int:
     """Return the bytes of the matrices of a second-order training; 0 if there is none."""
     if settings.solver != "newton":
         return 0
@@ -115,7 +123,9 @@ class NewtonPasses:
         try:
             self._visit_all(active)
         except KeyboardInterrupt:
-            self._undo(active)
+            # The first block may have set the weights, which is as if the pass had not begun.
+            state.passes -= 1
+            state.rounds.pop()
             training.commit()
             raise
         found = {one.number: self.methods[one.number].certificate() for one in active}
@@ -151,26 +161,17 @@ class NewtonPasses:
             self.methods[learner.number].start_pass()
         for number, visit in enumerate(visit_all(engine, f"pass {state.passes}")):
             with engine.seconds.measure("solve"):
-                if number == 0 and state.passes == 1:
+                if number == 0:
                     self._begin(visit, active)
                 for learner in active:
                     self._visit(visit, learner)
-
-    def _undo(self, active: list[Learner]) -> None:
-        """Undo the beginning of a pass."""
-        state = self._training.state
-        state.passes -= 1
-        state.rounds.pop()
-        if not state.passes and state.certificate is None:
-            for learner in active:
-                self.methods[learner.number].W[:] = 0.0
 
     def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
         """Start from about the optimum of the first block."""
         factor = self._training.job.store.n_rows / max(1, len(visit.rows))
         for learner in active:
             method = self.methods[learner.number]
-            if not method.W.any():
+            if method.is_new:
                 method.begin(visit.rows, factor, self._training.settings.tol)
                 method.start_pass()
 

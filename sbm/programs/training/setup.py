@@ -190,6 +190,7 @@ def open_run(
     plan: MemoryPlan,
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
+    is_same_log: bool = False,
 ) -> Iterator[Run]:
     """Open a run for the alphas of each problem.
 
@@ -202,6 +203,8 @@ def open_run(
         Record of the checkpoint to resume from. Default: start a new run.
     is_one_of_many : bool
         Whether other ranks train the same model, each with its own run.
+    is_same_log : bool
+        Whether a new run continues the log of the one that it replaces.
 
     Yields
     ------
@@ -218,6 +221,8 @@ def open_run(
     shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
         with Run.create(folder, *shape) as run:
+            if is_same_log:
+                run.continue_log()
             yield run
         return
     with Run.resume(folder, *shape) as (run, found):

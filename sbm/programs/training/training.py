@@ -14,12 +14,12 @@ from sbm.engine.clock import clock
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
+from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, newton_pays, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
-from sbm.programs.training.newton import NewtonPasses
-from sbm.programs.training.job import StartPoint, TrainingPlan
+from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
+from sbm.programs.training.newton import NewtonPasses, is_smooth
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, time_left
@@ -33,6 +33,7 @@ from sbm.store.run import Run, run_folder
 __all__ = ["Training", "final_report", "pass_record"]
 
 
+_LEAST_PASSES = 3  # before a switch to Newton's method
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
@@ -189,6 +190,14 @@ class Training:
             self._resume(start.record)
         elif start.earlier is not None:
             self._start_from(start.earlier)
+        elif start.carried is not None:
+            self.state = start.carried.state
+            for name, value in self.state.seconds.items():
+                setattr(self.seconds, name, value)
+            for solver, column in zip(self.solvers, start.carried.columns, strict=True):
+                solver.W[:, 0] = column
+            self.options.progress.note("switching to --solver newton, which is expected to be faster")
+            self.commit()
         if not self.state.is_done:
             self._agree_on_unit()
 
@@ -299,6 +308,24 @@ class Training:
         state.ended, state.is_done = None, is_last
         if is_last:
             self.commit()
+
+    def carried(self) -> Carried | None:
+        """Return what Newton's method starts from, if it is expected to be faster."""
+        state, job, store = self.state, self.job, self.job.store
+        left = self.passes_left()
+        if state.is_done or self.newton is not None or left is None or state.passes < _LEAST_PASSES:
+            return None
+        visits = state.totals.visits // state.passes
+        outputs = sum(problem.n_outputs for problem in self.problems)
+        smooth = is_smooth(self.problems[0].loss)
+        weights = len(self.solvers[0].W)
+        pays = newton_pays(left, visits, store.n_rows, store.nnz, weights, outputs, smooth)
+        if not pays or not job.can_switch():
+            return None
+        state.elapsed, state.seconds = self.elapsed(), asdict(self.seconds)
+        state.bytes_read = self.engine.reader.bytes_read
+        columns = [column.copy() for solver in self.solvers for column in solver.W.T]
+        return Carried(state, columns)
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
         """Return the blocks of the next pass if some are enough; None for all blocks."""
