@@ -268,8 +268,8 @@ class Settings:
     solver: str = _setting(
         "auto", _Rule(str, choices=("auto", "dual", "newton")),
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
-        "`newton` needs a matrix of features x features, and less than 20 passes even if features are "
-        "not scaled or C is large. `auto` starts with `dual` and switches if that is expected to "
+        "`newton` needs a matrix of features x features, and few passes even if C is large or "
+        "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
         "save time.", metavar="NAME",
         commands="train", ignored_by="tune plan stream",
     )

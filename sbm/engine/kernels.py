@@ -22,7 +22,8 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
 __all__ = [
-    "NEWTON", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of", "prepare",
+    "NEWTON", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of",
+    "prepare",
 ]  # fmt: skip
 
 STREAM = "stream-"

@@ -27,7 +27,14 @@ import numpy as np
 
 from sbm.engine.memory import BASE_FRAC
 
-__all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "newton_pays", "passes_left"]
+__all__ = [
+    "PassCost",
+    "choose_blocks",
+    "choose_cache_rows",
+    "choose_rounds",
+    "newton_pays",
+    "passes_left",
+]
 
 VISITS = 24
 WARM_VISITS = 6
@@ -39,8 +46,8 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
-# What Newton's method usually needs: passes, steps of the interior point method in each of them, and
-# its share of the rows.
+# What Newton's method usually needs: passes, steps of the interior point method in each of them,
+# and its share of the rows.
 NEWTON_PASSES = 8
 INTERIOR_STEPS = 18
 NEAR_SHARE = 0.25

@@ -17,9 +17,10 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import MARGIN_ROW, HingeNewton, Newton, SmoothNewton, hessian_bytes
+from sbm.solver.newton import MARGIN_ROW, HingeNewton, Newton, SmoothNewton
 from sbm.solver.problem import AnyProblem, Problem, squared_norm
 from sbm.solver.step import Totals
+from sbm.solver.sums import hessian_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from sbm.store.run import Run, run_folder
 __all__ = ["Training", "final_report", "pass_record"]
 
 
+_NEAR = 0.1  # relative gap of weights that Newton's method starts from
 _LEAST_PASSES = 3  # before a switch to Newton's method
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
@@ -60,6 +61,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
     per_second = done.visits / max(seconds["solve"], 1e-9)
     return {
         "pass": state.passes,
+        "solver": training.settings.solver,
         "rounds": state.rounds[-1],
         "elapsed": training.elapsed(),
         "seconds": seconds,
@@ -196,7 +198,9 @@ class Training:
                 setattr(self.seconds, name, value)
             for solver, column in zip(self.solvers, start.carried.columns, strict=True):
                 solver.W[:, 0] = column
-            self.options.progress.note("switching to --solver newton, which is expected to be faster")
+            self.options.progress.note(
+                "switching to --solver newton, which is expected to be faster"
+            )
             self.commit()
         if not self.state.is_done:
             self._agree_on_unit()
@@ -324,7 +328,9 @@ class Training:
             return None
         state.elapsed, state.seconds = self.elapsed(), asdict(self.seconds)
         state.bytes_read = self.engine.reader.bytes_read
-        columns = [column.copy() for solver in self.solvers for column in solver.W.T]
+        # Weights far from the optimum are a worse start than those of a sample.
+        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
+        columns = [keep * column for solver in self.solvers for column in solver.W.T]
         return Carried(state, columns)
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:

@@ -5,8 +5,9 @@ For rows x_i, with the extra feature of value `bias` last if bias > 0, these are
     add_rows    out += Σ r_i x_i
     gram        H   += Σ r_i x_i x_i'
 
-H has the lower triangle only. Sparse rows are added by pairs of nonzeros. If rows fill a good part of
-H, eight of them are spread out and added at a time, which reads and writes H an eighth as often.
+H has the lower triangle only. Sparse rows are added by pairs of nonzeros. Rows that fill a good
+part of H are spread out, and eight of them added at a time, which reads and writes H an eighth as
+often.
 
 Given: rows (as in common.py); `r` (n,) float64. In place: out, H, scratch; `solve` overwrites its
 right side. Returned: nothing, except by `factorize`.
