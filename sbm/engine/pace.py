@@ -51,6 +51,7 @@ LEAST_FRAC = 0.25
 NEWTON_PASSES = 8
 INTERIOR_STEPS = 18
 NEAR_SHARE = 0.25
+MOMENT = 5e8  # nanoseconds
 PASS_TIME = 1e7  # nanoseconds of a pass, whatever its size
 ROOM = 1.5
 
@@ -164,7 +165,14 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
 
 
 def newton_pays(
-    passes: float, visits: int, rows: int, nnz: int, weights: int, problems: int, smooth: bool
+    passes: float,
+    visits: int,
+    rows: int,
+    nnz: int,
+    weights: int,
+    problems: int,
+    smooth: bool,
+    is_enough: bool = False,
 ) -> bool:
     """Return whether Newton's method is expected to take less time than coordinate descent.
 
@@ -180,6 +188,8 @@ def newton_pays(
         Numbers of rows, their nonzeros, and weights of each problem.
     smooth : bool
         Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
+    is_enough : bool
+        Whether so many passes are allowed. If so, saving less than a moment does not count.
     """
     each = nnz / max(1, rows)
     dual = passes * (PASS_TIME + visits * (80 + 6 * each))
@@ -191,7 +201,8 @@ def newton_pays(
         near = NEAR_SHARE * rows
         steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
         newton = NEWTON_PASSES * (rows * read + steps)
-    return dual > problems * newton + NEWTON_PASSES * PASS_TIME
+    newton = problems * newton + NEWTON_PASSES * PASS_TIME
+    return dual > newton + (MOMENT if is_enough else 0.0)
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

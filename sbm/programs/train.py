@@ -36,6 +36,7 @@ from sbm.programs.training.ranks import (
     share_cores,
 )  # fmt: skip
 from sbm.programs.training.scales import feature_scales
+from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.setup import find_store, place_of
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
@@ -197,12 +198,15 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
         training = Training(job, run)
+        newton = None
+        if job.settings.solver == "newton":
+            training.extra = newton = NewtonPasses(training)
         with training.engine.at_work():
             training.start(start)
             state = training.state
             while not state.is_done:
-                if training.newton is not None:
-                    training.newton.run_pass()
+                if newton is not None:
+                    newton.run_pass()
                     continue
                 done = state.ended  # set if the checkpoint is between a pass and its certificate
                 if done is None:
@@ -217,14 +221,21 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
                 training.end_pass(done, certificate, is_late, is_last)
                 carried = training.carried()
                 if carried is not None:
-                    job.switch(carried)
+                    job.switch(carried, start)
                     return None
             training.wait_for_all()
             calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
-        del training  # free its memory before the model is written
-        return _finish(job, run, weights, calibration, report, is_resumed=start.record is not None)
+        del training, newton  # free its memory before the model is written
+        return _finish(
+            job,
+            run,
+            weights,
+            calibration,
+            report,
+            is_resumed=job.is_resumed or start.record is not None,
+        )
 
 
 def _finish(

@@ -331,7 +331,8 @@ class HingeNewton(Newton):
         near = []
         for part in parts:
             c = problem.costs(part.y, part.weights).astype(np.float64)
-            near += [Near(part, side.s, side.b, c, side.b) for side in Side.of(problem, part)]
+            sides = [Near(part, side.s, side.b, c, side.b) for side in Side.of(problem, part)]
+            near += sides if c.all() else [side.take(c > 0.0) for side in sides]
         c = np.concatenate([one.c for one in near])
         n_sides = len(near) // len(parts)
         self.G = self.sums.gram([one.rows for one in near], c) / n_sides
@@ -387,7 +388,7 @@ class HingeNewton(Newton):
                 alpha = c * (h > 0.0)
             else:
                 before = side.b - side.s * z_base
-                is_near = abs(before) <= self.reach
+                is_near = (abs(before) <= self.reach) & (c > 0.0)
                 n = int(np.count_nonzero(is_near))
                 alpha = c * (before > 0.0)
                 if len(alphas):

@@ -174,6 +174,7 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
+        self.is_resumed = False  # before it switched to another solver
         if self.asked.solver == "auto":
             self.settings = replace(self.settings, solver="dual")
         self.folder = folder_of(run_folder(self.path), self.comm)
@@ -214,8 +215,9 @@ class TrainingPlan:
             folders = last_run(self.path) if warm_start is True else find_run(str(warm_start))
         return any(Run.read(folder).get("newton") is not None for folder in folders)
 
-    def switch(self, carried: Carried) -> None:
-        """Continue with Newton's method, and train with `prepare` again."""
+    def switch(self, carried: Carried, start: StartPoint) -> None:
+        """Continue with Newton's method; call `prepare` again."""
+        self.is_resumed = start.record is not None
         self.settings, self.carried = replace(self.settings, solver="newton"), carried
 
     def can_switch(self) -> bool:

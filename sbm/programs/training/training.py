@@ -7,7 +7,10 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.clock import clock
@@ -19,7 +22,7 @@ from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
-from sbm.programs.training.newton import NewtonPasses, is_smooth
+from sbm.programs.training.newton import is_smooth
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, time_left
@@ -126,6 +129,19 @@ COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
 
+class Extra(Protocol):
+    """State of another solver, which checkpoints include."""
+
+    def record(self) -> dict[str, Any]:
+        """Return its scalars, as JSON."""
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return its arrays by name."""
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the state of the last checkpoint."""
+
+
 @dataclass
 class Training:
     """A running training: runs passes, logs them, and writes checkpoints.
@@ -142,6 +158,8 @@ class Training:
         Receives the checkpoints.
     state : TrainingState
     engine : Engine
+    extra : Extra or None
+        The second-order method, if there is one.
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
@@ -170,7 +188,7 @@ class Training:
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
         self._n_commits = 0
-        self.newton = NewtonPasses(self) if self.settings.solver == "newton" else None
+        self.extra: Extra | None = None
         self.state.watch.tol = self.settings.tol
         self.state.mark = asdict(self.seconds)
 
@@ -224,8 +242,8 @@ class Training:
             self.engine.reader.bytes_read = state.bytes_read
             needs_rows = not state.is_done or bool(self.job.spare)
             restore(self.engine, record["engine"], self.run, needs_rows)
-            if self.newton is not None and state.newton is not None:
-                self.newton.restore(state.newton)
+            if self.extra is not None and state.newton is not None:
+                self.extra.restore(state.newton)
             if self.engine.now is not None:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -317,13 +335,16 @@ class Training:
         """Return what Newton's method starts from, if it is expected to be faster."""
         state, job, store = self.state, self.job, self.job.store
         left = self.passes_left()
-        if state.is_done or self.newton is not None or left is None or state.passes < _LEAST_PASSES:
+        if state.is_done or self.extra is not None or left is None or state.passes < _LEAST_PASSES:
             return None
         visits = state.totals.visits // state.passes
         outputs = sum(problem.n_outputs for problem in self.problems)
         smooth = is_smooth(self.problems[0].loss)
         weights = len(self.solvers[0].W)
-        pays = newton_pays(left, visits, store.n_rows, store.nnz, weights, outputs, smooth)
+        is_enough = state.passes + left <= self.settings.max_passes
+        pays = newton_pays(
+            left, visits, store.n_rows, store.nnz, weights, outputs, smooth, is_enough
+        )
         if not pays or not job.can_switch():
             return None
         state.elapsed, state.seconds = self.elapsed(), asdict(self.seconds)
@@ -417,9 +438,9 @@ class Training:
         begin = time.monotonic()
         with self.seconds.measure("write"):
             place, arrays = snapshot(self.engine)
-            if self.newton is not None:
-                self.state.newton = self.newton.record()
-                arrays |= self.newton.arrays()
+            if self.extra is not None:
+                self.state.newton = self.extra.record()
+                arrays |= self.extra.arrays()
             self.state.seconds = asdict(self.seconds)
             self.state.bytes_read = self.engine.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())
