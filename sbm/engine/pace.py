@@ -194,9 +194,10 @@ def newton_pays(
     each = nnz / max(1, rows)
     dual = passes * (PASS_TIME + visits * (80 + 6 * each))
     pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
-    read, factor = 200 + 12 * each, 0.5 * weights**3
-    if smooth:
-        newton = NEWTON_PASSES * (rows * (read + pairs) + factor)
+    read, factor = 100 + 6 * each, 0.5 * weights**3
+    if smooth:  # a large sample is a good start
+        needed = 3 if rows > 2000 * weights else NEWTON_PASSES
+        newton = needed * (rows * (read + pairs) + factor)
     else:
         near = NEAR_SHARE * rows
         steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)

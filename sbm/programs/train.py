@@ -227,15 +227,9 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
             calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
+        is_resumed = job.is_resumed or start.record is not None
         del training, newton  # free its memory before the model is written
-        return _finish(
-            job,
-            run,
-            weights,
-            calibration,
-            report,
-            is_resumed=job.is_resumed or start.record is not None,
-        )
+        return _finish(job, run, weights, calibration, report, is_resumed=is_resumed)
 
 
 def _finish(

@@ -19,7 +19,12 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.newton import MOST_FEATURES, newton_refusal, refuse_newton
+from sbm.programs.training.newton import (
+    MOST_FEATURES,
+    newton_refusal,
+    refuse_newton,
+    starts_with_newton,
+)  # fmt: skip
 from sbm.programs.training.passtest import PassTest, refuse_without_room
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -197,7 +202,7 @@ class TrainingPlan:
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
-        if self._has_switched():
+        if self._has_switched() or self._starts_with_newton():
             self.settings = replace(self.settings, solver="newton")
             self._divide()
             self.shape = self._shape()
@@ -214,6 +219,13 @@ class TrainingPlan:
                 return False
             folders = last_run(self.path) if warm_start is True else find_run(str(warm_start))
         return any(Run.read(folder).get("newton") is not None for folder in folders)
+
+    def _starts_with_newton(self) -> bool:
+        """Return whether `auto` begins with Newton's method."""
+        if self.asked.solver != "auto" or self.settings.solver == "newton":
+            return False
+        found = starts_with_newton(self.settings, self.store, self.comm.size)
+        return found and self.can_switch()
 
     def switch(self, carried: Carried, start: StartPoint) -> None:
         """Continue with Newton's method; call `prepare` again."""

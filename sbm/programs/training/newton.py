@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sbm.engine.memory import MemoryPlan
+from sbm.engine.pace import newton_pays
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
@@ -15,12 +17,14 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
     "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_capacity", "newton_refusal",
-    "refuse_newton",
+    "refuse_newton", "starts_with_newton",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
 
-_NEAR = 0.25  # share of the rows that are near a kink, if memory allows
+_FEW_PASSES = 4  # of coordinate descent, on easy data
+_MISSED = 5.0  # factor of safety
+_NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
 
 
@@ -63,5 +67,19 @@ def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     """Return how many rows near a kink each problem can have."""
     each = MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
     room = max(0, plan.left) // (n_problems * each) - plan.part_rows
-    wanted = max(int(_NEAR * store.n_rows), _LEAST_NEAR)
+    # The weights of a sample of n rows miss decision values by about the root of weights / n.
+    share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / plan.part_rows))
+    wanted = max(int(share * store.n_rows), _LEAST_NEAR)
     return max(1000, min(room, wanted))
+
+
+def starts_with_newton(settings: Settings, store: BlockStore, processes: int) -> bool:
+    """Return whether Newton's method is expected to take less time than a few other passes."""
+    loss = LOSSES[settings.loss]
+    if newton_refusal(settings, processes) or not is_smooth(loss) or not store.n_rows:
+        return False
+    if store.n_features > MOST_FEATURES or settings.warm_start is not None:
+        return False
+    labels = len(store.labels or [])
+    counts = store.n_rows, store.nnz, store.n_features, labels if labels > 2 else 1
+    return newton_pays(_FEW_PASSES, 2 * store.n_rows * counts[-1], *counts, smooth=True)
