@@ -270,8 +270,8 @@ class Settings:
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
-        "save time.", metavar="NAME",
-        commands="train", ignored_by="tune plan stream",
+        "save time. Folds of `sbm tune` always use `dual`.", metavar="NAME",
+        commands="train tune", ignored_by="plan stream",
     )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
