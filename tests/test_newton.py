@@ -1,6 +1,7 @@
 """Second-order training: optimum, certificate, resume, switching, refusals."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,16 @@ def income_table(n: int = 3000) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
 def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
+    begin = time.perf_counter()
     model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
     assert report["converged"]
     log = (tmp_path / "m.model.run" / "log.jsonl").read_text().splitlines()
     passes = [json.loads(line) for line in log[:-1]]
     assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))
     assert {one["solver"] for one in passes} == {"dual", "newton"}
+    assert passes[-1]["bytes_read"] == report["bytes_read"]
+    assert [one["elapsed"] for one in passes] == sorted(one["elapsed"] for one in passes)
+    assert report["seconds"]["total"] <= time.perf_counter() - begin
     found = X @ full_weights(model, 7)[:, 0] + model.bias * model.bias_weights[0]
     assert np.mean((found > 0) == (y > 0)) > 0.87
     assert sbm.train(store, path, {"loss": loss, "bias": 1.0})[1]["was_finished"]

@@ -212,6 +212,8 @@ class Training:
             self._start_from(start.earlier)
         elif start.carried is not None:
             self.state = start.carried.state
+            self.engine.disk_before = self.state.seconds["disk"]
+            self.engine.reader.bytes_read = self.state.bytes_read
             for name, value in self.state.seconds.items():
                 setattr(self.seconds, name, value)
             for solver, column in zip(self.solvers, start.carried.columns, strict=True):
@@ -347,7 +349,7 @@ class Training:
         )
         if not pays or not job.can_switch():
             return None
-        state.elapsed, state.seconds = self.elapsed(), asdict(self.seconds)
+        job.begin, state.seconds = self.begin, asdict(self.seconds)
         state.bytes_read = self.engine.reader.bytes_read
         # Weights far from the optimum are a worse start than those of a sample.
         keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
