@@ -234,7 +234,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         kernel = command.removesuffix(WEIGHTED).removesuffix(NEWTON)
         for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
             solver = "newton" if NEWTON in command else "dual"
-            settings = Settings(rounds=2, solver=solver, **chosen)
+            settings = Settings(rounds=2, parts="blocks", solver=solver, **chosen)
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)

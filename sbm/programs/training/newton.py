@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sbm.engine.memory import MemoryPlan
+from sbm.engine.memory import AUTO_BLOCKS, MemoryPlan
 from sbm.engine.pace import newton_pays
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES, Loss
@@ -17,12 +17,13 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
     "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_capacity", "newton_refusal",
-    "refuse_newton", "starts_with_newton",
+    "piece_rows", "refuse_newton", "starts_with_newton",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
 
 _FEW_PASSES = 4  # of coordinate descent, on easy data
+_LEAST_PIECE = 500  # rows
 _MISSED = 5.0  # factor of safety
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
@@ -63,12 +64,18 @@ def bytes_of_matrices(settings: Settings, store: BlockStore, problems: Sequence[
     return hessian_bytes(n_weights, len(problems), is_smooth(problems[0].loss))
 
 
+def piece_rows(store: BlockStore) -> int:
+    """Return how many rows of a block are added to the sums at a time."""
+    return max(_LEAST_PIECE, -(-store.n_rows // AUTO_BLOCKS))
+
+
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     """Return how many rows near a kink each problem can have."""
     each = MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
-    room = max(0, plan.left) // (n_problems * each) - plan.part_rows
+    room = max(0, plan.left) // (n_problems * each) - min(plan.part_rows, piece_rows(store))
     # The weights of a sample of n rows miss decision values by about the root of weights / n.
-    share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / plan.part_rows))
+    sample = min(plan.part_rows, piece_rows(store))
+    share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
     wanted = max(int(share * store.n_rows), _LEAST_NEAR)
     return max(1000, min(room, wanted))
 

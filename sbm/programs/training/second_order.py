@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sbm.alphas import Dense
 from sbm.engine.certificate import visit_all
 from sbm.engine.learners import Learner, LoadedBlock
-from sbm.programs.training.newton import is_smooth, near_capacity
+from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
 from sbm.programs.training.training import Training
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import HingeNewton, Newton, SmoothNewton
@@ -21,6 +21,7 @@ from sbm.solver.step import Totals
 
 __all__ = ["NewtonPasses"]
 
+_PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -111,18 +112,23 @@ class NewtonPasses:
                     self._visit(visit, learner)
 
     def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
-        """Start from about the optimum of the first block."""
-        factor = self._training.job.store.n_rows / max(1, len(visit.rows))
+        """Start from about the optimum of some rows of the first block."""
+        store = self._training.job.store
+        rows = visit.rows.part(0, min(len(visit.rows), piece_rows(store)))
+        factor = store.n_rows / max(1, len(rows))
         for learner in active:
             method = self.methods[learner.number]
             if method.is_new:
-                method.begin(visit.rows, factor, self._training.settings.tol)
+                method.begin(rows, factor, self._training.settings.tol)
                 method.start_pass()
 
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._training.engine
-        alphas = self.methods[k].add(visit.block, visit.rows)
+        alphas, size = [], piece_rows(self._training.job.store)
+        for number, first in enumerate(range(0, len(visit.rows), size)):
+            rows = visit.rows.part(first, min(size, len(visit.rows) - first))
+            alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
         if self._is_stored:
             engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
 
