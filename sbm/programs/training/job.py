@@ -21,6 +21,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     MOST_FEATURES,
+    near_bytes,
     newton_refusal,
     refuse_newton,
     starts_with_newton,
@@ -197,7 +198,7 @@ class TrainingPlan:
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
-        self.reserved = 0 if rows is None else rows.table_bytes
+        self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
         ours += 0 if rows is None else rows.decoded.nbytes()
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
@@ -205,6 +206,7 @@ class TrainingPlan:
 
     def prepare(self) -> None:
         """Create the problems, read the row weights, plan the memory and check all options."""
+        self.reserved = self._table_bytes
         self._refuse_in_many()
         self._divide()
         self.shape = self._shape()
@@ -221,6 +223,8 @@ class TrainingPlan:
             self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
+        n = len(self.share.problems)
+        self.reserved += near_bytes(self.settings, self.store, self.plan, n)
 
     def _has_switched(self) -> bool:
         """Return whether the run to start from was switched to Newton's method."""

@@ -16,8 +16,8 @@ from sbm.solver.sums import hessian_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_capacity", "newton_refusal",
-    "piece_rows", "refuse_newton", "starts_with_newton",
+    "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_bytes", "near_capacity",
+    "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -69,10 +69,24 @@ def piece_rows(store: BlockStore) -> int:
     return max(_LEAST_PIECE, -(-store.n_rows // AUTO_BLOCKS))
 
 
+def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
+    """Return the bytes of the rows near a kink; 0 for methods that have none."""
+    if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
+        return 0
+    rows = near_capacity(store, plan, n_problems) + min(plan.part_rows, piece_rows(store))
+    return n_problems * rows * _near_row(store)
+
+
+def _near_row(store: BlockStore) -> int:
+    """Return the bytes of a row near a kink."""
+    return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
+
+
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     """Return how many rows near a kink each problem can have."""
-    each = MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
-    room = max(0, plan.left) // (n_problems * each) - min(plan.part_rows, piece_rows(store))
+    room = max(0, plan.left) // (n_problems * _near_row(store)) - min(
+        plan.part_rows, piece_rows(store)
+    )
     # The weights of a sample of n rows miss decision values by about the root of weights / n.
     sample = min(plan.part_rows, piece_rows(store))
     share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
