@@ -265,6 +265,14 @@ class Settings:
         0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
         "Upper bound on the share of outliers, for one_class.",
     )
+    solver: str = _setting(
+        "auto", _Rule(str, choices=("auto", "dual", "newton")),
+        "Algorithm: dual coordinate descent, or Newton's method for few features.",
+        "`newton` needs a matrix of features x features, and few passes even if C is large or "
+        "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
+        "save time. Folds of `sbm tune` always use `dual`.", metavar="NAME",
+        commands="train tune", ignored_by="plan stream",
+    )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
         "Share of the working set for the cache, or auto.",

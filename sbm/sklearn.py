@@ -74,9 +74,10 @@ _AT_A_TIME = 1 << 20  # values checked or written at a time
 # Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
     "loss": "loss", "C": "C", "nu": "nu", "mem": "mem", "cache_frac": "cache_frac",
-    "rounds": "rounds", "tol": "tol", "max_iter": "max_passes", "probability": "calibrate",
+    "rounds": "rounds", "solver": "solver", "tol": "tol", "max_iter": "max_passes",
+    "probability": "calibrate",
 }  # fmt: skip
-_OF_PASSES = ("tol", "max_iter")  # not used by partial_fit
+_OF_PASSES = ("tol", "max_iter", "solver")  # not used by partial_fit
 
 
 class _Linear(BaseEstimator):
@@ -230,6 +231,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Value of the feature whose weight is the intercept; larger values regularise it less.
     probability : bool
         Also fit probabilities, on held-out rows of a second model; not needed for ``log_loss``.
+    solver : {"auto", "dual", "newton"}
+        Coordinate descent or Newton's method. Not used by `partial_fit`.
     mem : int or str
         Bound of the memory of the training, such as ``"2GB"``, in addition to what the process
         already uses.
@@ -276,6 +279,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         probability: bool = False,
+        solver: str = "auto",
         mem: int | str = "2GB",
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
@@ -292,6 +296,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.probability = probability
+        self.solver = solver
         self.mem = mem
         self.cache_frac = cache_frac
         self.rounds = rounds
@@ -438,7 +443,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         Cost of a row's loss against ½|w|².
     epsilon : float
         Error that costs nothing; not for ``squared_error``.
-    fit_intercept, intercept_scaling, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
+    fit_intercept, intercept_scaling, solver, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
     random_state, n_jobs
         As for `SBMClassifier`.
 
@@ -458,6 +463,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         epsilon: float = 0.1,
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
+        solver: str = "auto",
         mem: int | str = "2GB",
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
@@ -473,6 +479,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.epsilon = epsilon
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
+        self.solver = solver
         self.mem = mem
         self.cache_frac = cache_frac
         self.rounds = rounds

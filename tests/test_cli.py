@@ -244,18 +244,21 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     rows = [f"{label} 1:{a} 2:{b}\n" for label, a, b in zip(y, age, income, strict=True)]
     Path("raw.svm").write_text("".join(rows))
     run("split raw.svm")
-    code, _, err = run("train raw.sbm --max-passes 20")
+    code, _, err = run("train raw.sbm --max-passes 20 --solver dual")
     assert code == 3
     assert "raise --max-passes" not in err
     assert re.search(r"features range from (1\.99|2) to [\d.]+e\+0[45] in size", err)
     advice = err.splitlines()[-1]
     assert "--cache-frac auto" in advice
     assert "smaller -C" in advice
-    assert "--cache-frac auto" not in run("train raw.sbm --max-passes 21 --cache-frac auto")[2]
+    assert (
+        "--cache-frac auto"
+        not in run("train raw.sbm --max-passes 21 --solver dual --cache-frac auto")[2]
+    )
     rows = [f"{label} 1:{a} 2:{b / 5e4}\n" for label, a, b in zip(y, age, income, strict=True)]
     Path("scaled.svm").write_text("".join(rows))
     run("split scaled.svm")
-    code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5")
+    code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5 --solver dual")
     assert re.search(r"raise --max-passes \(about \d+ more passes\)$", err, re.M)
     assert "features range" not in err
 

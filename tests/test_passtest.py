@@ -115,12 +115,17 @@ def test_resumed_training_tests_the_same(data, tmp_path, monkeypatch):
 
 
 def test_ages_are_of_cached_rows(data, tmp_path):
-    sbm.train(data / "two.sbm", tmp_path / "some.model", {**QUICK, "cache_frac": 0.3, "C": 0.1})
+    sbm.train(
+        data / "two.sbm",
+        tmp_path / "some.model",
+        {**QUICK, "cache_frac": 0.3, "C": 0.1, "solver": "dual"},
+    )
     for one in log_of(tmp_path / "some.model"):
         assert sum(one["cached_ages"]) == one["cached_rows"] > 0
         assert len(one["cached_ages"]) <= one["pass"]
     # In a cache with room for all rows they stay, and are what is certified.
     chosen = {**QUICK, "cache_frac": 0.9, "screen": False, "policy": "random", "C": 0.1}
+    chosen["solver"] = "dual"
     sbm.train(data / "two.sbm", tmp_path / "all.model", chosen)
     log = log_of(tmp_path / "all.model")
     assert [one["cached_ages"] for one in log] == [[0] * k + [N_ROWS] for k in range(len(log))]

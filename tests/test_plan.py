@@ -41,7 +41,7 @@ def test_trial_on_all_rows_predicts_passes(stores, tmp_path, case, monkeypatch):
     plan = sbm.plan(store, chosen, seconds=60)
     assert {path: path.stat().st_mtime_ns for path in sorted(stores.rglob("*"))} == before
     assert list((tmp_path / "tmp").iterdir()) == []
-    _, report = sbm.train(store, tmp_path / "m.model", chosen)
+    _, report = sbm.train(store, tmp_path / "m.model", {**chosen, "solver": "dual"})
     assert plan["is_measured"]
     assert plan["passes"] == [report["passes"]] * 3
     assert report["passes"] > 1

@@ -109,7 +109,14 @@ def test_liblinear_finds_the_same_model(store, tmp_path, loss, solver):
 @pytest.mark.parametrize("policy", ["gradient", "random", "none"])
 def test_weights_are_the_sum_over_alphas(store, tmp_path, policy):
     model, report, _ = fit(
-        store, tmp_path / "m.model", C=0.1, policy=policy, tol=1e-4, max_passes=300, rounds=2
+        store,
+        tmp_path / "m.model",
+        C=0.1,
+        policy=policy,
+        tol=1e-4,
+        max_passes=300,
+        rounds=2,
+        solver="dual",
     )
     sizes = [sum(c.rows for c in chunks) for chunks in BlockStore(store).chunks]
     run, kept = Run.reopen(tmp_path / "m.model.run", sizes)
@@ -194,7 +201,7 @@ def test_listed_rounds_repeat_slow_disk_training(store, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_cache_follows_free_alphas_within_plan(tmp_path):
     path = split_rows(tmp_path / "d.sbm", *random_rows(n=1500, noise=0.05), blocks=12)
-    _, report, passes = fit(path, cache_frac="auto", tol=1e-6, max_passes=300)
+    _, report, passes = fit(path, cache_frac="auto", tol=1e-6, max_passes=300, solver="dual")
     assert report["converged"]
     part = max(sum(c.rows for c in chunks) for chunks in BlockStore(path).chunks)
     assert passes[0]["cache_rows"] == part  # half of the working set
@@ -303,7 +310,9 @@ def test_unusual_labels_are_reported():
 
 @pytest.mark.long
 def test_log_has_one_line_per_pass(store, tmp_path):
-    _, report, passes = fit(store, tmp_path / "m.model", tol=1e-6, rounds=1, max_passes=100)
+    _, report, passes = fit(
+        store, tmp_path / "m.model", tol=1e-6, rounds=1, max_passes=100, solver="dual"
+    )
     run = tmp_path / "m.model.run"
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [r["event"] for r in log] == ["pass"] * len(passes) + ["end"]

@@ -22,10 +22,12 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
 __all__ = [
-    "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of", "prepare",
+    "NEWTON", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of",
+    "prepare",
 ]  # fmt: skip
 
 STREAM = "stream-"
+NEWTON = "-newton"  # second-order training
 WEIGHTED = "-weighted"  # weighted rows use separate kernels
 TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel, each using 150 MB
@@ -40,6 +42,8 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
         name = "multiclass"
+    if settings.solver == "newton":
+        name += NEWTON
     return name + WEIGHTED if weighted or settings.weights is not None else name
 
 

@@ -150,6 +150,8 @@ class Shape:
         Additional bytes in total.
     first_bytes : int
         Bytes needed at the beginning and then freed.
+    hessian_bytes : int
+        Bytes of the matrices of a second-order method.
     noted_blocks : int
         Blocks whose old alphas are kept until ranks sync.
     models : int
@@ -169,6 +171,7 @@ class Shape:
     row_bytes: int = 0
     more_bytes: int = 0
     first_bytes: int = 0
+    hessian_bytes: int = 0
     noted_blocks: int = 0
     models: int = 1
     may_join: bool = False
@@ -327,6 +330,7 @@ def plan_training(
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),
         "overhead": OVERHEAD + EVICTED_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
+        **({"hessian": shape.hessian_bytes} if shape.hessian_bytes else {}),
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
     if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE:

@@ -29,7 +29,7 @@ from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
     "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "choose_whole_rounds",
-    "passes_left",
+    "newton_pays", "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
@@ -44,6 +44,13 @@ WHOLE_WORK = 2_000_000_000
 MOST_WHOLE_ROUNDS = 50
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
+# What Newton's method usually needs: passes, steps of the interior point method in each of them,
+# and its share of the rows.
+NEWTON_PASSES = 8
+INTERIOR_STEPS = 18
+NEAR_SHARE = 0.25
+MOMENT = 5e8  # nanoseconds
+PASS_TIME = 1e7  # nanoseconds of a pass, whatever its size
 ROOM = 1.5
 
 
@@ -165,6 +172,48 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
+
+
+def newton_pays(
+    passes: float,
+    visits: int,
+    rows: int,
+    nnz: int,
+    weights: int,
+    problems: int,
+    smooth: bool,
+    is_enough: bool = False,
+) -> bool:
+    """Return whether Newton's method is expected to take less time than coordinate descent.
+
+    The constants are nanoseconds, measured on one core; only their ratios matter.
+
+    Parameters
+    ----------
+    passes : float
+        Passes that coordinate descent is expected to need.
+    visits : int
+        Visits of one of them.
+    rows, nnz, weights, problems : int
+        Numbers of rows, their nonzeros, and weights of each problem.
+    smooth : bool
+        Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
+    is_enough : bool
+        Whether so many passes are allowed. If so, saving less than a moment does not count.
+    """
+    each = nnz / max(1, rows)
+    dual = passes * (PASS_TIME + visits * (80 + 6 * each))
+    pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
+    read, factor = 100 + 6 * each, 0.5 * weights**3
+    if smooth:  # a large sample is a good start
+        needed = 3 if rows > 2000 * weights else NEWTON_PASSES
+        newton = needed * (rows * (read + pairs) + factor)
+    else:
+        near = NEAR_SHARE * rows
+        steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
+        newton = NEWTON_PASSES * (rows * read + steps)
+    newton = problems * newton + NEWTON_PASSES * PASS_TIME
+    return dual > newton + (MOMENT if is_enough else 0.0)
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

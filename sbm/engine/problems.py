@@ -144,7 +144,8 @@ def _classify(
     _check_options(settings, loss)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
-    if loss.joint or (len(labels) > 2 and loss.kind is not None):
+    is_listed = loss.kind is not None and settings.solver != "newton"
+    if loss.joint or (len(labels) > 2 and is_listed):
         costs = settings.C * np.array(weights)
         if settings.class_blocks is None:
             return [MultiProblem(loss, costs, settings.C, settings.bias)]

@@ -99,7 +99,7 @@ def plan(
     store : str or Path, optional
         Default: the only ``*.sbm`` in the current folder.
     settings : sbm.Settings or dict, optional
-        Settings of the training. `warm_start` is ignored.
+        Settings of the training. `warm_start` and `solver` are ignored.
     seconds : float
         Time for trials; longer gives better estimates.
     progress : Progress, optional
@@ -128,7 +128,7 @@ def plan(
     if not seconds > 0:
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
-    settings = replace(settings, warm_start=None)
+    settings = replace(settings, warm_start=None, solver="dual")
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)

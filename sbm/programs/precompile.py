@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sbm import compiled
-from sbm.engine.kernels import STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.engine.kernels import NEWTON, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import SbmError, SettingsError
@@ -37,6 +37,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
 }
+_WITH_NEWTON = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
 _MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
 
@@ -110,6 +111,8 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
         commands = [kernel, kernel + WEIGHTED]
         if kernel != "one_class":
             commands.append(STREAM + kernel)
+        if kernel in _WITH_NEWTON:
+            commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
     return [*tasks, (["split", "names", "predict", "tune"], dtype)]
 
@@ -228,9 +231,10 @@ def _run(command: str, value_type: str, folder: Path) -> None:
     elif command != "split":
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
-        kernel = command.removesuffix(WEIGHTED)
+        kernel = command.removesuffix(WEIGHTED).removesuffix(NEWTON)
         for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
-            settings = Settings(rounds=2, parts="blocks", **chosen)
+            solver = "newton" if NEWTON in command else "dual"
+            settings = Settings(rounds=2, parts="blocks", solver=solver, **chosen)
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)

@@ -36,6 +36,7 @@ from sbm.programs.training.ranks import (
     share_cores,
 )  # fmt: skip
 from sbm.programs.training.scales import feature_scales
+from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
 from sbm.store.files import file_checksum
@@ -186,7 +187,9 @@ def train_ranks(
         job = TrainingPlan(store, path, settings, options, begin, comm, read)
         while True:
             try:
-                return _train(job)
+                if (found := _train(job)) is not None:
+                    return found
+                continue  # with another solver
             except MemoryPlanError:
                 raise
             except MemoryError:
@@ -195,8 +198,11 @@ def train_ranks(
             job.plan_with_less()  # outside the handler: its traceback keeps arrays alive
 
 
-def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
-    """Run passes until the gap is small enough or a budget is used up."""
+def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
+    """Run passes until the gap is small enough or a budget is used up.
+
+    Returns None if the training goes on with another solver.
+    """
     job.prepare()
     start = job.find_start()
     finished = finished_model(job.comm, job.path, start.last_commit)
@@ -209,10 +215,16 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
         training = Training(job, run)
+        newton = None
+        if job.settings.solver == "newton":
+            training.extra = newton = NewtonPasses(training)
         with training.engine.at_work():
             training.start(start)
             state = training.state
             while not state.is_done:
+                if newton is not None:
+                    newton.run_pass()
+                    continue
                 done = state.ended  # set if the checkpoint is between a pass and its certificate
                 if done is None:
                     training.begin_pass()
@@ -224,12 +236,17 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
                     certificate = training.certify(is_last)
                     is_last = is_last or certificate.relative_gap <= job.settings.tol
                 training.end_pass(done, certificate, is_late, is_last)
+                carried = training.carried()
+                if carried is not None:
+                    job.switch(carried, start)
+                    return None
             training.wait_for_all()
             calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
-        del training  # free its memory before the model is written
-        return _finish(job, run, weights, calibration, report, is_resumed=start.record is not None)
+        is_resumed = job.is_resumed or start.record is not None
+        del training, newton  # free its memory before the model is written
+        return _finish(job, run, weights, calibration, report, is_resumed=is_resumed)
 
 
 def _finish(
@@ -246,7 +263,7 @@ def _finish(
     model = crc32 = None
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
-        model = make_model(job.store, job.settings, job.share.every, weights, report)
+        model = make_model(job.store, job.asked, job.share.every, weights, report)
         model.info["calibration"] = calibration
         model.save(job.path)
         crc32 = file_checksum(job.path)

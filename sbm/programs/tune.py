@@ -119,7 +119,8 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
-    few_passes = replace(settings, screen=False)  # screening does not pay with few passes
+    # Screening does not pay with few passes.
+    few_passes = replace(settings, screen=False, solver="dual")
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:

@@ -529,6 +529,10 @@ class Run:
         wanted = (lambda name: True) if names is None else names.__contains__
         return self._read(str(self._record["state"]), "state", wanted).arrays
 
+    def continue_log(self) -> None:
+        """Append to the log of an earlier run instead of replacing it."""
+        self._is_logged = True
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to the log; the first line of a new run replaces an older log."""
         path = self.folder / LOG

@@ -65,7 +65,7 @@ class Trainer:
         self._folder.mkdir()
         self._model = self._folder / "one.model"
         self._options = {
-            "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER,
+            "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER, "solver": "dual",
             "max_passes": args.max_passes,
         }  # fmt: skip
         if not args.quick:

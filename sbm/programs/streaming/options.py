@@ -270,4 +270,4 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
     if settings.policy == "none":
         frac = 0.0
-    return replace(settings, rounds=rounds, cache_frac=frac)
+    return replace(settings, rounds=rounds, cache_frac=frac, solver="dual")

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
@@ -16,6 +19,13 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.programs.training.newton import (
+    MOST_FEATURES,
+    near_bytes,
+    newton_refusal,
+    refuse_newton,
+    starts_with_newton,
+)  # fmt: skip
 from sbm.programs.training.passtest import PassTest, reserve
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -37,6 +47,7 @@ from sbm.programs.training.setup import (
     shape_of,
 )  # fmt: skip
 from sbm.programs.training.state import (
+    TrainingState,
     bound_before,
     identity,
     is_of,
@@ -54,7 +65,7 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.options import Reading
     from sbm.programs.splitting.weights import RowWeights
 
-__all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
+__all__ = ["Carried", "StartPoint", "TrainOptions", "TrainingPlan"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,21 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What is kept when a training switches to Newton's method.
+
+    Attributes
+    ----------
+    state : TrainingState
+    columns : list of ndarray, shape (n_weights,), float64
+        Weights by output.
+    """
+
+    state: TrainingState
+    columns: list[npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
 class StartPoint:
     """Where a training starts. By default it starts from zero.
 
@@ -91,6 +117,8 @@ class StartPoint:
         The last checkpoint of its own run, possibly of a finished one.
     earlier : PreviousRun or None
         Another run, whose alphas are the start.
+    carried : Carried or None
+        What the solver learned that was used until now.
     others : sequence of Path
         Folders of the same training with another number of ranks.
     """
@@ -98,6 +126,7 @@ class StartPoint:
     record: dict[str, Any] | None = None
     earlier: PreviousRun | None = None
     others: Sequence[Path] = ()
+    carried: Carried | None = None
 
     @property
     def last_commit(self) -> Mapping[str, Any] | None:
@@ -158,13 +187,18 @@ class TrainingPlan:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked = self.settings  # whose solver may be "auto"
+        self.carried: Carried | None = None
+        self.is_resumed = False  # before it switched to another solver
+        if self.asked.solver == "auto":
+            self.settings = replace(self.settings, solver="dual")
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
-        self.reserved = 0 if rows is None else rows.table_bytes
+        self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
         ours += 0 if rows is None else rows.decoded.nbytes()
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
@@ -172,6 +206,7 @@ class TrainingPlan:
 
     def prepare(self) -> None:
         """Create the problems, read the row weights, plan the memory and check all options."""
+        self.reserved = self._table_bytes
         self._refuse_in_many()
         self._divide()
         self.shape = self._shape()
@@ -181,9 +216,53 @@ class TrainingPlan:
             self.reserved += reserve(self.store, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
-        self.itself = identity(self.settings, self.store, self.weights)
+        self.itself = identity(self.asked, self.store, self.weights)
+        if self._has_switched() or self._starts_with_newton():
+            self.settings = replace(self.settings, solver="newton")
+            self._divide()
+            self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
+        n = len(self.share.problems)
+        self.reserved += near_bytes(self.settings, self.store, self.plan, n)
+
+    def _has_switched(self) -> bool:
+        """Return whether the run to start from was switched to Newton's method."""
+        if self.asked.solver != "auto" or self.options.resume is False:
+            return False
+        folders, warm_start = [self.folder], self.settings.warm_start
+        if not is_of(self.folder, self.itself):
+            if warm_start is None:
+                return False
+            folders = last_run(self.path) if warm_start is True else find_run(str(warm_start))
+        return any(Run.read(folder).get("newton") is not None for folder in folders)
+
+    def _starts_with_newton(self) -> bool:
+        """Return whether `auto` begins with Newton's method."""
+        if self.asked.solver != "auto" or self.settings.solver == "newton":
+            return False
+        found = starts_with_newton(self.settings, self.store, self.comm.size)
+        return found and self.can_switch()
+
+    def switch(self, carried: Carried, start: StartPoint) -> None:
+        """Continue with Newton's method; call `prepare` again."""
+        self.is_resumed = start.record is not None
+        self.settings, self.carried = replace(self.settings, solver="newton"), carried
+
+    def can_switch(self) -> bool:
+        """Return whether Newton's method is supported and fits into memory."""
+        if self.asked.solver != "auto" or self.settings.solver == "newton":
+            return False
+        other = replace(self.settings, solver="newton")
+        if newton_refusal(other, self.comm.size) or self.store.n_features > MOST_FEATURES:
+            return False
+        try:
+            problems = WorkShare.of(self.comm, other, self.store).problems
+            shape = shape_of(other, self.store, problems)
+            plan_of(other, self.store, shape, self.bound)
+        except MemoryPlanError:
+            return False
+        return True
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -194,6 +273,7 @@ class TrainingPlan:
             Such an option was given with several ranks.
         """
         n = self.comm.size
+        refuse_newton(self.settings, n)
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
                 f"calibrate needs a single process, but there are {n}; train without it, then "
@@ -297,6 +377,8 @@ class TrainingPlan:
 
     def find_start(self) -> StartPoint:
         """Find a checkpoint to resume, or a run with another number of ranks."""
+        if self.carried is not None:
+            return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
             problems = self.share.problems
             return StartPoint(
@@ -335,7 +417,7 @@ class TrainingPlan:
 
         That is the run given by `warm_start`, or the one with another number of ranks.
         """
-        if start.record is not None or start.earlier is not None:
+        if start.record or start.earlier or start.carried:
             return start
         folders, warm_start = start.others, self.settings.warm_start
         if warm_start is True:
@@ -382,4 +464,7 @@ class TrainingPlan:
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this rank, new or at its last checkpoint."""
         problems = [*self.share.problems, *self.spare]
-        return open_run(self.folder, problems, self.plan, start.record, self.comm.size > 1)
+        is_same_log = start.carried is not None
+        return open_run(
+            self.folder, problems, self.plan, start.record, self.comm.size > 1, is_same_log
+        )

@@ -26,6 +26,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
+from sbm.programs.training.newton import bytes_of_matrices
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -128,8 +129,9 @@ def plan_of(
     MemoryPlanError
         The bound is too small; the message has the smallest one that works.
     """
-    # Policy none means no cache.
-    cache_frac = 0.0 if settings.policy == "none" else settings.cache_frac
+    # Policy none means no cache, and Newton's method has none.
+    is_without = settings.policy == "none" or settings.solver == "newton"
+    cache_frac = 0.0 if is_without else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
         return plan_training(store, mem, cache_frac, shape, reserved)
@@ -185,6 +187,7 @@ def shape_of(
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
         noted_blocks=settings.sync_every if processes > 1 else 0,
+        hessian_bytes=bytes_of_matrices(settings, store, problems),
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
         may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
@@ -198,6 +201,7 @@ def open_run(
     plan: MemoryPlan,
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
+    is_same_log: bool = False,
 ) -> Iterator[Run]:
     """Open a run for the alphas of each problem.
 
@@ -210,6 +214,8 @@ def open_run(
         Record of the checkpoint to resume from. Default: start a new run.
     is_one_of_many : bool
         Whether other ranks train the same model, each with its own run.
+    is_same_log : bool
+        Whether a new run continues the log of the one that it replaces.
 
     Yields
     ------
@@ -226,6 +232,8 @@ def open_run(
     shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
         with Run.create(folder, *shape) as run:
+            if is_same_log:
+                run.continue_log()
             yield run
         return
     with Run.resume(folder, *shape) as (run, found):

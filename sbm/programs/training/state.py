@@ -63,6 +63,8 @@ class TrainingState:
         Visits of the last pass that were cut short because lists of variables were full.
     is_done : bool
         Whether the training has finished its passes.
+    newton : dict or None
+        State of the second-order method, without arrays.
     calibrating : int
         Passes of only the second model.
     is_calibrated : bool
@@ -86,6 +88,7 @@ class TrainingState:
     misses: int = 0
     cut_short: int = 0
     is_done: bool = False
+    newton: dict[str, Any] | None = None
     calibrating: int = 0
     is_calibrated: bool = False
     seconds: dict[str, float] = field(default_factory=dict)

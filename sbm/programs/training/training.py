@@ -7,7 +7,10 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.clock import clock
@@ -19,12 +22,14 @@ from sbm.engine.pace import (
     choose_blocks,
     choose_rounds,
     choose_whole_rounds,
+    newton_pays,
     passes_left,
 )  # fmt: skip
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
-from sbm.programs.training.job import StartPoint, TrainingPlan
+from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
+from sbm.programs.training.newton import is_smooth
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, time_left
@@ -38,6 +43,8 @@ from sbm.store.run import Run, run_folder
 __all__ = ["Training", "final_report", "pass_record"]
 
 
+_NEAR = 0.1  # relative gap of weights that Newton's method starts from
+_LEAST_PASSES = 3  # before a switch to Newton's method
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
@@ -64,6 +71,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
     per_second = done.visits / max(seconds["solve"], 1e-9)
     return {
         "pass": state.passes,
+        "solver": training.settings.solver,
         "rounds": state.rounds[-1],
         "elapsed": training.elapsed(),
         "seconds": seconds,
@@ -129,6 +137,19 @@ COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
 
+class Extra(Protocol):
+    """State of another solver, which checkpoints include."""
+
+    def record(self) -> dict[str, Any]:
+        """Return its scalars, as JSON."""
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return its arrays by name."""
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the state of the last checkpoint."""
+
+
 @dataclass
 class Training:
     """A running training: runs passes, logs them, and writes checkpoints.
@@ -145,6 +166,8 @@ class Training:
         Receives the checkpoints.
     state : TrainingState
     engine : Engine
+    extra : Extra or None
+        The second-order method, if there is one.
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
@@ -174,6 +197,7 @@ class Training:
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
         self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
         self._n_commits = 0
+        self.extra: Extra | None = None
         self.state.watch.tol = self.settings.tol
         self.state.mark = asdict(self.seconds)
 
@@ -195,6 +219,18 @@ class Training:
             self._resume(start.record)
         elif start.earlier is not None:
             self._start_from(start.earlier)
+        elif start.carried is not None:
+            self.state = start.carried.state
+            self.engine.disk_before = self.state.seconds["disk"]
+            self.engine.reader.bytes_read = self.state.bytes_read
+            for name, value in self.state.seconds.items():
+                setattr(self.seconds, name, value)
+            for solver, column in zip(self.solvers, start.carried.columns, strict=True):
+                solver.W[:, 0] = column
+            self.options.progress.note(
+                "switching to --solver newton, which is expected to be faster"
+            )
+            self.commit()
         if not self.state.is_done:
             self._agree_on_unit()
 
@@ -217,6 +253,8 @@ class Training:
             self.engine.reader.bytes_read = state.bytes_read
             needs_rows = not state.is_done or bool(self.job.spare)
             restore(self.engine, record["engine"], self.run, needs_rows)
+            if self.extra is not None and state.newton is not None:
+                self.extra.restore(state.newton)
             if self.engine.now is not None:
                 self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -303,6 +341,29 @@ class Training:
         state.ended, state.is_done = None, is_last
         if is_last:
             self.commit()
+
+    def carried(self) -> Carried | None:
+        """Return what Newton's method starts from, if it is expected to be faster."""
+        state, job, store = self.state, self.job, self.job.store
+        left = self.passes_left()
+        if state.is_done or self.extra is not None or left is None or state.passes < _LEAST_PASSES:
+            return None
+        visits = state.totals.visits // state.passes
+        outputs = sum(problem.n_outputs for problem in self.problems)
+        smooth = is_smooth(self.problems[0].loss)
+        weights = len(self.solvers[0].W)
+        is_enough = state.passes + left <= self.settings.max_passes
+        pays = newton_pays(
+            left, visits, store.n_rows, store.nnz, weights, outputs, smooth, is_enough
+        )
+        if not pays or not job.can_switch():
+            return None
+        job.begin, state.seconds = self.begin, asdict(self.seconds)
+        state.bytes_read = self.engine.reader.bytes_read
+        # Weights far from the optimum are a worse start than those of a sample.
+        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
+        columns = [keep * column for solver in self.solvers for column in solver.W.T]
+        return Carried(state, columns)
 
     def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
         """Return the blocks of the next pass if some are enough; None for all blocks."""
@@ -399,6 +460,9 @@ class Training:
         begin = time.monotonic()
         with self.seconds.measure("write"):
             place, arrays = snapshot(self.engine)
+            if self.extra is not None:
+                self.state.newton = self.extra.record()
+                arrays |= self.extra.arrays()
             self.state.seconds = asdict(self.seconds)
             self.state.bytes_read = self.engine.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())

@@ -1,0 +1,106 @@
+"""Where second-order training is possible, and its memory; see `sbm.solver.newton`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sbm.engine.memory import AUTO_BLOCKS, MemoryPlan
+from sbm.engine.pace import newton_pays
+from sbm.errors import SettingsError
+from sbm.losses import LOSSES, Loss
+from sbm.settings import Settings
+from sbm.solver.newton import MARGIN_ROW
+from sbm.solver.problem import AnyProblem
+from sbm.solver.sums import hessian_bytes
+from sbm.store.blocks import NONZERO_BYTES, BlockStore
+
+__all__ = [
+    "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_bytes", "near_capacity",
+    "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
+]  # fmt: skip
+
+MOST_FEATURES = 5000  # with which `auto` considers Newton's method
+
+_FEW_PASSES = 4  # of coordinate descent, on easy data
+_LEAST_PIECE = 500  # rows
+_MISSED = 5.0  # factor of safety
+_NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
+_LEAST_NEAR = 20_000  # rows near a kink, if there are as many
+
+
+def is_smooth(loss: Loss) -> bool:
+    """Return whether a loss has a derivative everywhere."""
+    return loss.squared or not loss.rests
+
+
+def newton_refusal(settings: Settings, processes: int) -> str:
+    """Return what the second-order methods do not support of the settings; empty if nothing."""
+    loss = LOSSES[settings.loss]
+    if loss.joint or loss.name == "one_class":
+        return f"loss {loss.name}"
+    if settings.calibrate:
+        return "calibrate"
+    return f"{processes} processes" if processes > 1 else ""
+
+
+def refuse_newton(settings: Settings, processes: int) -> None:
+    """Check that a second-order method exists for the settings, if they ask for one.
+
+    Raises
+    ------
+    SettingsError
+        There is none.
+    """
+    if settings.solver == "newton" and (reason := newton_refusal(settings, processes)):
+        raise SettingsError(f"solver newton does not support {reason}; use solver dual")
+
+
+def bytes_of_matrices(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> int:
+    """Return the bytes of the matrices of a second-order training; 0 if there is none."""
+    if settings.solver != "newton":
+        return 0
+    n_weights = store.n_features + (problems[0].bias > 0)
+    return hessian_bytes(n_weights, len(problems), is_smooth(problems[0].loss))
+
+
+def piece_rows(store: BlockStore) -> int:
+    """Return how many rows of a block are added to the sums at a time."""
+    return max(_LEAST_PIECE, -(-store.n_rows // AUTO_BLOCKS))
+
+
+def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
+    """Return the bytes of the rows near a kink; 0 for methods that have none."""
+    if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
+        return 0
+    rows = near_capacity(store, plan, n_problems) + min(plan.part_rows, piece_rows(store))
+    return n_problems * rows * _near_row(store)
+
+
+def _near_row(store: BlockStore) -> int:
+    """Return the bytes of a row near a kink."""
+    return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
+
+
+def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
+    """Return how many rows near a kink each problem can have."""
+    room = max(0, plan.left) // (n_problems * _near_row(store)) - min(
+        plan.part_rows, piece_rows(store)
+    )
+    # The weights of a sample of n rows miss decision values by about the root of weights / n.
+    sample = min(plan.part_rows, piece_rows(store))
+    share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
+    wanted = max(int(share * store.n_rows), _LEAST_NEAR)
+    return max(1000, min(room, wanted))
+
+
+def starts_with_newton(settings: Settings, store: BlockStore, processes: int) -> bool:
+    """Return whether Newton's method is expected to take less time than a few other passes."""
+    loss = LOSSES[settings.loss]
+    if newton_refusal(settings, processes) or not is_smooth(loss) or not store.n_rows:
+        return False
+    if store.n_features > MOST_FEATURES or settings.warm_start is not None:
+        return False
+    labels = len(store.labels or [])
+    counts = store.n_rows, store.nnz, store.n_features, labels if labels > 2 else 1
+    return newton_pays(_FEW_PASSES, 2 * store.n_rows * counts[-1], *counts, smooth=True)

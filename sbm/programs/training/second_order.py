@@ -1,0 +1,194 @@
+"""Passes of a second-order training; see `sbm.solver.newton`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Dense
+from sbm.engine.certificate import visit_all
+from sbm.engine.learners import Learner, LoadedBlock
+from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
+from sbm.programs.training.training import Training
+from sbm.solver.gap import Certificate
+from sbm.solver.newton import HingeNewton, Newton, SmoothNewton
+from sbm.solver.problem import Problem, squared_norm
+from sbm.solver.step import Totals
+
+__all__ = ["NewtonPasses"]
+
+_PIECES = 64  # more than the pieces of a block
+_NEARLY = 0.5  # relative gap below which the next pass may be the last one
+
+
+class NewtonPasses:
+    """Runs passes of a second-order method for all learners of a training.
+
+    Parameters
+    ----------
+    training : Training
+
+    Attributes
+    ----------
+    methods : list of Newton
+        One per learner.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training, engine = training, training.engine
+        job, self.methods = training.job, list[Newton]()
+        for learner in training.learners:
+            solver, problem = learner.solver, learner.solver.problem
+            assert isinstance(problem, Problem)
+            arguments = problem, solver.W, solver.W_seen, engine.team.map
+            if is_smooth(problem.loss):
+                self.methods.append(SmoothNewton(*arguments))
+            else:
+                capacity = near_capacity(job.store, job.plan, len(training.learners))
+                self.methods.append(HingeNewton(*arguments, capacity))
+        # By learner: the certificate at its base, and the last one of those that converged.
+        self._is_stored = True
+        self.best: dict[int, Certificate] = {}
+        self.done: dict[int, Certificate] = {}
+
+    def run_pass(self) -> bool:
+        """Run a pass, log it and choose the next weights; return whether it was the last one."""
+        training, engine, state = self._training, self._training.engine, self._training.state
+        settings = training.settings
+        state.passes += 1
+        state.rounds.append(1)
+        state.mark = asdict(training.seconds)
+        gap = 1.0 if state.certificate is None else state.certificate.relative_gap
+        self._is_stored = len(self.methods) == 1 or gap < _NEARLY
+        active = [one for one in training.learners if one.number not in self.done]
+        try:
+            self._visit_all(active)
+        except KeyboardInterrupt:
+            # The first block may have set the weights, which is as if the pass had not begun.
+            state.passes -= 1
+            state.rounds.pop()
+            training.commit()
+            raise
+        found = {one.number: self.methods[one.number].certificate() for one in active}
+        certificates = found | self.done
+        certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        is_late = training.is_late()
+        is_last = is_late or certificate.relative_gap <= settings.tol
+        is_last = is_last or state.passes >= settings.max_passes
+        if is_last and not self._is_stored:
+            self._store(active)
+        if is_last:
+            certificates = {k: self._settle(k, one) for k, one in certificates.items()}
+            certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        for k, one in certificates.items():
+            solver = training.solvers[k]
+            solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
+        state.certificate = certificate
+        state.gaps.append(certificate.gap)
+        rows = training.job.store.n_rows * len(active)
+        done = Totals(gap=certificate.gap, visits=rows, updates=rows, rounds=1)
+        state.totals.add(done)
+        with engine.seconds.measure("solve"):
+            is_last = is_last or not self._move(active, found)
+        training.end_pass(done, certificate, is_late, is_last)
+        if not is_last:
+            training.commit_if_due()
+        return is_last
+
+    def _visit_all(self, active: list[Learner]) -> None:
+        """Add all rows to the sums of the active learners."""
+        engine, state = self._training.engine, self._training.state
+        for learner in active:
+            self.methods[learner.number].start_pass()
+        for number, visit in enumerate(visit_all(engine, f"pass {state.passes}")):
+            with engine.seconds.measure("solve"):
+                if number == 0:
+                    self._begin(visit, active)
+                for learner in active:
+                    self._visit(visit, learner)
+
+    def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
+        """Start from about the optimum of some rows of the first block."""
+        store = self._training.job.store
+        rows = visit.rows.part(0, min(len(visit.rows), piece_rows(store)))
+        factor = store.n_rows / max(1, len(rows))
+        for learner in active:
+            method = self.methods[learner.number]
+            if method.is_new:
+                method.begin(rows, factor, self._training.settings.tol)
+                method.start_pass()
+
+    def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
+        """Add a block to the sums of a learner, and store its alphas."""
+        k, engine = learner.number, self._training.engine
+        alphas, size = [], piece_rows(self._training.job.store)
+        for number, first in enumerate(range(0, len(visit.rows), size)):
+            rows = visit.rows.part(first, min(size, len(visit.rows) - first))
+            alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
+        if self._is_stored:
+            engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
+
+    def _store(self, active: list[Learner]) -> None:
+        """Store alphas in a pass of its own, if the last pass did not."""
+        engine = self._training.engine
+        for visit in visit_all(engine, "store"):
+            for learner in active:
+                alpha = Dense(self.methods[learner.number].respond(visit.rows))
+                engine.run.store(engine.home(learner.number, visit.block), alpha)
+
+    def _settle(self, k: int, certificate: Certificate) -> Certificate:
+        """Return to the base if the last weights are not better; return the certificate."""
+        method, best = self.methods[k], self.best.get(k)
+        if k in self.done or best is None or method.base is None or best.gap > certificate.gap:
+            return certificate
+        method.W[:] = method.base
+        method.base = None
+        return best
+
+    def _move(self, active: list[Learner], found: Mapping[int, Certificate]) -> bool:
+        """Choose the weights of the next pass; return whether there are any."""
+        tol, moved = self._training.settings.tol, False
+        for learner in active:
+            k = learner.number
+            method, certificate = self.methods[k], found[k]
+            if certificate.relative_gap <= 0.9 * tol and len(self.methods) > 1:
+                self.done[k] = certificate
+                continue
+            accepted = method.base is None or certificate.primal < method.base_primal
+            if accepted:
+                self.best[k] = certificate
+            moved |= method.move(certificate, tol)
+        return moved
+
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+        return {
+            "methods": [method.record() for method in self.methods],
+            "best": {str(k): one.to_dict() for k, one in self.best.items()},
+            "done": {str(k): one.to_dict() for k, one in self.done.items()},
+        }
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the arrays of the state, by name, except W."""
+        return {
+            name if k == 0 else f"{name}-{k}": array
+            for k, method in enumerate(self.methods)
+            for name, array in method.arrays().items()
+        }
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the state of the last checkpoint."""
+        names = [name for name in self._training.run.state_names() if name.startswith("newton_")]
+        arrays = self._training.run.read_state(names)
+        for k, (method, mine) in enumerate(zip(self.methods, record["methods"], strict=True)):
+            ours = {
+                name.partition("-")[0]: array for name, array in arrays.items()
+                if int(name.partition("-")[2] or 0) == k
+            }  # fmt: skip
+            method.restore(mine, ours)
+        self.best = {int(k): Certificate(**one) for k, one in record["best"].items()}
+        self.done = {int(k): Certificate(**one) for k, one in record["done"].items()}

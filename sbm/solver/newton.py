@@ -1,0 +1,508 @@
+"""Second-order training: Newton's method, and an interior point method on the rows near a kink.
+
+Both need a d x d matrix, d being the number of weights, and read all rows once per step.
+
+Smooth losses. A pass at W sums gradient and Hessian. The next pass is at the Newton step; if that
+did not decrease the objective enough, the one after it is at a shorter step.
+
+Hinge and epsilon-insensitive loss. They are linear except at kinks, so a row whose decision value
+does not cross a kink on the way to the optimum matters only by its gradient. A pass at W collects
+the rows nearest to their kink, and sums the gradients of the others. Then the problem of these
+rows, the others being linear, is solved in memory (`sbm.solver.interior`). Its optimum is the next
+W, and its value a lower bound of the objective. If too many of the other rows cross a kink, the
+next problem keeps W nearby by the term ½ρ (w - W)'G(w - W), where G is the Gram matrix of a sample.
+The dual variables of the last problem certify its optimum.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Dense
+from sbm.rows import Rows
+from sbm.solver.gap import Certificate, Certifier
+from sbm.solver.interior import Near, join, solve_near, vectors
+from sbm.solver.problem import Problem, Spread, decide
+from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
+
+__all__ = ["MARGIN_ROW", "HingeNewton", "Newton", "SmoothNewton"]
+
+Floats = npt.NDArray[np.float64]
+
+MARGIN_ROW = 260  # bytes of a row near a kink, besides its nonzeros
+_ARMIJO = 1e-4
+_STEPS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.0])
+_SAMPLE_STEPS = 20
+_SAMPLE = 5.0  # rows of the sample with curvature, per weight, at least
+_PROXIMITY = 0.01  # first ρ
+_LEAST_PROXIMITY = 1e-6  # smaller values count as 0
+_FEW = 4  # rows near a kink, at least, per weight
+_MOST = 1e300
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows as hinges: c max(0, b - s z). `epsilon_insensitive` has two sides per row."""
+
+    s: Floats
+    b: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, rows: Rows) -> list[Side]:
+        if problem.loss.signed:
+            y, one = rows.y.astype(np.float64), np.ones(len(rows))
+            return [cls(one, y - problem.epsilon), cls(-one, -y - problem.epsilon)]
+        return [cls(_signs(problem, rows), np.ones(len(rows)))]
+
+
+def _signs(problem: Problem, rows: Rows) -> Floats:
+    return np.where(rows.y == problem.positive, 1.0, -1.0)
+
+
+def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
+    """Return the optimal dual variable of each row at fixed z, and its derivative by -z.
+
+    The derivative of a loss that is not smooth is 0.
+
+    Parameters
+    ----------
+    problem : Problem
+    rows : Rows
+    z : ndarray, shape (n,), float64
+    """
+    c, loss = problem.costs(rows.y, rows.weights), problem.loss
+    if loss.kernel == "logistic":
+        odds = np.exp(np.clip(_signs(problem, rows) * z, -700.0, 700.0))
+        alpha = c / (1.0 + odds)
+        return alpha, alpha * (odds / (1.0 + odds))
+    if not loss.squared:
+        sides = [
+            (side.s if loss.signed else 1.0, side.b - side.s * z > 0.0)
+            for side in Side.of(problem, rows)
+        ]
+        alpha = np.zeros(len(rows))
+        for s, active in sides:
+            alpha += s * c * active
+        return alpha, np.zeros(len(rows))
+    if not loss.signed:
+        h = 1.0 - _signs(problem, rows) * z
+        return 2.0 * c * np.maximum(h, 0.0), 2.0 * c * (h > 0.0)
+    target = _signs(problem, rows) if problem.classify else rows.y
+    e = target - z
+    excess = np.maximum(abs(e) - problem.epsilon, 0.0)
+    is_outside = (excess > 0.0) | (not problem.epsilon)
+    return 2.0 * c * np.copysign(excess, e), 2.0 * c * is_outside
+
+
+class Newton(ABC):
+    """Second-order training of one problem: a pass is `start_pass`, `add` for each block, `finish`.
+
+    Parameters
+    ----------
+    problem : Problem
+    W : ndarray, shape (n_weights, 1), float64
+        The weights at which the next pass is; changed by `begin` and `move`.
+    W_alpha : ndarray, like W
+        Scratch; after `finish`, Σ α s x.
+    spread : callable
+        Like the builtin `map`.
+
+    Attributes
+    ----------
+    base : ndarray, like W, or None
+        The last accepted weights; `W` was found from them.
+    """
+
+    def __init__(self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread) -> None:
+        self.problem, self.W, self._W_alpha = problem, W, W_alpha
+        self.sums = Sums(len(W), problem.bias, spread)
+        self.base: Floats | None = None
+        self.base_primal = _MOST
+        self._shares = np.zeros((SLICES, *W.shape))
+        self._certifier = Certifier(problem, W, W_alpha)
+
+    def start_pass(self) -> None:
+        """Prepare for a pass at `W`."""
+        self._certifier = Certifier(self.problem, self.W, self._W_alpha)
+        self._shares[:] = 0.0
+
+    def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
+        """Add the rows of a slice to the certificate; return their sums."""
+        return self.problem.certify(rows, Dense(alpha), self.W, self._shares[k])
+
+    def respond(self, rows: Rows) -> Floats:
+        """Return dual variables of rows at `W`."""
+        return respond(self.problem, rows, decide(rows, self.W, self.problem.bias)[:, 0])[0]
+
+    def certificate(self) -> Certificate:
+        """Return the certificate of the pass."""
+        for share in self._shares:
+            self._certifier.W_alpha += share
+        # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
+        return replace(self._certifier.finish(), drift=0.0)
+
+    def with_costs(self, factor: float) -> Problem:
+        """Return the problem with all costs times a factor."""
+        p = self.problem
+        return replace(
+            p, cost_positive=factor * p.cost_positive, cost_negative=factor * p.cost_negative
+        )
+
+    @property
+    @abstractmethod
+    def is_new(self) -> bool:
+        """Whether to call `begin`."""
+
+    @abstractmethod
+    def begin(self, rows: Rows, factor: float, tol: float) -> None:
+        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0."""
+
+    @abstractmethod
+    def add(self, block: int, rows: Rows) -> list[Floats]:
+        """Add the rows of a block; return their alphas by slice."""
+
+    @abstractmethod
+    def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
+        """Set `W` for the next pass; return whether there is progress to be made."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the state, except W."""
+
+    @abstractmethod
+    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the state."""
+
+
+class SmoothNewton(Newton):
+    """Newton's method for smooth losses."""
+
+    def __init__(self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread) -> None:
+        super().__init__(problem, W, W_alpha, spread)
+        d = len(W)
+        self._H, self._slopes = np.zeros((SLICES, d, d)), np.zeros((SLICES, d))
+        self.curvature = 0.0  # of all rows of the pass
+        self.slope = 0.0  # of the objective at `base`, along W - base
+
+    @property
+    def is_new(self) -> bool:
+        """Whether to call `begin`."""
+        return self.base is None and not self.W.any()
+
+    def begin(self, rows: Rows, factor: float, tol: float) -> None:
+        """Set `W` to about the optimum of a sample, 1 / factor of the rows."""
+        whole, self.problem, most = self.problem, self.with_costs(factor), 0.0
+        for _ in range(_SAMPLE_STEPS):
+            self.start_pass()
+            self.add(0, rows)
+            most = most or self.curvature
+            if self.base is not None and self.curvature * len(rows) < _SAMPLE * len(self.W) * most:
+                self.W[:] = self.base
+                break
+            certificate = self.certificate()
+            if not self.move(certificate) or certificate.relative_gap <= tol:
+                break
+            if len(self.W) * certificate.primal >= -self.slope * len(rows):
+                break  # the optimum of a sample is no nearer than that to the optimum of all rows
+        self.problem, self.base, self.base_primal = whole, None, _MOST
+
+    def start_pass(self) -> None:
+        """Prepare for a pass at `W`."""
+        super().start_pass()
+        self._H[:], self._slopes[:] = 0.0, 0.0
+        self.curvature = 0.0
+
+    def add(self, block: int, rows: Rows) -> list[Floats]:
+        """Add the rows of a block; return their alphas by slice."""
+
+        def work(k: int) -> tuple[Floats, Floats, float]:
+            part = parts[k]
+            z = decide(part, self.W, self.problem.bias)[:, 0]
+            alpha, curvature = respond(self.problem, part, z)
+            self.sums.add_gram(k, part, curvature, self._H[k])
+            signs = self._signs(part)
+            self.sums.add_rows(part, signs * alpha, self._slopes[k])
+            if self.base is not None:
+                # Newton's step moves the dual variables to Σ α s x = W, but for their bounds.
+                before = decide(part, self.base, self.problem.bias)[:, 0]
+                alpha, slopes = respond(self.problem, part, before)
+                alpha += slopes * signs * (before - z)
+                self.problem.make_feasible(part, Dense(alpha))
+            return alpha, self.certify_slice(k, part, alpha), float(curvature.sum())
+
+        parts, alphas = slices_of(rows), []
+        for alpha, sums, curvature in self.sums.spread(work, range(SLICES)):
+            alphas.append(alpha)
+            self.curvature += curvature
+            self._certifier.sums.append(sums)
+        return alphas
+
+    def _signs(self, rows: Rows) -> Floats | float:
+        return 1.0 if self.problem.loss.signed else _signs(self.problem, rows)
+
+    def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
+        """Set `W` for the next pass; return whether there is progress to be made."""
+        P, gradient = certificate.primal, self.W[:, 0] - self._slopes.sum(axis=0)
+        if self.base is not None and self.base_primal + _ARMIJO * self.slope < P:
+            way = self.W - self.base
+            # The minimum of the parabola through both values and the slope at the base.
+            rise = P - self.base_primal - self.slope
+            q = min(0.5, max(0.05, -0.5 * self.slope / rise))
+            if float(abs(way).max()) <= 1e-14 * float(abs(self.W).max()):
+                return False
+            self.W[:] = self.base + q * way
+            self.slope *= q
+            return True
+        H = self._H[0]
+        for part in self._H[1:]:
+            H += part
+        H.flat[:: len(H) + 1] += 1.0
+        step = self.sums.solve(self.sums.factorize(H), -gradient)
+        self.base, self.base_primal = self.W.copy(), P
+        self.slope = dot(gradient, step)
+        self.W[:, 0] += step
+        return True
+
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+        return {"primal": self.base_primal, "slope": self.slope}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the state, except W."""
+        return {} if self.base is None else {"newton_base": self.base}
+
+    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the state."""
+        self.base_primal, self.slope = float(record["primal"]), float(record["slope"])
+        self.base = arrays.get("newton_base")
+
+
+@dataclass
+class _Crossed:
+    """Rows that crossed their kink: whether any was not near it, and the farthest."""
+
+    outside: int = 0
+    farthest: float = 0.0
+
+
+class HingeNewton(Newton):
+    """The interior point method on the rows near a kink; see the module.
+
+    Parameters
+    ----------
+    problem, W, W_alpha, spread
+        As for `Newton`.
+    capacity : int
+        Rows near a kink.
+    """
+
+    def __init__(
+        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, capacity: int
+    ) -> None:
+        super().__init__(problem, W, W_alpha, spread)
+        self.capacity = capacity
+        self.reach = _MOST  # distance from the kink up to which `alphas` has the rows
+        self.limit = _MOST  # the same, of the rows being collected
+        self.alphas: dict[tuple[int, int], Floats] = {}  # by block and slice
+        self.rho, self.model, self.G = _PROXIMITY, 0.0, np.zeros((0, 0))
+        self._near: dict[tuple[int, int], Near] = {}
+        self._crossed = _Crossed()
+        self._steps = np.zeros(len(_STEPS))
+        self._fixed = np.zeros((SLICES, len(W)))
+        self._constant = 0.0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether `begin` was not called yet."""
+        return not self.G.size
+
+    def begin(self, rows: Rows, factor: float, tol: float) -> None:
+        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0."""
+        problem, parts = self.with_costs(factor), slices_of(rows)
+        near = []
+        for part in parts:
+            c = problem.costs(part.y, part.weights).astype(np.float64)
+            sides = [Near(part, side.s, side.b, c, side.b) for side in Side.of(problem, part)]
+            near += sides if c.all() else [side.take(c > 0.0) for side in sides]
+        c = np.concatenate([one.c for one in near])
+        n_sides = len(near) // len(parts)
+        self.G = self.sums.gram([one.rows for one in near], c) / n_sides
+        if self.W.any():
+            return
+        size = sum(dot(one.c, np.maximum(one.b, 0.0)) for one in near)
+        tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
+        w, _ = solve_near(self.sums, near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0, self.G)
+        self.W[:, 0] = w
+
+    def start_pass(self) -> None:
+        """Prepare for a pass at `W`."""
+        super().start_pass()
+        self._near, self._crossed, self._constant = {}, _Crossed(), 0.0
+        self._steps[:] = 0.0
+        self._fixed[:] = 0.0
+
+    def add(self, block: int, rows: Rows) -> list[Floats]:
+        """Add the rows of a block; return their alphas by slice."""
+
+        def work(k: int) -> tuple[Floats, Floats, list[Near], float, _Crossed, Floats]:
+            return self._add_slice(k, parts[k], self.alphas.get((block, k), np.empty(0)))
+
+        parts, alphas = slices_of(rows), []
+        for k, (alpha, sums, near, constant, crossed, steps) in enumerate(
+            self.sums.spread(work, range(SLICES))
+        ):
+            alphas.append(alpha)
+            self._certifier.sums.append(sums)
+            self._near[block, k] = join(near)
+            self._constant += constant
+            self._steps += steps
+            self._crossed.outside += crossed.outside
+            self._crossed.farthest = max(self._crossed.farthest, crossed.farthest)
+        if sum(len(one.h) for one in self._near.values()) > self.capacity:
+            self._shrink()
+        return alphas
+
+    def _add_slice(
+        self, k: int, rows: Rows, alphas: Floats
+    ) -> tuple[Floats, Floats, list[Near], float, _Crossed, Floats]:
+        """Evaluate a slice, and collect its rows near a kink."""
+        problem, bias = self.problem, self.problem.bias
+        z = decide(rows, self.W, bias)[:, 0]
+        z_base = None if self.base is None else decide(rows, self.base, bias)[:, 0]
+        c = problem.costs(rows.y, rows.weights).astype(np.float64)
+        total, fixed = np.zeros(len(rows)), np.zeros(len(rows))
+        near, constant, crossed, used = [], 0.0, _Crossed(), 0
+        steps = np.zeros(len(_STEPS))
+        for side in Side.of(problem, rows):
+            h = side.b - side.s * z
+            if z_base is None:
+                alpha = c * (h > 0.0)
+            else:
+                before = side.b - side.s * z_base
+                is_near = (abs(before) <= self.reach) & (c > 0.0)
+                n = int(np.count_nonzero(is_near))
+                alpha = c * (before > 0.0)
+                if len(alphas):
+                    alpha[is_near] = alphas[used : used + n]
+                used += n
+                over = ((before > 0.0) != (h > 0.0)) & (c > 0.0)
+                size = abs(before[over])
+                crossed.outside += int(np.count_nonzero(size > self.reach))
+                crossed.farthest = max(crossed.farthest, float(size.max(initial=0.0)))
+                way = h - before
+                for t, q in enumerate(_STEPS):
+                    steps[t] += dot(c, np.maximum(before + q * way, 0.0))
+            total += alpha if not problem.loss.signed else side.s * alpha
+            collected = (abs(h) <= self.limit) & (c > 0.0)
+            chosen = np.flatnonzero(collected)
+            near.append(
+                Near(copy_rows(rows, chosen), side.s[chosen], side.b[chosen], c[chosen], h[chosen])
+            )
+            linear = np.where((h > 0.0) & ~collected, c, 0.0)
+            fixed += side.s * linear
+            constant += dot(linear, side.b)
+        self.sums.add_rows(rows, fixed, self._fixed[k])
+        return total, self.certify_slice(k, rows, total), near, constant, crossed, steps
+
+    def _shrink(self, limit: float | None = None) -> None:
+        """Lower the limit, so that three quarters of the capacity are used; drop other rows."""
+        if limit is None:
+            sizes = np.concatenate([abs(one.h) for one in self._near.values()])
+            place = min(len(sizes) - 1, self.capacity * 3 // 4)
+            limit = float(np.partition(sizes, place)[place])
+        else:  # a few rows per weight are always near
+            sizes = np.concatenate([abs(one.h) for one in self._near.values()])
+            place = min(len(sizes), _FEW * len(self.W)) - 1
+            limit = max(limit, float(np.partition(sizes, place)[place])) if place >= 0 else limit
+        self.limit = min(self.limit, limit)
+        for (block, k), one in self._near.items():
+            kept = abs(one.h) <= self.limit
+            linear = np.where((one.h > 0.0) & ~kept, one.c, 0.0)
+            self.sums.add_rows(one.rows, one.s * linear, self._fixed[k])
+            self._constant += dot(linear, one.b)
+            if not kept.all():
+                self._near[block, k] = one.take(kept)
+
+    def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
+        """Set `W` for the next pass; return whether there is progress to be made."""
+        P = certificate.primal
+        if self.base is not None and not self._judge(P):
+            return True
+        self.base, self.base_primal = self.W.copy(), P
+        keys = sorted(self._near)
+        lengths = [len(self._near[key].h) for key in keys]
+        groups = [
+            keys[len(keys) * k // SLICES : len(keys) * (k + 1) // SLICES] for k in range(SLICES)
+        ]
+        near = [join([self._near.pop(key) for key in group]) for group in groups if group]
+        v = self._fixed.sum(axis=0)
+        w, alpha = solve_near(self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G)
+        s, b, c = vectors(near)
+        h = b - s * self.sums.times([one.rows for one in near], w)
+        self.model = 0.5 * dot(w, w) - dot(v, w) + self._constant + dot(c, np.maximum(h, 0.0))
+        self.alphas = dict(zip(keys, np.split(alpha, np.cumsum(lengths)[:-1]), strict=True))
+        self.W[:, 0] = w
+        self.reach, self._near = self.limit, {}
+        self.limit = _MOST
+        return True
+
+    def _judge(self, P: float) -> bool:
+        """Choose ρ; return whether `W` is accepted. If not, `W` is moved nearer to the base."""
+        assert self.base is not None
+        ratio, before = (
+            (self.base_primal - P) / max(self.base_primal - self.model, 1e-300),
+            self.rho,
+        )
+        if ratio > 0.95 or not self._crossed.outside:
+            self.rho *= 0.01
+        elif ratio > 0.6:
+            self.rho *= 0.2
+        elif ratio < 0.2:
+            self.rho = max(8 * self.rho, 10 * _LEAST_PROXIMITY)
+        if self.rho < _LEAST_PROXIMITY or abs(self.base_primal - P) <= 1e-5 * P:
+            self.rho = 0.0
+        if self.base_primal > P:
+            if not self._crossed.outside and not before:
+                self._shrink(4.0 * self._crossed.farthest)
+            return True
+        way = self.W - self.base
+        values = self._steps + [0.5 * float(np.square(self.base + q * way).sum()) for q in _STEPS]
+        q = float(_STEPS[int(np.argmin(values))])
+        self.W[:] = self.base + q * way
+        self.base, self._near, self.alphas = None, {}, {}
+        self.limit = _MOST
+        return False
+
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+        return {
+            "primal": self.base_primal, "reach": self.reach, "rho": self.rho, "model": self.model,
+            "near": [[*key, len(one)] for key, one in self.alphas.items()],
+        }  # fmt: skip
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the state, except W."""
+        found: dict[str, npt.NDArray[Any]] = {"newton_gram": self.G}
+        if self.base is not None:
+            found["newton_base"] = self.base
+            found["newton_alphas"] = np.concatenate([np.empty(0), *self.alphas.values()])
+        return found
+
+    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the state."""
+        self.base_primal, self.reach = float(record["primal"]), float(record["reach"])
+        self.rho, self.model = float(record["rho"]), float(record["model"])
+        self.G, self.base = arrays["newton_gram"], arrays.get("newton_base")
+        first = 0
+        for block, k, n in record["near"]:
+            self.alphas[block, k] = arrays["newton_alphas"][first : first + n]
+            first += n

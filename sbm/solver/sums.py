@@ -1,0 +1,159 @@
+"""Sums over rows for second-order methods, and systems of linear equations.
+
+All sums are over fixed slices of the rows, added up in a fixed order, so no result depends on the
+number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.errors import DataError
+from sbm.rows import Rows
+from sbm.solver.problem import TOO_LARGE, Spread, decide
+
+__all__ = ["SLICES", "Sums", "copy_rows", "dot", "hessian_bytes", "slices_of"]
+
+Floats = npt.NDArray[np.float64]
+
+SLICES = 4  # of the rows of a block
+_TOGETHER = 8  # as in kernels/newton.py
+_PARALLEL = 50_000  # rows times weights to add a row to
+_RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
+
+
+def hessian_bytes(n_weights: int, n_problems: int, smooth: bool) -> int:
+    """Return the bytes of the matrices of a training."""
+    matrices = SLICES * n_problems + 3 if smooth else SLICES + n_problems + 3
+    return 8 * n_weights * (n_weights * matrices + SLICES * (_TOGETHER + 2))
+
+
+class Sums:
+    """Products of rows with vectors, over slices that may be summed in parallel.
+
+    Parameters
+    ----------
+    n_weights : int
+    bias : float
+    spread : callable
+        Like the builtin `map`.
+    """
+
+    def __init__(self, n_weights: int, bias: float, spread: Spread) -> None:
+        self._kernels = load("sbm.solver.kernels.newton")
+        self.n_weights, self.bias, self.spread = n_weights, bias, spread
+        self._dense = np.zeros((SLICES, _TOGETHER, n_weights))
+        self._weight = np.zeros((SLICES, _TOGETHER))
+
+    def add_rows(self, rows: Rows, r: Floats, out: Floats) -> None:
+        """Add Σ r_i x_i to `out`, shape (n_weights,)."""
+        self._kernels.add_rows(
+            rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, out
+        )
+
+    def add_gram(self, k: int, rows: Rows, r: Floats, H: Floats) -> None:
+        """Add Σ r_i x_i x_i' to the lower triangle of H, with the k-th scratch."""
+        self._kernels.gram(
+            rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, H,
+            self._dense[k], self._weight[k],
+        )  # fmt: skip
+
+    def times(self, pieces: Sequence[Rows], w: Floats) -> Floats:
+        """Return the decision values of all rows of the pieces."""
+        W = w[:, np.newaxis]
+        groups = [
+            pieces[len(pieces) * k // SLICES : len(pieces) * (k + 1) // SLICES]
+            for k in range(SLICES)
+        ]
+
+        def work(group: Sequence[Rows]) -> list[Floats]:
+            return [decide(rows, W, self.bias)[:, 0] for rows in group]
+
+        found = self._spread(pieces, 1)(work, groups)
+        return np.concatenate([np.empty(0), *(z for one in found for z in one)])
+
+    def transposed(self, pieces: Sequence[Rows], r: Floats) -> Floats:
+        """Return Σ r_i x_i over all rows of the pieces."""
+        parts, outs = _cut(pieces, r), np.zeros((SLICES, self.n_weights))
+
+        def work(k: int) -> None:
+            for rows, mine in list(zip(pieces, parts, strict=True))[k::SLICES]:
+                self.add_rows(rows, mine, outs[k])
+
+        list(self._spread(pieces, 1)(work, range(SLICES)))
+        total: Floats = outs.sum(axis=0)
+        return total
+
+    def gram(self, pieces: Sequence[Rows], r: Floats) -> Floats:
+        """Return the lower triangle of Σ r_i x_i x_i' over all rows of the pieces."""
+        parts, outs = _cut(pieces, r), np.zeros((SLICES, self.n_weights, self.n_weights))
+
+        def work(k: int) -> None:
+            for rows, mine in list(zip(pieces, parts, strict=True))[k::SLICES]:
+                self.add_gram(k, rows, mine, outs[k])
+
+        list(self._spread(pieces, self.n_weights)(work, range(SLICES)))
+        total: Floats = outs[0]
+        for part in outs[1:]:
+            total += part
+        return total
+
+    def _spread(self, pieces: Sequence[Rows], work: int) -> Spread:
+        """Return how to call functions: in parallel if it takes longer than starting them."""
+        return self.spread if work * sum(map(len, pieces)) > _PARALLEL else map
+
+    def factorize(self, H: Floats) -> tuple[Floats, Floats]:
+        """Return the Cholesky factor of H, scaled to a diagonal of 1, and the scale.
+
+        A multiple of the identity is added if rounding made H indefinite.
+        """
+        diagonal = np.diag(H)
+        if not np.isfinite(diagonal).all():
+            raise DataError(TOO_LARGE)
+        scale = 1.0 / np.sqrt(np.maximum(diagonal, 1e-300))
+        for ridge in _RIDGES:
+            L = H * scale
+            L *= scale[:, np.newaxis]
+            L.flat[:: len(L) + 1] += ridge
+            if self._kernels.factorize(L):
+                return L, scale
+        raise DataError(TOO_LARGE)
+
+    def solve(self, factor: tuple[Floats, Floats], b: Floats) -> Floats:
+        """Solve a system, given the result of `factorize`."""
+        L, scale = factor
+        x: Floats = b * scale
+        self._kernels.solve(L, x)
+        x *= scale
+        return x
+
+
+def _cut(pieces: Sequence[Rows], r: Floats) -> list[Floats]:
+    """Cut a vector into those of the pieces."""
+    return np.split(r, np.cumsum([len(rows) for rows in pieces])[:-1])
+
+
+def slices_of(rows: Rows) -> list[Rows]:
+    """Cut rows into slices."""
+    ends = [len(rows) * k // SLICES for k in range(SLICES + 1)]
+    return [rows.part(ends[k], ends[k + 1] - ends[k]) for k in range(SLICES)]
+
+
+def copy_rows(rows: Rows, chosen: npt.NDArray[np.intp]) -> Rows:
+    """Return a copy of some rows, with nonzeros of their own."""
+    lengths = rows.lengths[chosen]
+    ends = np.cumsum(lengths, dtype=np.int64)
+    starts = ends - lengths
+    where = np.repeat(rows.starts[chosen] - starts, lengths)
+    where += np.arange(len(where))
+    values = None if rows.values is None else rows.values[where]
+    return Rows(starts, lengths, rows.indices[where], values, rows.y[:0])
+
+
+def dot(a: Floats, b: Floats) -> float:
+    """Return a·b; unlike that of a BLAS, the result does not depend on its threads."""
+    return float((a * b).sum())

@@ -1,0 +1,166 @@
+"""Second-order training: optimum, certificate, resume, switching, refusals."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import CASES, Case, assert_same_optimum, make_store
+from helpers import full_weights
+
+import sbm
+from sbm.compiled import load
+from sbm.engine.pace import newton_pays
+from sbm.rows import Rows
+
+SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
+SOLVED = [case for case in CASES if case.loss in (*SMOOTH, "hinge", "epsilon_insensitive")]
+FIRM = {"solver": "newton", "tol": 1e-7, "max_passes": 35}
+
+
+@pytest.mark.parametrize("C", [0.1, 100.0])
+@pytest.mark.parametrize("case", SOLVED, ids=str)
+def test_newton_reaches_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
+    X, y = case.rows(n=400, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    settings = {**case.at(C), "bias": 1.0}
+    model, report = sbm.train(store, tmp_path / "n.model", {**settings, **FIRM})
+    assert report["converged"]
+    assert report["drift"] == 0
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+    assert report["primal"] - report["dual"] <= report["gap"] * (1 + 1e-9) + 1e-12 * report["dual"]
+    peer = {**settings, "solver": "dual", "max_passes": 300}
+    assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
+
+
+def test_newton_uses_row_and_class_weights(tmp_path: Path) -> None:
+    case = Case("hinge", 2)
+    X, y = case.rows(n=300, noise=1.0)
+    weight = np.random.default_rng(1).integers(0, 4, len(y)).astype(float)
+    store, weights = make_store(tmp_path, X, y, blocks=3), tmp_path / "w.txt"
+    np.savetxt(weights, weight)
+    model, report = sbm.train(
+        store, tmp_path / "n.model", {"weights": weights, "class_weight": {7.0: 3.0}, **FIRM}
+    )
+    assert report["converged"]
+    total = np.where(y == 7.0, 3.0, 1.0) * weight
+    assert case.primal(X, y, model, total) == pytest.approx(report["primal"], rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_resume_and_threads_reproduce_bytes(loss: str, labels: int, tmp_path: Path) -> None:
+    X, y = Case(loss, labels).rows(n=400, noise=2.0)
+    store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
+    settings = {"loss": loss, "C": 10.0, "threads": 3, **FIRM}
+    sbm.train(store, path, settings)
+    whole, calls, stops = path.read_bytes(), [0, 0], 0
+
+    def is_stopped() -> bool:
+        calls[0] += 1
+        return calls[0] > calls[1]
+
+    while True:
+        calls[:] = 0, 9 + 4 * stops
+        try:
+            sbm.train(
+                store, path, {**settings, "threads": 1}, is_stopped=is_stopped,
+                resume=None if stops else False,
+            )  # fmt: skip
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops
+    # The number of threads is a setting of the run, but not of the model.
+    assert path.read_bytes() == whole
+
+
+def income_table(n: int = 3000) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    age, income = random.integers(18, 81, n), np.round(random.normal(50_000, 15_000, n))
+    city = np.eye(5)[random.integers(0, 5, n)]
+    scores = (age - 49) / 18 + (income - 50_000) / 15_000 + city @ [0.5, -0.5, 0, 1, -1]
+    labels = np.where(scores + 0.5 * random.normal(size=n) > 0, 1.0, -1.0)
+    return np.column_stack([age, income, city]), labels
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
+def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
+    X, y = income_table()
+    store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
+    begin = time.perf_counter()
+    model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
+    assert report["converged"]
+    log = (tmp_path / "m.model.run" / "log.jsonl").read_text().splitlines()
+    passes = [json.loads(line) for line in log[:-1]]
+    assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))
+    assert {one["solver"] for one in passes} == {"dual", "newton"}
+    assert passes[-1]["bytes_read"] == report["bytes_read"]
+    assert [one["elapsed"] for one in passes] == sorted(one["elapsed"] for one in passes)
+    assert report["seconds"]["total"] <= time.perf_counter() - begin
+    found = X @ full_weights(model, 7)[:, 0] + model.bias * model.bias_weights[0]
+    assert np.mean((found > 0) == (y > 0)) > 0.87
+    assert sbm.train(store, path, {"loss": loss, "bias": 1.0})[1]["was_finished"]
+
+
+def test_auto_compares_expected_work() -> None:
+    a9a = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
+    assert newton_pays(100, smooth=True, **a9a)
+    assert newton_pays(1000, smooth=False, **a9a)
+    assert not newton_pays(2, smooth=True, **a9a)
+    wide = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 5000, "problems": 1}
+    assert not newton_pays(100, smooth=True, **wide)
+
+
+def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:
+    X, y = Case("hinge", 3).rows(n=400, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    sbm.train(store, tmp_path / "a.model", FIRM)
+    warm = {**FIRM, "tol": 1e-3, "warm_start": tmp_path / "a.model"}
+    assert sbm.train(store, tmp_path / "b.model", warm)[1]["passes"] == 0
+    other = sbm.train(store, tmp_path / "c.model", {**warm, "C": 3.0})[1]
+    assert other["converged"]
+
+
+@pytest.mark.parametrize("setting", [{"loss": "crammer_singer"}, {"calibrate": True}], ids=str)
+def test_newton_refuses_what_it_lacks(setting: dict[str, Any], tmp_path: Path) -> None:
+    X, y = Case("hinge", 3).rows()
+    with pytest.raises(sbm.SettingsError, match="solver newton does not support"):
+        sbm.train(make_store(tmp_path, X, y), None, {"solver": "newton", **setting})
+
+
+def test_plan_includes_the_hessian(tmp_path: Path) -> None:
+    X, y = Case("log_loss", 2).rows()
+    store = make_store(tmp_path, np.hstack([X] * 400), y)
+    with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
+        sbm.train(store, None, {"loss": "log_loss", "solver": "newton", "mem": "200MB"})
+
+
+@pytest.mark.parametrize("values", [None, "float32"])
+@pytest.mark.parametrize("filled", [0.1, 0.9])
+def test_gram_and_solve_match_numpy(values: str | None, filled: float) -> None:
+    kernels, random = load("sbm.solver.kernels.newton"), np.random.default_rng(0)
+    X = np.round(random.normal(size=(45, 12)), 1) if values else np.ones((45, 12))
+    X[random.random(X.shape) > filled] = 0
+    lengths = (X != 0).sum(axis=1).astype(np.int32)
+    rows = Rows(
+        np.cumsum(lengths) - lengths, lengths, np.nonzero(X)[1].astype(np.int32),
+        X[X != 0].astype(values) if values else None, np.zeros(45),
+    )  # fmt: skip
+    r, H, bias = random.random(45), np.zeros((13, 13)), 0.5
+    given = rows.starts, rows.lengths, rows.indices, rows.values, bias, r
+    kernels.gram(*given, H, np.zeros((8, 13)), np.zeros(8))
+    Z = np.column_stack([X.astype(values or float).astype(float), np.full(45, bias)])
+    expected = (Z.T * r) @ Z
+    np.testing.assert_allclose(H, np.tril(expected), rtol=1e-12, atol=1e-12)
+    sums = np.zeros(13)
+    kernels.add_rows(*given, sums)
+    np.testing.assert_allclose(sums, Z.T @ r, rtol=1e-12, atol=1e-12)
+    H.flat[::14] += 1.0
+    x, b = np.ones(13), np.linalg.solve(expected + np.eye(13), np.ones(13))
+    assert kernels.factorize(H)
+    kernels.solve(H, x)
+    np.testing.assert_allclose(x, b, rtol=1e-9)
+    assert not kernels.factorize(-np.eye(2))
