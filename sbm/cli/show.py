@@ -211,9 +211,9 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     helps = []
     if settings.solver == "dual":
         helps += ["--solver auto"]
-    if settings.solver != "newton":
+    if settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
-        helps += ["fewer blocks (sbm split --blocks)"] if report.get("blocks", 1) > 1 else []
+        helps += ["more --mem, or fewer blocks"]
     helps += [] if is_falling else ["a smaller -C"]
     if left and helps:
         yield f"sbm: this may help: {', '.join(helps)}"
