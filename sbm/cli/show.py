@@ -169,9 +169,12 @@ def train(report: Report) -> Lines:
     )
     if report["was_finished"]:  # its cost is not that of this command
         return
+    if "n_nonzero" in report:
+        used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
+    else:
+        used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
     yield (
-        f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
-        f"{report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
+        f"{used}, {report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}"
     )
     yield (

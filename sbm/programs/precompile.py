@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sbm import compiled
-from sbm.engine.kernels import STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.engine.kernels import SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import SbmError, SettingsError
@@ -36,6 +36,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
+    # The weight of a class keeps the weights of features from being 0.
+    SPARSE: {
+        "loss": "log_loss",
+        "penalty": "l1",
+        "rounds": "auto",
+        "C": 10.0,
+        "tol": 1e-9,
+        "class_weight": {1.0: 3.0},
+    },  # fmt: skip
 }
 # Other settings that use the same kernel with other types.
 _MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
@@ -230,7 +239,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         weights.write_text("1\n" * text.count("\n"), "ascii")
         kernel = command.removesuffix(WEIGHTED)
         for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
-            settings = Settings(rounds=2, **chosen)
+            settings = Settings(**{"rounds": 2, **chosen})
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)

@@ -27,6 +27,7 @@ from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.job import TrainingPlan, TrainOptions
+from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     common_name,
@@ -158,6 +159,8 @@ def train_ranks(
     return_freed_memory()
     options = options or TrainOptions()
     settings = share_cores(Settings.of(settings), comm)
+    if settings.penalty != "l2":
+        refuse_for_sparse(settings, comm.size)
     blocks = BlockStore(find_store(None if store is None else own_name(store, comm)))
     if comm.size == 1:
         require_whole(blocks)
@@ -191,6 +194,10 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
+        resumed = start.record is not None
+        if job.settings.penalty != "l2":
+            weights, report = train_sparse(job, run, start.record)
+            return _finish(job, run, weights, None, report, is_resumed=resumed)
         training = Training(job, run)
         with training.engine.at_work():
             training.start(start)
@@ -212,7 +219,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
         del training  # free its memory before the model is written
-        return _finish(job, run, weights, calibration, report, is_resumed=start.record is not None)
+        return _finish(job, run, weights, calibration, report, is_resumed=resumed)
 
 
 def _finish(
