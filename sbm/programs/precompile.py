@@ -44,7 +44,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "C": 10.0,
         "tol": 1e-9,
         "class_weight": {1.0: 3.0},
-    },  # fmt: skip
+    },
 }
 # Other settings that use the same kernel with other types.
 _MORE = {"svr": {"loss": "squared_error", "task": "classification"}}

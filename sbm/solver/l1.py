@@ -318,10 +318,9 @@ class _Newton:
         self._d, self._g, self._h = np.zeros(m), np.empty(m), np.empty(m)
         self.gains, self._one = np.zeros(m), np.zeros(m)
         self._active, self._few = np.empty(m, np.int32), np.empty(m, np.int32)
-        self._sums = np.zeros(2)
+        self._sums, self._grades = np.zeros(2), np.zeros((2, 64))
         self._loss = 0.0
         self._inner = 0.1  # share of the violations that a Newton step leaves
-        self._lengths = np.diff(columns.starts)
 
     def _look(self) -> None:
         """Evaluate losses, slopes and curvatures at the current weights."""
@@ -380,7 +379,14 @@ class _Newton:
                 m, limit = n, math.inf
                 continue
             some = self._kernels.movers(
-                self._columns.starts, active, m, self._one, _SHARE, 0.25 * visited, few
+                self._columns.starts,
+                active,
+                m,
+                self._one,
+                _SHARE,
+                0.25 * visited,
+                self._grades,
+                few,
             )
             if not 0 < some < m:
                 continue

@@ -53,6 +53,7 @@ LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
 TARGETS = -2  # `positive` if y has targets
 _SUM = {"reassoc", "contract"}  # sums in any order, fixed in the machine code
 _TINY = 1e-300
+_52 = np.int64(52)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -327,38 +328,44 @@ def sweep(
     return kept, moved, visited
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _grade(gain, largest):
+    """Return how many times `gain` is halved from `largest`, up to 63."""
+    top = np.float64(largest).view(np.int64) >> _52
+    return min(np.int64(63), top - (np.float64(gain).view(np.int64) >> _52))
+
+
 @njit(nogil=True, error_model="numpy")
-def movers(starts, active, m, gain, share, room, out):
+def movers(starts, active, m, gain, share, room, grades, out):
     """Write the columns with the largest gains: `share` of the sum, at most `room` nonzeros.
 
-    Gains are sorted by their exponents only. Returns the number of columns.
+    Gains are sorted by their exponents only; `grades`, shape (2, 64), is scratch. Returns the
+    number of columns.
     """
-    largest = 0.0
-    total = 0.0
+    largest = total = 0.0
     for a in range(m):
         total += gain[active[a]]
         largest = max(largest, gain[active[a]])
-    if not 0.0 < largest < np.inf:
+    if not _TINY < largest < np.inf:
         return 0
-    threshold, got, used, n = largest, 0.0, 0, 0
-    for _ in range(60):
-        above, threshold = threshold, 0.5 * threshold
-        size, sum_of = 0, 0.0
-        for a in range(m):
-            k = active[a]
-            if threshold < gain[k] <= above:
-                size += starts[k + 1] - starts[k] + 1
-                sum_of += gain[k]
-        if used + size > room:
-            threshold = above
-            break
-        used += size
-        got += sum_of
-        if got >= share * total:
-            break
+    for grade in range(64):
+        grades[0, grade] = grades[1, grade] = 0.0
     for a in range(m):
         k = active[a]
-        if gain[k] > threshold:
+        if gain[k] > 0.0:
+            grade = _grade(gain[k], largest)
+            grades[0, grade] += gain[k]
+            grades[1, grade] += starts[k + 1] - starts[k] + 1
+    got = used = 0.0
+    last = -1
+    while last < 62 and got < share * total and used + grades[1, last + 1] <= room:
+        last += 1
+        got += grades[0, last]
+        used += grades[1, last]
+    n = 0
+    for a in range(m):
+        k = active[a]
+        if gain[k] > 0.0 and _grade(gain[k], largest) <= last:
             out[n] = k
             n += 1
     return n
