@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -100,7 +100,8 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
         raise
     free = mem - made.total + made.items["blocks"] + least
     if (share := min(wanted, int(_COLUMNS_SHARE * free))) > least:
-        made = plan(share)
+        with suppress(MemoryPlanError):  # then blocks take more than their share
+            made = plan(share)
     room = min(wanted, made.items["columns"] + made.left)
     return replace(made, items=made.items | {"columns": room})
 
@@ -198,8 +199,8 @@ class ColumnPasses:
         """Return the bytes of each feature's column; 0 for features without nonzeros."""
         nonzeros = sizes.counts * NONZERO_BYTES[self._store.value_type]
         if self._bias > 0:
-            nonzeros[-1] = 1  # its values are all the same
-        return np.where(nonzeros > 0, nonzeros + _column_bytes(len(self.fits)), 0)
+            nonzeros[-1] = 0  # its values are all the same
+        return np.where(sizes.counts > 0, nonzeros + _column_bytes(len(self.fits)), 0)
 
     def for_each_fit(self, work: Callable[[SparseFit, Scratch], Result]) -> list[Result]:
         """Call ``work(fit, scratch)`` for each model, a few at the same time."""

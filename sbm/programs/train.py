@@ -190,7 +190,8 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
         return finished
     job.compile_kernels()
     # All checks come before the run of an earlier training is replaced.
-    start = job.with_earlier(start)
+    if job.settings.penalty == "l2":
+        start = job.with_earlier(start)
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")

@@ -278,7 +278,7 @@ class SparseFit:
         labels : Labels
         scratch : Scratch
         target : float
-            Gap to reach, in units of the objective.
+            Relative gap to reach.
         is_over : callable
             Called after each sweep; ends the steps if true.
         most_steps : int
@@ -292,7 +292,7 @@ class SparseFit:
         work = Work()
         newton = _Newton(self, columns, labels, scratch, is_over, work)
         while work.steps < most_steps and not is_over():
-            if newton.gap() <= target or not newton.step():
+            if newton.relative_gap() <= target or not newton.step():
                 break
         newton.store()
         return work, newton.gains
@@ -334,16 +334,17 @@ class _Newton:
         self._h += fit.problem.l2 + _LEAST_CURVATURE
         self._work.nonzeros += int(self._columns.starts[-1])
 
-    def gap(self) -> float:
-        """Return the gap of the problem in these weights, the others fixed."""
+    def relative_gap(self) -> float:
+        """Return the relative gap of the problem in these weights, the others fixed."""
         self._look()
         fit = self._fit
         others = self._linear - float(self._g @ self._w)  # Σ θ_i times the margin of the others
         primal = self._loss + fit.problem.penalty(self._w)
-        return primal - fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
+        bound = fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
+        return (primal - bound) / primal if primal > 0 else 0.0
 
     def step(self) -> bool:
-        """Take a Newton step, after `gap`; return False if nothing is left to gain."""
+        """Take a Newton step, after `relative_gap`; return False if nothing is left to gain."""
         problem, w, g = self._fit.problem, self._w, self._g
         violations = problem.violations(w, g)
         total = float(violations.sum())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,18 @@ from sbm.engine.pace import passes_left
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
+from sbm.programs.training.warmstart import find_run, last_run
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import Problem
 from sbm.store.run import Run
+from sbm.units import format_number
 
 __all__ = ["refuse_for_sparse", "train_sparse"]
 
 # Settings of the cache of rows, and of trainings that sparse models do not have.
-_OF_ROWS = ("cache_frac", "rounds", "policy", "screen", "warm_start", "calibrate")
+_OF_ROWS = ("cache_frac", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
 _WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
@@ -157,6 +160,8 @@ class _SparseTraining:
         """Train from zero or from a checkpoint of this run; return the report."""
         if record is not None:
             self._resume(record)
+        elif self._settings.warm_start is not None:
+            self._start_warm(self._settings.warm_start)
         state = self._state
         with self._reads.at_work():
             while not state.is_done:
@@ -169,8 +174,8 @@ class _SparseTraining:
         """Read all rows, certify the model, and improve it unless this is the last pass."""
         state, settings = self._state, self._settings
         state.passes += 1
-        # The second pass finds the slopes of the first one: all weights are still 0.
-        is_second = state.passes == 2
+        # All weights are still 0: the second pass would find the slopes of the first one.
+        is_second = state.passes == 2 and not any(fit.w.any() for fit in self.fits)
         fresh = self._chosen if not self._is_in_memory() else None
         support = self._reads.read(
             f"pass {state.passes}", self._stop_if_asked, looks=not is_second,
@@ -181,6 +186,8 @@ class _SparseTraining:
             state.certificate = self._certificate(support)
         certificate = state.certificate
         assert certificate is not None
+        if state.passes == 1 and self._n_nonzero() == 0:
+            self._say_least_cost()
         state.gaps.append(certificate.relative_gap)
         is_late = time_left(settings, self._begin) < 0
         is_last = certificate.relative_gap <= settings.tol or is_late
@@ -193,6 +200,17 @@ class _SparseTraining:
         state.is_done = is_last
         self._log(work, tested)
         self._commit()
+
+    def _say_least_cost(self) -> None:
+        """If all weights are 0 at the optimum, report the smallest C at which they are not."""
+        most = max(float(np.abs(fit.g).max(initial=0.0)) for fit in self.fits)
+        l1 = self.fits[0].problem.l1
+        if 0 < most <= l1:
+            least = self._settings.C * l1 / most
+            self._options.progress.stage(
+                f"all weights are 0 at -C {format_number(self._settings.C)}; "
+                f"the first weight differs from 0 above -C {least:.6g}"
+            )
 
     def _is_in_memory(self) -> bool:
         return np.array_equal(self._reads.columns.features, self._chosen)
@@ -217,8 +235,7 @@ class _SparseTraining:
                 state.solves += 1
 
             def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
-                target = within * max(fit.primal, -fit.bound)
-                return fit.improve(columns, labels, scratch, target, self._is_over)
+                return fit.improve(columns, labels, scratch, within, self._is_over)
 
             with self._reads.seconds.measure("solve"):
                 for mine, gain in self._reads.for_each_fit(improve):
@@ -297,6 +314,35 @@ class _SparseTraining:
         self._options.progress.stage(
             f"resuming {self._run.folder} after {state.passes} passes; --fresh starts over"
         )
+
+    def _start_warm(self, run: str | Path | bool) -> None:
+        """Start from the weights of an earlier run of sparse models on this store.
+
+        Rows and features may have been added since; the weights of new features are 0.
+        """
+        folders = last_run(self._job.path) if run is True else find_run(str(run))
+        if not folders:
+            self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
+            return
+        record = Run.read(folders[0])
+        was, chosen = record.get("settings", {}), self._settings
+        for name in ("penalty", "loss", "task", "bias"):
+            if was.get(name) != getattr(chosen, name):
+                raise SettingsError(
+                    f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
+                    f"{getattr(chosen, name)}; leave out --warm-start"
+                )
+        if record.get("store") != str(self._job.store.folder):
+            raise StoreError(
+                f"{folders[0]} was trained on {record.get('store')}; leave out --warm-start"
+            )
+        earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
+        n = self._job.store.n_features
+        for k, fit in enumerate(self.fits):
+            w = earlier.get(f"w-{k}", np.empty(0))
+            old = min(n, len(w) - (chosen.bias > 0))
+            fit.w[:old] = w[:old]
+            fit.w[n:] = w[old:][: len(fit.w) - n]
 
     def _elapsed(self) -> float:
         return self._state.elapsed + clock() - self._begin
