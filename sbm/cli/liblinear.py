@@ -69,7 +69,7 @@ OPTIONS = (
            + "; default 1 if another option of this table is given", _loss),
     Option("-c", "COST", float, "-C", lambda value, _: {"C": value}),
     Option("-e", "EPS", float,
-           "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2 and 21; "
+           "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2, 5, 6 and 21; "
            "0.0001 for 11) is our 1e-3", _tol),
     Option("-B", "BIAS", float, "--bias, none if negative",
            lambda value, _: {"bias": 0.0 if value < 0 else value}),

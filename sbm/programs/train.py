@@ -95,6 +95,7 @@ def train(
         ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
+        ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``passes_left`` (estimate of the passes to the tolerance), ``feature_scales``
         (smallest and largest, unless it converged), ``model``, ``resumed`` and ``was_finished``.
         Seconds and bytes include those before a resume.
