@@ -40,9 +40,9 @@ AT_ONCE = 4  # models that are solved at the same time, for any number of thread
 # (counts, squares, sizes, last pass, column, and to choose features: six).
 _OF_A_FIT, _OF_ALL = 4, 11
 # Doubles per row and model: margins, shrink factors; and per row of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 2, 3
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 2, 4
 # Bytes per column: feature, start, gain; and of each model that is solved.
-_COLUMN, _COLUMN_OF_A_SOLVE = 24, 120
+_COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
 
 

@@ -28,7 +28,9 @@ _TARGETS = -2
 _NO_FLOATS = np.empty(0)
 _BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
 _LEAST_CURVATURE = 1e-12
-_SWEEPS = 20  # over all columns, in a Newton step
+_SWEEPS = int(__import__("os").environ.get("SW", "5"))  # over all columns, in a Newton step
+_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
+_MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE = 0.9  # of the decrease that these columns made
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
@@ -266,7 +268,7 @@ class SparseFit:
         scratch: Scratch,
         target: float,
         is_over: Callable[[], bool] = lambda: False,
-        most_steps: int = 200,
+        most_steps: int = 1000,
     ) -> tuple[Work, Floats]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
 
@@ -320,6 +322,11 @@ class _Newton:
         self._active, self._few = np.empty(m, np.int32), np.empty(m, np.int32)
         self._sums, self._grades = np.zeros(2), np.zeros((2, 64))
         self._loss = 0.0
+        self._all = np.arange(m, dtype=np.int32)
+        self._lengths = np.diff(columns.starts)
+        self._box = _BOX if fit.problem.kind == 0 else math.inf
+        self._gained = 0.0  # decrease of the model since the last sweep over all columns
+        self._wait = self._patience = 0  # Newton steps without conjugate gradients
         self._inner = 0.1  # share of the violations that a Newton step leaves
 
     def _look(self) -> None:
@@ -370,12 +377,13 @@ class _Newton:
         limit, sweeps = math.inf, 0
         while sweeps < _SWEEPS and not self._is_over():
             was_full = m == n
+            begun, self._gained = self._work.nonzeros, 0.0
             m, violation, worst, visited = self._sweep(active, m, limit)
             sweeps += 1
             limit = worst
             if violation <= tol:
                 if was_full:
-                    break
+                    return sweeps
                 active[:n] = chosen  # visit also those that were dropped
                 m, limit = n, math.inf
                 continue
@@ -397,20 +405,78 @@ class _Newton:
                 again, short = again + nonzeros, short + 1
                 if self._one[few[:some]].sum() < (1 - _SHARE) * before:
                     break
+        if self._wait > 0:
+            self._wait -= 1
+            return sweeps
+        usual = self._gained / max(1, self._work.nonzeros - begun)
+        begun = self._work.nonzeros
+        if self._conjugate() < usual * (self._work.nonzeros - begun):
+            self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
+        else:
+            self._patience = 0
         return sweeps
+
+    def _conjugate(self) -> float:
+        """Move the weights that are not 0 by conjugate gradients; return the model's decrease.
+
+        Signs are kept: weights that would change theirs become 0. Where coordinate descent crawls,
+        because columns are alike, this takes long steps; elsewhere it wastes time, and the caller
+        waits longer and longer before it tries again.
+        """
+        problem, scratch, kernels = self._fit.problem, self._scratch, self._kernels
+        now = self._w + self._d
+        some = np.flatnonzero(now).astype(np.int32)
+        place = (*self._columns.arrays, problem.bias, some)
+        u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
+        r, q = np.empty(len(some)), np.empty(len(some))
+        kernels.products(*place, scratch.theta, r)
+        r -= problem.l1 * signs + problem.l2 * u
+        slope, p = r.copy(), r / h
+        size = first = float(r @ p)
+        nonzeros = int(self._lengths[some].sum())
+        for _ in range(_CONJUGATE):
+            kernels.multiply(*place, p, scratch.step)
+            scratch.step *= scratch.H
+            kernels.products(*place, scratch.step, q)
+            self._work.nonzeros += 2 * nonzeros
+            q += problem.l2 * p
+            curve = float(p @ q)
+            if not curve > 0:
+                break
+            step += size / curve * p
+            r -= size / curve * q
+            before, size = size, float(r @ (r / h))
+            if size <= 0.01 * first:
+                break
+            p = r / h + size / before * p
+        was = self._w[some]
+        for length in (1.0, 0.25, 0.06):
+            new = u + length * step
+            new[np.sign(new) != signs] = 0.0
+            new = np.clip(new, was - self._box, was + self._box)
+            kernels.multiply(*place, new - u, scratch.step)
+            self._work.nonzeros += nonzeros
+            change = scratch.H * scratch.step
+            curve = float(scratch.step @ change) + problem.l2 * float((new - u) @ (new - u))
+            decrease = float(slope @ (new - u)) - 0.5 * curve
+            if decrease > 0:
+                self._d[some] = np.where(new == 0, -was, new - was)
+                scratch.theta -= change
+                return decrease
+        return 0.0
 
     def _sweep(
         self, active: npt.NDArray[np.int32], m: int, limit: float
     ) -> tuple[int, float, float, int]:
         """Visit columns once; return how many may still move, violations, and nonzeros."""
         problem, scratch = self._fit.problem, self._scratch
-        box = _BOX if problem.kind == 0 else math.inf
         kept, moved, visited = self._kernels.sweep(
             *self._columns.arrays, problem.bias, scratch.H, scratch.theta, self._w, self._d,
-            self._h, problem.l1, problem.l2, box, active, m, limit, self._one, self._sums,
+            self._h, problem.l1, problem.l2, self._box, active, m, limit, self._one, self._sums,
         )  # fmt: skip
         visits = active[:kept]
         self.gains[visits] += self._one[visits]
+        self._gained += float(self._one[visits].sum())
         self._work.sweeps += 1
         self._work.updates += moved
         self._work.nonzeros += visited
@@ -420,7 +486,7 @@ class _Newton:
         """Choose the length of the step and take it; return False if there was no decrease."""
         fit, scratch, problem = self._fit, self._scratch, self._fit.problem
         w, d = self._w, self._d
-        self._kernels.multiply(*self._columns.arrays, problem.bias, d, scratch.step)
+        self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
         before = self._loss + problem.penalty(w)
         slope = float(-(self._g @ d) + problem.l2 * (w @ d))
         slope += problem.l1 * float(np.abs(w + d).sum() - np.abs(w).sum())

@@ -46,7 +46,7 @@ from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
     "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers", "multiply",
-    "sweep", "visit",
+    "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -258,6 +258,13 @@ def differentiate(starts, rows, values, dense, bias, theta, H, g, h):
             h[k] = q
 
 
+@njit(nogil=True, error_model="numpy")
+def products(starts, rows, values, dense, bias, some, e, out):
+    """Write e · x_k of some columns."""
+    for a in range(len(some)):
+        out[a] = _product(starts, rows, values, some[a], dense, bias, e)
+
+
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _descend(starts, rows, values, k, dense, bias, H, step, e):
     """Add -step H x_k to e."""
@@ -372,11 +379,11 @@ def movers(starts, active, m, gain, share, room, grades, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def multiply(starts, rows, values, dense, bias, d, out):
-    """Write Σ_k d_k x_k to `out`."""
+def multiply(starts, rows, values, dense, bias, some, d, out):
+    """Write Σ_a d_a x_k over some columns k to `out`."""
     out[:] = 0.0
-    for k in range(len(d)):
-        step = d[k]
+    for a in range(len(some)):
+        k, step = some[a], d[a]
         if step == 0.0:
             continue
         if k == dense:
