@@ -36,11 +36,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
-# Doubles per feature: of each model (weights, slopes, shrunk slopes, excess), and of all together
-# (counts, squares, sizes, last pass, column, and to choose features: six).
-_OF_A_FIT, _OF_ALL = 4, 11
-# Doubles per row and model: margins, shrink factors; and per row of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 2, 4
+# Doubles per feature: of each model (weights, slopes), and of all together (counts, squares, sizes,
+# last pass, column, and to choose features: eight).
+_OF_A_FIT, _OF_ALL = 2, 13
+# Doubles per row: margins of each model, and of each model that is solved.
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
 # Bytes per column: feature, start, gain; and of each model that is solved.
 _COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
@@ -169,10 +169,7 @@ class ColumnPasses:
         self._bias = problems[0].bias
         threads = usable_threads(settings.threads)
         rows, n = store.n_rows, store.n_features + (self._bias > 0)
-        self.fits = [
-            SparseFit(one, np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(rows), np.ones(rows))
-            for one in problems
-        ]
+        self.fits = [SparseFit(one, np.zeros(n), np.zeros(n), np.zeros(rows)) for one in problems]
         self.labels = Labels(np.zeros(rows), np.ones(rows if weights is not None else 0))
         self.columns = self._no_columns()
         self.seconds = Seconds()

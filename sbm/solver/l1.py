@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -92,26 +92,22 @@ class SparseProblem:
             w == 0, np.maximum(np.abs(G) - self.l1, 0.0), np.abs(G - np.copysign(self.l1, w))
         )
 
-    def lower_bound(
-        self, z: Floats, labels: Labels, g: Floats, shrink: Floats = _NO_FLOATS, shift: float = 0.0
-    ) -> float:
-        """Return the best dual value of s c θ(z) over some s.
+    def lower_bound(self, z: Floats, labels: Labels, g: Floats, shift: float = 0.0) -> float:
+        """Return the best dual value of s θ(z) over some s.
 
         Parameters
         ----------
         z : ndarray, shape (n_rows,), float64
         labels : Labels
         g : ndarray, float64
-            Σ c_i θ_i x_i for all features.
-        shrink : ndarray
-            c_i; empty if all are 1.
+            Σ θ_i x_i for all features.
         shift : float
             Added to the dual value, times s.
         """
         sums = np.zeros(2)
 
         def value(s: float) -> float:
-            self._kernels.dual(z, *self.of_rows(labels), shrink, s, sums)
+            self._kernels.dual(z, *self.of_rows(labels), s, sums)
             rows = sums[0] if self.kind == 0 else sums[0] * s - sums[1] * s * s
             beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
             return float(rows + s * shift - (beyond @ beyond / (2 * self.l2) if self.l2 else 0.0))
@@ -200,12 +196,8 @@ class SparseFit:
     w : ndarray, shape (n_weights,), float64
     g : ndarray, shape (n_weights,), float64
         Σ θ_i x_i. Exact after `finish`; after `improve` only for the columns in memory.
-    g_shrunk : ndarray, shape (n_weights,), float64
-        Σ c_i θ_i x_i of the last pass.
     z : ndarray, shape (n_rows,), float64
         Margins.
-    shrink : ndarray, shape (n_rows,), float64
-        c_i of the last pass.
     bound : float
         The best lower bound on the objective so far.
     primal : float
@@ -215,23 +207,15 @@ class SparseFit:
     problem: SparseProblem
     w: Floats
     g: Floats
-    g_shrunk: Floats
     z: Floats
-    shrink: Floats
     bound: float = -math.inf
     primal: float = math.inf
-    _excess: Floats = field(default_factory=lambda: _NO_FLOATS)
 
     # ------------------------------------------------------------------------ a pass over rows
 
     def begin(self) -> None:
-        """Prepare for a pass over all rows: predict which features are beyond their bounds."""
-        self._excess = _NO_FLOATS
-        if self.problem.l2 == 0:
-            excess = np.maximum(np.abs(self.g) / self.problem.l1, 1.0)
-            if 1.0 < excess.max(initial=1.0) < math.inf:
-                self._excess = excess
-        self.g[:] = self.g_shrunk[:] = 0.0
+        """Prepare for a pass over all rows."""
+        self.g[:] = 0.0
 
     def add(self, rows: Rows, labels: Labels, first: int) -> None:
         """Visit a block, whose first row has this number."""
@@ -239,7 +223,6 @@ class SparseFit:
         load("sbm.solver.kernels.l1").visit(
             rows.starts, rows.lengths, rows.indices, rows.values, problem.bias,
             *problem.of_rows(labels.part(first, n)), self.w, self.z[first : first + n], self.g,
-            self._excess, self.shrink[first : first + n], self.g_shrunk,
         )  # fmt: skip
 
     def finish(self, labels: Labels, scratch: Scratch) -> int:
@@ -249,14 +232,11 @@ class SparseFit:
             self.z, *problem.of_rows(labels), scratch.theta, scratch.H, sums
         )
         self.primal = float(sums[0]) + problem.penalty(self.w)
-        bounds = [self.bound, problem.lower_bound(self.z, labels, self.g)]
-        if len(self._excess):
-            bounds.append(problem.lower_bound(self.z, labels, self.g_shrunk, self.shrink))
-        if not math.isfinite(self.primal) or any(map(math.isnan, bounds)):
+        bound = problem.lower_bound(self.z, labels, self.g)
+        if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
-        self._excess = _NO_FLOATS
         # Both are sums of many terms; a bound above the objective is rounding.
-        self.bound = min(max(bounds), self.primal)
+        self.bound = min(max(self.bound, bound), self.primal)
         return int(np.count_nonzero(scratch.theta))
 
     # ------------------------------------------------------------------------ steps in memory

@@ -14,10 +14,8 @@ The certificate. For any θ, and for r < 1,
     D(θ) = -Σ C f*(-θ_i / C) - Σ_j max(0, |x_j·θ| - r)² / (2 (1-r))  ≤  P(w) for every w.
 
 For r = 1 the second sum must be 0: θ must fulfil |x_j·θ| ≤ 1 for all j. The slopes at w do only in
-the limit, so they are scaled: θ = s c_i θ_i(w). The factors c_i ≤ 1 lower only the rows of features
-beyond their bound, as predicted from the pass before; s = 1 / max_j |x_j·cθ| then holds for all
-features. Any c gives a valid bound. Without c, a single rare feature beyond its bound would scale
-down all rows.
+the limit, so they are scaled by s = 1 / max_j |x_j·θ(w)|. A single rare feature beyond its bound
+thus weakens D a lot; Newton steps in the columns of all features beyond their bound restore it.
 
 Terms of a row, for a cost C and q = loss slope:
 
@@ -123,16 +121,8 @@ def count(starts, lengths, indices, values, bias, counts, squares):
 
 
 @njit(nogil=True, error_model="numpy")
-def visit(
-    starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g,
-    excess, shrink, g_shrunk,
-):  # fmt: skip
-    """Write the margins of rows at fixed w, and add θ_i x_i to g.
-
-    If `excess` is not empty, it has for each feature the factor, at least 1, by which it is
-    expected to be beyond its bound. Then c_i = 1 / max over the features of the row is written to
-    `shrink`, and c_i θ_i x_i is added to `g_shrunk`.
-    """
+def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g):
+    """Write the margins of rows at fixed w, and add θ_i x_i to g."""
     last = len(w) - 1
     for i in range(len(starts)):
         begin = np.uint64(starts[i])
@@ -141,15 +131,6 @@ def visit(
         z[i], _ = dot(indices, values, begin, end, w, first, 0.0)
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
         theta = C * _slope(kind, z[i], t)
-        if len(excess) > 0:
-            most = excess[last] if bias > 0.0 else 1.0
-            for p in range(begin, end):
-                most = max(most, excess[np.uint32(indices[p])])
-            shrink[i] = 1.0 / most
-            if theta != 0.0:
-                add(indices, values, begin, end, g_shrunk, theta / most)
-                if bias > 0.0:
-                    g_shrunk[last] += bias * theta / most
         if theta != 0.0:
             add(indices, values, begin, end, g, theta)
             if bias > 0.0:
@@ -201,8 +182,8 @@ def losses_along(z, step, length, y, weights, kind, positive, cost, other, sums)
 
 
 @njit(nogil=True, error_model="numpy")
-def dual(z, y, weights, kind, positive, cost, other, shrink, s, sums):
-    """Sum the row terms of D(s c θ).
+def dual(z, y, weights, kind, positive, cost, other, s, sums):
+    """Sum the row terms of D(s θ).
 
     For the squared losses, sums are the coefficients a and b of a s - b s², whatever s is; for
     log_loss the value and 0.
@@ -210,11 +191,10 @@ def dual(z, y, weights, kind, positive, cost, other, shrink, s, sums):
     a = b = 0.0
     for i in range(len(z)):
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
-        c = shrink[i] if len(shrink) > 0 else 1.0
         if kind == LOG_LOSS:
-            a += C * _entropy(s * c / (1.0 + exp(t * z[i])))
+            a += C * _entropy(s / (1.0 + exp(t * z[i])))
         else:
-            half = 0.5 * c * _slope(kind, z[i], t)
+            half = 0.5 * _slope(kind, z[i], t)
             a += 2.0 * C * half * t
             b += C * half * half
     sums[0], sums[1] = a, b
