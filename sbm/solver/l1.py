@@ -28,12 +28,18 @@ _TARGETS = -2
 _NO_FLOATS = np.empty(0)
 _BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
 _LEAST_CURVATURE = 1e-12
-_SWEEPS = int(__import__("os").environ.get("SW", "5"))  # over all columns, in a Newton step
+_INNER = 0.1  # share of the violations that a Newton step leaves
+_SWEEPS = 10  # over all columns, in a Newton step
 _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE = 0.9  # of the decrease that these columns made
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    """Return a · b, independent of the number of threads."""
+    return float(np.einsum("i,i->", a, b))
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class SparseProblem:
 
     def penalty(self, w: Floats) -> float:
         """Return l1 |w|₁ + l2/2 |w|²."""
-        return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
+        return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * _dot(w, w))
 
     def violations(self, w: Floats, g: Floats) -> Floats:
         """Return how far each weight is from its optimality condition; g as in the kernels."""
@@ -110,7 +116,9 @@ class SparseProblem:
             self._kernels.dual(z, *self.of_rows(labels), s, sums)
             rows = sums[0] if self.kind == 0 else sums[0] * s - sums[1] * s * s
             beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
-            return float(rows + s * shift - (beyond @ beyond / (2 * self.l2) if self.l2 else 0.0))
+            return float(
+                rows + s * shift - (_dot(beyond, beyond) / (2 * self.l2) if self.l2 else 0.0)
+            )
 
         most = float(np.abs(g).max(initial=0.0))
         feasible = self.l1 / most if most > 0 else math.inf
@@ -159,16 +167,30 @@ class Columns:
 
 @dataclass
 class Scratch:
-    """Arrays of one solve: three per row."""
+    """Arrays of one solve, in the notation of `sbm.solver.kernels.l1`.
+
+    Those in the innermost loops are float32: all sums are exact to the size of a Newton step.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (n_rows,), float64
+    H : ndarray, shape (n_rows,), float32
+    change : ndarray, shape (n_rows,), float32
+        -H X d.
+    step : ndarray, shape (n_rows,), float64
+        X d.
+    """
 
     theta: Floats
-    H: Floats
+    H: npt.NDArray[np.float32]
+    change: npt.NDArray[np.float32]
     step: Floats
 
     @classmethod
     def of(cls, n_rows: int) -> Scratch:
         """Return arrays for so many rows."""
-        return cls(np.empty(n_rows), np.empty(n_rows), np.empty(n_rows))
+        few = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
+        return cls(np.empty(n_rows), *few, np.empty(n_rows))
 
 
 @dataclass
@@ -307,7 +329,6 @@ class _Newton:
         self._box = _BOX if fit.problem.kind == 0 else math.inf
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
-        self._inner = 0.1  # share of the violations that a Newton step leaves
 
     def _look(self) -> None:
         """Evaluate losses, slopes and curvatures at the current weights."""
@@ -325,7 +346,7 @@ class _Newton:
         """Return the relative gap of the problem in these weights, the others fixed."""
         self._look()
         fit = self._fit
-        others = self._linear - float(self._g @ self._w)  # Σ θ_i times the margin of the others
+        others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
         primal = self._loss + fit.problem.penalty(self._w)
         bound = fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
         return (primal - bound) / primal if primal > 0 else 0.0
@@ -338,8 +359,7 @@ class _Newton:
         if total == 0:
             return False
         near = (violations > 0) | (w != 0) | (np.abs(g) > _NEAR * problem.l1)
-        if self._minimise(np.flatnonzero(near).astype(np.int32), self._inner * total) <= 3:
-            self._inner = max(0.3 * self._inner, 1e-3)
+        self._minimise(np.flatnonzero(near).astype(np.int32), _INNER * total)
         self._work.steps += 1
         return self._search()
 
@@ -353,6 +373,7 @@ class _Newton:
         active, few = self._active, self._few
         active[:n] = chosen
         self._d[:] = 0.0
+        self._scratch.change[:] = 0.0
         self.gains[:] = 0.0
         limit, sweeps = math.inf, 0
         while sweeps < _SWEEPS and not self._is_over():
@@ -409,10 +430,11 @@ class _Newton:
         place = (*self._columns.arrays, problem.bias, some)
         u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
         r, q = np.empty(len(some)), np.empty(len(some))
-        kernels.products(*place, scratch.theta, r)
+        kernels.products(*place, scratch.change, r)
+        r += self._g[some]
         r -= problem.l1 * signs + problem.l2 * u
         slope, p = r.copy(), r / h
-        size = first = float(r @ p)
+        size = first = _dot(r, p)
         nonzeros = int(self._lengths[some].sum())
         for _ in range(_CONJUGATE):
             kernels.multiply(*place, p, scratch.step)
@@ -420,12 +442,12 @@ class _Newton:
             kernels.products(*place, scratch.step, q)
             self._work.nonzeros += 2 * nonzeros
             q += problem.l2 * p
-            curve = float(p @ q)
+            curve = _dot(p, q)
             if not curve > 0:
                 break
             step += size / curve * p
             r -= size / curve * q
-            before, size = size, float(r @ (r / h))
+            before, size = size, _dot(r, r / h)
             if size <= 0.01 * first:
                 break
             p = r / h + size / before * p
@@ -437,11 +459,11 @@ class _Newton:
             kernels.multiply(*place, new - u, scratch.step)
             self._work.nonzeros += nonzeros
             change = scratch.H * scratch.step
-            curve = float(scratch.step @ change) + problem.l2 * float((new - u) @ (new - u))
-            decrease = float(slope @ (new - u)) - 0.5 * curve
+            curve = _dot(scratch.step, change) + problem.l2 * _dot(new - u, new - u)
+            decrease = _dot(slope, new - u) - 0.5 * curve
             if decrease > 0:
                 self._d[some] = np.where(new == 0, -was, new - was)
-                scratch.theta -= change
+                scratch.change -= change
                 return decrease
         return 0.0
 
@@ -451,8 +473,9 @@ class _Newton:
         """Visit columns once; return how many may still move, violations, and nonzeros."""
         problem, scratch = self._fit.problem, self._scratch
         kept, moved, visited = self._kernels.sweep(
-            *self._columns.arrays, problem.bias, scratch.H, scratch.theta, self._w, self._d,
-            self._h, problem.l1, problem.l2, self._box, active, m, limit, self._one, self._sums,
+            *self._columns.arrays, problem.bias, scratch.H, scratch.change, self._g, self._w,
+            self._d, self._h, problem.l1, problem.l2, self._box, active, m, limit, self._one,
+            self._sums,
         )  # fmt: skip
         visits = active[:kept]
         self.gains[visits] += self._one[visits]
@@ -468,7 +491,7 @@ class _Newton:
         w, d = self._w, self._d
         self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
         before = self._loss + problem.penalty(w)
-        slope = float(-(self._g @ d) + problem.l2 * (w @ d))
+        slope = problem.l2 * _dot(w, d) - _dot(self._g, d)
         slope += problem.l1 * float(np.abs(w + d).sum() - np.abs(w).sum())
         length = 1.0
         while length > 1e-6:

@@ -5,9 +5,9 @@ the losses. The optimality conditions are g_j = r sign(w_j) + (1-r) w_j if w_j i
 |g_j| ≤ r if it is.
 
 A Newton step minimises the quadratic model of the losses plus the penalty by coordinate descent.
-It keeps e = θ - H X d, where H is the diagonal curvature of the losses and d the step, so that a
-visit of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012,
-newGLMNET). A line search then finds the length of the step.
+It keeps e = -H X d, where H is the diagonal curvature of the losses and d the step, so that a visit
+of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012, newGLMNET). A
+line search then finds the length of the step.
 
 The certificate. For any θ, and for r < 1,
 
@@ -209,12 +209,12 @@ def _product(starts, rows, values, k, dense, bias, e):
     s = 0.0
     if k == dense:
         for i in range(len(e)):
-            s += e[i]
+            s += np.float64(e[i])
         return s * bias
     begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
     if values is None:
         for p in range(begin, end):
-            s += e[np.uint32(rows[p])]
+            s += np.float64(e[np.uint32(rows[p])])
     else:
         for p in range(begin, end):
             s += np.float64(values[p]) * e[np.uint32(rows[p])]
@@ -265,7 +265,7 @@ def _descend(starts, rows, values, k, dense, bias, H, step, e):
 
 @njit(nogil=True, error_model="numpy")
 def sweep(
-    starts, rows, values, dense, bias, H, e, w, d, h, l1, l2, box, active, m, limit, gain, sums
+    starts, rows, values, dense, bias, H, e, g, w, d, h, l1, l2, box, active, m, limit, gain, sums
 ):
     """Visit the columns active[:m] once; keep those that may still move at the front.
 
@@ -283,7 +283,7 @@ def sweep(
     for a in range(m):
         k = active[a]
         now = w[k] + d[k]
-        G = _product(starts, rows, values, k, dense, bias, e) - l2 * now
+        G = g[k] + _product(starts, rows, values, k, dense, bias, e) - l2 * now
         visited += starts[k + 1] - starts[k]
         gain[k] = 0.0
         if now == 0.0:
