@@ -253,3 +253,11 @@ def test_liblinear_numbers_choose_the_penalty() -> None:
     assert read_options({"-s": 5, "-e": 0.01}, {}) == {
         "loss": "squared_hinge", "penalty": "l1", "tol": 1e-3
     }  # fmt: skip
+
+
+def test_time_limit_ends_with_a_certified_model(tmp_path: Path) -> None:
+    store = wide(tmp_path)
+    model, report = train(store, loss="log_loss", penalty="l1", C=3.0, tol=1e-12, time_limit=1e-6)
+    assert report["passes"] == 1
+    assert not report["converged"]
+    assert model.certificate["primal"] == pytest.approx(3.0 * 400 * np.log(2))

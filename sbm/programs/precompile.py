@@ -120,6 +120,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
         if kernel != "one_class":
             commands.append(STREAM + kernel)
         tasks += [(commands, dtype), (commands, "ones")]
+    tasks += [([SPARSE], dtype), ([SPARSE], "ones")]
     return [*tasks, (["split", "names", "predict", "tune"], dtype)]
 
 

@@ -33,7 +33,7 @@ _SWEEPS = 10  # over all columns, in a Newton step
 _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
-_SHARE = 0.9  # of the decrease that these columns made
+_SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -363,8 +363,8 @@ class _Newton:
         self._work.steps += 1
         return self._search()
 
-    def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> int:
-        """Minimise the quadratic model over some columns; return the sweeps over all of them.
+    def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> None:
+        """Minimise the quadratic model over some columns.
 
         Columns that made most of the decrease are visited again before the next sweep, for about
         the same number of nonzeros.
@@ -375,7 +375,7 @@ class _Newton:
         self._d[:] = 0.0
         self._scratch.change[:] = 0.0
         self.gains[:] = 0.0
-        limit, sweeps = math.inf, 0
+        limit, sweeps, begun = math.inf, 0, self._work.nonzeros
         while sweeps < _SWEEPS and not self._is_over():
             was_full = m == n
             begun, self._gained = self._work.nonzeros, 0.0
@@ -384,20 +384,14 @@ class _Newton:
             limit = worst
             if violation <= tol:
                 if was_full:
-                    return sweeps
+                    return
                 active[:n] = chosen  # visit also those that were dropped
                 m, limit = n, math.inf
                 continue
             some = self._kernels.movers(
-                self._columns.starts,
-                active,
-                m,
-                self._one,
-                _SHARE,
-                0.25 * visited,
-                self._grades,
+                self._columns.starts, active, m, self._one, _SHARE, _ROOM * visited, self._grades,
                 few,
-            )
+            )  # fmt: skip
             if not 0 < some < m:
                 continue
             before, again, short = self._one[few[:some]].sum(), 0, 0
@@ -406,16 +400,15 @@ class _Newton:
                 again, short = again + nonzeros, short + 1
                 if self._one[few[:some]].sum() < (1 - _SHARE) * before:
                     break
-        if self._wait > 0:
-            self._wait -= 1
-            return sweeps
+        if self._wait > 0 or sweeps < _SWEEPS:  # too early, or the time is up
+            self._wait = max(0, self._wait - 1)
+            return
         usual = self._gained / max(1, self._work.nonzeros - begun)
         begun = self._work.nonzeros
         if self._conjugate() < usual * (self._work.nonzeros - begun):
             self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
         else:
             self._patience = 0
-        return sweeps
 
     def _conjugate(self) -> float:
         """Move the weights that are not 0 by conjugate gradients; return the model's decrease.

@@ -151,7 +151,8 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
+        # With several ranks only one of them ran out; sparse models cannot take over a run.
+        self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
         self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
