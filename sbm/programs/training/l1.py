@@ -154,7 +154,7 @@ class _SparseTraining:
         self._seen = np.zeros(n, np.int32)
         self._chosen = np.empty(0, np.int32)
         self._state = SparseState()
-        self._support = 0
+        self._sweeps = 0  # of this solve, for progress
 
     def run_passes(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Train from zero or from a checkpoint of this run; return the report."""
@@ -237,10 +237,13 @@ class _SparseTraining:
             def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
                 return fit.improve(columns, labels, scratch, within, self._is_over)
 
+            self._sweeps = 0
+            self._options.progress.start(f"solve {state.passes}", None, "sweeps")
             with self._reads.seconds.measure("solve"):
                 for mine, gain in self._reads.for_each_fit(improve):
                     work.add(mine)
                     gains += gain
+            self._options.progress.finish()
             self._seen[columns.features] = state.passes
         self._chosen = choose_features(
             self.fits, sizes, self._sizes.squares, self._reads.room(), columns.features, gains,
@@ -249,8 +252,10 @@ class _SparseTraining:
         return work
 
     def _is_over(self) -> bool:
-        """Return whether the time limit is reached; stop if asked."""
+        """Return whether the time limit is reached; stop if asked. Called after each sweep."""
         self._stop_if_asked()
+        self._sweeps += 1
+        self._options.progress.advance(self._sweeps)
         return time_left(self._settings, self._begin) < 0
 
     def _stop_if_asked(self) -> None:
