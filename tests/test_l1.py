@@ -14,6 +14,7 @@ import sbm
 from sbm.cli.liblinear import read_options
 from sbm.engine.progress import Progress
 from sbm.programs.training import l1
+from sbm.sklearn import SBMClassifier, SBMRegressor
 
 Array = np.ndarray[Any, Any]
 CASES = [
@@ -107,6 +108,18 @@ def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
         model, _ = train(store, loss="squared_error", C=0.1, tol=1e-10, **settings)
         ours = full_weights(model, X.shape[1])[:, 0]
         np.testing.assert_allclose(ours, other.fit(X, y).coef_, atol=1e-5)
+
+
+def test_estimators_take_the_penalty(tmp_path: Path) -> None:
+    X, y = rows(3)
+    model, _ = train(make_store(tmp_path, X, y), loss="log_loss", penalty="l1", bias=1.0, tol=1e-8)
+    options = {"penalty": "l1", "tol": 1e-8}
+    found = SBMClassifier("log_loss", **options).fit(X, y, sample_weight=np.ones(len(y)))
+    np.testing.assert_allclose(found.coef_.T, full_weights(model, X.shape[1]), atol=1e-4)
+    lasso = SBMRegressor("squared_error", C=0.05, **options).fit(*rows(0))
+    assert 0 < np.count_nonzero(lasso.coef_) < 20
+    with pytest.raises(sbm.SettingsError, match="partial_fit needs l2"):
+        SBMRegressor("squared_error", **options).partial_fit(*rows(0))
 
 
 def test_weights_and_class_weights_multiply_the_cost(tmp_path: Path) -> None:
