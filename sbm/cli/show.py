@@ -206,8 +206,11 @@ def not_converged(report: Report, settings: Settings) -> Lines:
             f"sbm: values of frequent features range from {scales[0]:.3g} to {scales[1]:.3g} in "
             "size; divide each feature by its largest value"
         )
-    helps = [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
-    helps += ["fewer blocks (sbm split --blocks)"] if report.get("blocks", 1) > 1 else []
+    if settings.penalty != "l2":
+        helps = ["a larger --mem"]
+    else:
+        helps = [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
+        helps += ["fewer blocks (sbm split --blocks)"] if report.get("blocks", 1) > 1 else []
     helps += [] if is_falling else ["a smaller -C"]
     if left and helps:
         yield f"sbm: this may help: {', '.join(helps)}"

@@ -30,6 +30,7 @@ _BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its
 _LEAST_CURVATURE = 1e-12
 _INNER = 0.1  # share of the violations that a Newton step leaves
 _SWEEPS = 10  # over all columns, in a Newton step
+_MOST_FLAT = 3
 _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
@@ -327,6 +328,7 @@ class _Newton:
         self._all = np.arange(m, dtype=np.int32)
         self._lengths = np.diff(columns.starts)
         self._box = _BOX if fit.problem.kind == 0 else math.inf
+        self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
 
@@ -360,7 +362,6 @@ class _Newton:
             return False
         near = (violations > 0) | (w != 0) | (np.abs(g) > _NEAR * problem.l1)
         self._minimise(np.flatnonzero(near).astype(np.int32), _INNER * total)
-        self._work.steps += 1
         return self._search()
 
     def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> None:
@@ -479,7 +480,7 @@ class _Newton:
         return kept, float(self._sums[0]), float(self._sums[1]), visited
 
     def _search(self) -> bool:
-        """Choose the length of the step and take it; return False if there was no decrease."""
+        """Choose the length of the step and take it; return False if nothing is left to gain."""
         fit, scratch, problem = self._fit, self._scratch, self._fit.problem
         w, d = self._w, self._d
         self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
@@ -495,7 +496,9 @@ class _Newton:
             if after - before <= 0.01 * length * slope + 1e-13 * abs(before):
                 self._w = now
                 fit.z += length * scratch.step
-                return after < before
+                self._work.steps += 1
+                self._flat = 0 if after < before else self._flat + 1
+                return self._flat < _MOST_FLAT
             length *= 0.5
         return False
 

@@ -43,6 +43,7 @@ _OF_ROWS = ("cache_frac", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
 _WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+_STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
 
 
@@ -197,7 +198,10 @@ class _SparseTraining:
         state.rounds.append(work.sweeps)
         state.updates += work.updates
         state.visits += work.nonzeros
-        state.is_done = is_last
+        # The limit of the precision: the same columns, and no smaller gap.
+        is_stuck = self._is_in_memory() and state.gaps[-_STUCK:][0] <= certificate.relative_gap
+        is_stuck = is_stuck and state.passes > _STUCK + 2
+        state.is_done = is_last or is_stuck
         self._log(work, tested)
         self._commit()
 
