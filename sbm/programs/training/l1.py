@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.clock import clock
-from sbm.engine.columns import ColumnPasses, FeatureSizes
+from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import passes_left
@@ -43,6 +43,7 @@ _OF_ROWS = ("cache_frac", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
 _WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+_FIRST = 0.1
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
 
@@ -236,6 +237,8 @@ class _SparseTraining:
             within = _OF_GAP * relative_gap
             if len(columns) == np.count_nonzero(sizes):
                 within = self._settings.tol * _WITHIN * _SHRINK**state.solves
+                if state.solves == 0 and len(self.fits) > AT_ONCE:  # a start for every class
+                    within = max(within, _FIRST)
                 state.solves += 1
 
             def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
