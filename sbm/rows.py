@@ -83,6 +83,11 @@ class Arena:
         values = None if value_type == "ones" else np.empty(capacity, value_type)
         return cls(np.empty(capacity, np.int32), values)
 
+    def part(self, first: int, capacity: int) -> "Arena":
+        """Return `capacity` nonzeros starting at `first`, as views."""
+        own = slice(first, first + capacity)
+        return Arena(self.indices[own], None if self.values is None else self.values[own])
+
     def room(self, n_rows: int, y_dtype: npt.DTypeLike = "int32", weighted: bool = False) -> Rows:
         """Return uninitialized `Rows` for `n_rows` rows with nonzeros in this arena."""
         starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)

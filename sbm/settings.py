@@ -281,6 +281,13 @@ class Settings:
         "0 is block minimization without a cache; `auto` adapts to the number of free alphas in "
         "each pass.", metavar="F",
     )
+    parts: str = _setting(
+        "auto", _Rule(str, choices=("auto", "blocks")),
+        "Rows per step: all if they fit in memory, or those of a block.",
+        "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 200 million "
+        "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
+        "`tol`.",
+    )
     mem: int | str = _setting(
         "2GB", _Rule(read=parse_size), "Maximum resident memory of the process.", metavar="SIZE"
     )

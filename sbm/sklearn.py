@@ -22,7 +22,8 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -31,10 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.models.fitted import coefficients, whole_labels
 from sbm.models.model import Model
-from sbm.programs.split import split
+from sbm.programs.split import read_rows
+from sbm.programs.splitting.options import Reading
 from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
@@ -67,8 +70,6 @@ Floats = npt.NDArray[np.float64]
 _TYPES = [np.float64, np.float32]
 _DTYPES = ("auto", "float32", "float64")
 _AT_A_TIME = 1 << 20  # values checked or written at a time
-# Small data is a single block. Many rounds pay off, because no other block undoes them.
-_ROUNDS_OF_ONE = 50
 
 # Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
@@ -114,9 +115,10 @@ class _Linear(BaseEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, **settings: Any) -> Model:
         """Train on a path, or on rows with codes or targets; return the model."""
         chosen = self._settings(**settings)
-        with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
-            store = BlockStore(self._store_of(X, y, folder, chosen))
+        with (
+            tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name,
+            self._rows_for(X, y, Path(name), chosen) as store,
+        ):
             self._first_id = 0
             if _is_path(X):
                 ids = store.read_feature_ids()
@@ -124,12 +126,10 @@ class _Linear(BaseEstimator):
                 self.n_features_in_ = int(ids.max(initial=-1)) + 1 - self._first_id
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
-            if chosen.rounds == "auto" and len(store.chunks) == 1 and chosen.penalty == "l2":
-                chosen = replace(chosen, rounds=_ROUNDS_OF_ONE)
             if sample_weight is not None:
-                weights = _write_weights(folder / "weights.txt", sample_weight)
+                weights = _write_weights(Path(name) / "weights.txt", sample_weight)
                 chosen = replace(chosen, weights=weights)
-            model, report = train(store.folder, folder / "fit.model", chosen)
+            model, report = train(store, Path(name) / "fit.model", chosen)
         self.n_iter_, self.dual_gap_ = report["passes"], report["relative_gap"]
         self._learner = None
         if not report["converged"]:
@@ -141,23 +141,23 @@ class _Linear(BaseEstimator):
             )
         return model
 
-    def _store_of(self, X: Any, y: Any, folder: Path, settings: Settings) -> Path:
-        """Return the store at a path, or make one in `folder` from text or rows."""
-        chunks: Any = [(X, y)]
+    @contextmanager
+    def _rows_for(self, X: Any, y: Any, folder: Path, settings: Settings) -> Iterator[BlockStore]:
+        """Open the store at a path, or read text or rows."""
+        rows: Any = [(X, y)]
         dtype = self.dtype
         if _is_path(X):
             if y is not None:
                 raise DataError(f"y must be None if X is a path; {X} contains the labels")
             if (Path(X) / MANIFEST).is_file():
-                return Path(X)
-            chunks = os.fspath(X)
+                yield BlockStore(X)
+                return
+            rows = os.fspath(X)
         else:
             dtype = _type_of(X, dtype)
-        split(
-            chunks, folder / "rows.sbm", blocks=self.blocks, dtype=dtype, mem=self.mem,
-            seed=settings.seed, threads=settings.threads,
-        )  # fmt: skip
-        return folder / "rows.sbm"
+        how, model = Reading(blocks=self.blocks, dtype=dtype), folder / "fit.model"
+        with read_rows(rows, model, how, settings, Progress(), lambda: False) as (store, _):
+            yield store
 
     def _partial_fit(
         self, X: Any, y: npt.NDArray[Any], weights: Floats | None, labels: list[float] | None,

@@ -6,7 +6,7 @@ cat <<'TEXT'
 This demo
   1. installs sbm into .venv,
   2. makes a data set from the documentation of numpy and scipy: is the missing preposition "of"?
-  3. splits it into 12 blocks, trains with at most 300 MB of memory, and predicts held-out rows.
+  3. trains with at most 300 MB of memory, and predicts held-out rows.
 It takes about a minute. Half of that is compiling native code, once.
 
 TEXT
@@ -22,13 +22,10 @@ if [ ! -s prep.svm ] || [ ! -s prep.t.svm ]; then
         -o prep.svm --test-out prep.t.svm
 fi
 echo
-echo "== sbm split prep.svm --blocks 12"
-sbm split prep.svm --blocks 12 --force
-echo
-echo "== sbm train prep.sbm -C 0.1 --mem 300MB"
-sbm train prep.sbm -C 0.1 --mem 300MB --fresh
+echo "== sbm train prep.svm -C 0.1 --mem 300MB"
+sbm train prep.svm -C 0.1 --mem 300MB --fresh
 echo
 echo "== sbm predict prep.model prep.t.svm -o labels.txt"
 sbm predict prep.model prep.t.svm -o labels.txt
 echo
-echo "== done: data/demo has the store prep.sbm, the model prep.model and labels.txt"
+echo "== done: data/demo has the model prep.model and labels.txt"

@@ -22,59 +22,44 @@ def row(name: str, **wanted: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def rows() -> Iterator[tuple[str, str, str, float]]:
-    """Yield what was measured, the value of sbm, that of the other, and their ratio."""
-    ours, theirs, vw = (row("text-to-gap", what=w) for w in ("sbm", "LIBLINEAR", "VW, one pass"))
+def _of_grid(found: dict[str, Any]) -> tuple[str, str, str, list[float]]:
+    """Cells of a row of the grid; one with little memory has its own ratios beside it."""
+    what = f"{result('grid')['data'][found['data']]}: {found['loss']}"
+    ratios = [found["ratio"]]
+    if found["what"] == "default":
+        little = row("grid", data=found["data"], loss=found["loss"], what="little")
+        ratios += [little["ratio"], little["peak_MB"] / little["peer_peak_MB"]]
+    other = f"{found['peer']} {found['peer_seconds']:.3g} s"
+    return what, f"{found['seconds']:.3g} s", other, ratios
+
+
+def rows() -> Iterator[tuple[str, str, str, list[float]]]:
+    """Yield what was measured, the value of sbm, that of the other, and the ratios."""
+    for found in result("grid")["rows"]:
+        if found["what"] in ("default", "vw"):
+            yield _of_grid(found)
     stream, once = (row("one-pass", what=w) for w in ("sbm stream", "VW, one pass"))
-    crammer = row("multiclass", loss="crammer_singer")
-    letter = row("multiclass-letter", loss="crammer_singer", peer_e=0.1)
-    squared = row("family", loss="squared_hinge")
-    logistic = row("family", loss="log_loss", peer_s=0)
+    ratio = stream["seconds"] / once["seconds"]
+    other = f"VW, one pass {once['seconds']:.3g} s"
+    yield "`sbm stream`: one pass over text", f"{stream['seconds']:.3g} s", other, [ratio]
     tune = row("tune", what="tune, together")
     alone = result("tune")["tables"]["each model alone, sums over the folds"]
     tried = result("tune")["tables"]["values of C, all folds on one stream"]
-    tried_values = [r["C"] for r in tried if not r["status"].startswith(("not tried", "given up"))]
-    loop = sum(r["seconds"] for r in alone if r["C"] in tried_values)
-
-    def seconds(what: str, ours: float, who: str, theirs: float) -> tuple[str, str, str, float]:
-        return what, f"{ours:.3g} s", f"{who} {theirs:.3g} s", ours / theirs
-
-    def megabytes(what: str, ours: float, who: str, theirs: float) -> tuple[str, str, str, float]:
-        return what, f"{ours:.0f} MB", f"{who} {theirs:.0f} MB", ours / theirs
-
-    yield seconds(
-        "hinge: text to a certified gap of 1e-3", ours["seconds"], "LIBLINEAR", theirs["seconds"]
-    )
-    yield seconds(
-        "squared hinge, a third of the rows", squared["split"] + squared["train"],
-        "LIBLINEAR `-s 1`", squared["peer_whole"],
-    )  # fmt: skip
-    yield seconds(
-        "logistic, a third of the rows", logistic["split"] + logistic["train"],
-        "LIBLINEAR `-s 0`", logistic["peer_whole"],
-    )  # fmt: skip
-    yield seconds(
-        "Crammer-Singer, ten classes, a third of the rows", crammer["split"] + crammer["train"],
-        "LIBLINEAR `-s 4`", crammer["peer_whole"],
-    )  # fmt: skip
-    yield seconds("`sbm stream`: one pass over text", stream["seconds"], "VW", once["seconds"])
-    yield seconds(
-        f"`sbm tune`: {len(tried_values)} values of C, 5 folds", tune["seconds"],
-        "the same models, one by one,", loop,
-    )  # fmt: skip
-    yield seconds("hinge: text to gap, against one VW pass", ours["seconds"], "VW", vw["seconds"])
-    yield seconds(
-        "Crammer-Singer on `letter` (15,000 rows of 16 features)",
-        letter["split"] + letter["train"], "LIBLINEAR `-s 4`", letter["peer_whole"],
-    )  # fmt: skip
-    yield megabytes("peak memory, first row", ours["peak_MB"], "LIBLINEAR", theirs["peak_MB"])
-    yield megabytes("peak memory, first row", ours["peak_MB"], "VW", vw["peak_MB"])
+    values = [r["C"] for r in tried if not r["status"].startswith(("not tried", "given up"))]
+    loop = sum(r["seconds"] for r in alone if r["C"] in values)
+    what, other = f"`sbm tune`: {len(values)} values of C, 5 folds", "the same models, one by one,"
+    yield what, f"{tune['seconds']:.3g} s", f"{other} {loop:.3g} s", [tune["seconds"] / loop]
 
 
 def table() -> str:
     """Return the table; losses are in bold."""
-    lines = ["| what | sbm | other tool | ratio |\n", "|---|---|---|---|\n"]
-    for what, ours, theirs, ratio in rows():
-        shown = f"{ratio:.2f}" if ratio < 1 else f"**{ratio:.2f}**"
-        lines.append(f"| {what} | {ours} | {theirs} | {shown} |\n")
+    lines = [
+        "| what | sbm | other tool | ratio | in little memory | its peak |\n",
+        "|---|---|---|---|---|---|\n",
+    ]
+    for what, ours, theirs, ratios in rows():
+        digits = [f"{ratio:.{0 if ratio >= 10 else 2}f}" for ratio in ratios]
+        shown = [d if ratio < 1 else f"**{d}**" for d, ratio in zip(digits, ratios, strict=True)]
+        cells = [what, ours, theirs, *shown, *[""] * (3 - len(shown))]
+        lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)

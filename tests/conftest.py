@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from sbm.engine import memory
+
 # Random cases are the same in every run; `sh scripts/test.sh --all` runs many more.
 for profile, examples in (("default", 25), ("long", 200)):
     settings.register_profile(profile, max_examples=examples, deadline=None, derandomize=True)
@@ -20,6 +22,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores this one
 
 # Compiling in a child for every combination of types that tests think of would take minutes.
 os.environ["SBM_COMPILE_HERE"] = "1"
+
+# The rows of a test fit in memory. As a single part they would test little of the engine;
+# `test_whole.py` sets this back.
+memory.MOST_WHOLE = 0
 
 # fsync makes tests slow and shows nothing; power cuts are simulated in separate processes.
 os.fsync = lambda handle: None

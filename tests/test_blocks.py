@@ -24,9 +24,9 @@ def test_chunks_are_bounded_in_rows_and_nonzeros(tmp_path):
     indices = np.concatenate([np.arange(k) for k in n[:3]]).astype(np.int32)
     y = np.arange(many, dtype=np.int32) % 257  # just takes two bytes
     with ThreadPoolExecutor(1) as pool:
-        writer = BlockWriter(tmp_path, 4, 3, 1, pool)
+        writer = BlockWriter(tmp_path, 4, 3, 1)
         nothing = np.arange(0)
-        writer.add(Rows(starts, n, indices, None, y), [nothing, np.arange(many), nothing])
+        writer.add(Rows(starts, n, indices, None, y), [nothing, np.arange(many), nothing], pool)
         blocks, index = writer.finish()
     assert index[:, 0].tolist() == [4] * len(index)
     assert index[:, 3].tolist() == [2, 1, CHUNK_ROWS, CHUNK_ROWS, 2]

@@ -147,7 +147,7 @@ RESULTS = {
     "stream big.svm test.svm -o x.model": lambda r: [
         f"x.model: 80 rows in {count(r['blocks'], 'block')}, 20 features",
         f"progressive loss {r['loss']:.6f}, accuracy {percent(r['accuracy'])}",
-        f"at least {r['dual']:.8g}, {r['updates']:,} updates",
+        f"at least {r['dual']:.8g}", f"{r['updates']:,} updates",
     ],
     "export big.model -o x.txt --prune 0.5 --test test.svm": lambda r: [
         f"x.txt: {count(r['weights'], 'weight')} of {r['features']} features",
@@ -218,7 +218,7 @@ def test_plan_output_matches_json(run, here, monkeypatch):
     assert lines["memory"].count(" ") > 2 * len(memory)
     assert lines["blocks"].startswith(f"4, of up to {report['block_rows']} rows and ")
     assert lines["cache"].startswith(f"{count(report['cache_rows'], 'row')}, ")
-    assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} per pass, ")
+    assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} in the first pass, ")
     assert f" {report['decode_nnz_per_second'] / 1e6:,.0f} million" in lines["reading"]
     assert lines["solving"].startswith(f"{report['solve_nnz_per_second'] / 1e6:,.0f} million")
     assert lines["passes"].startswith(f"about {report['passes'][1]} ({report['passes'][0]} to ")

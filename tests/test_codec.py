@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable, count_codes
-from sbm.store.codec import decode_rows, encode_rows
+from sbm.store.codec import decode_rows, encode_rows, gather_rows
 from sbm.store.container import Buffers
 
 GUARD = 64
@@ -32,6 +32,20 @@ def arrays_of(rows: list[list[int]]) -> tuple[Any, Any, Any]:
         indices += [*row, -7]
     lengths = [len(row) for row in rows]
     return np.array(starts, np.int64), np.array(lengths, np.int32), np.array(indices, np.int32)
+
+
+def gather(starts: Any, lengths: Any, indices: Any, values: Any, rows: list[int]) -> Any:
+    """Return lengths, indices and values of the chosen rows, gathered between guard zones."""
+    nnz = int(sum(lengths[k] for k in rows))
+    dtype = np.float32 if values is None else values.dtype
+    whole = [
+        np.full(n + 2 * GUARD, -99, t)
+        for n, t in ((len(rows), np.int32), (nnz, np.int32), (nnz, dtype))
+    ]
+    inner = [array[GUARD:-GUARD] for array in whole]
+    gather_rows(starts, lengths, indices, values, np.array(rows, np.int64), *inner)
+    assert all((a[:GUARD] == -99).all() and (a[-GUARD:] == -99).all() for a in whole)
+    return inner
 
 
 def decode(
@@ -75,6 +89,7 @@ def rows_of_gaps(draw: st.DrawFn) -> list[list[int]]:
 @example([[INDEX_LIMIT - 1]], None)
 @example([list(range(0, 70000 * 300, 300)), [0]], None)
 @example([list(range(k)) for k in [*range(70), 128, 1000, 5000, 65]], random.Random(1))
+@example([[*range(0, INDEX_LIMIT, 2**24 + 1), *range(1, 90)], list(range(70))], None)
 def test_encoded_rows_decode_sorted(rows, random):
     order = list(range(len(rows)))[::-1]
     if random is not None and rows:
@@ -86,7 +101,12 @@ def test_encoded_rows_decode_sorted(rows, random):
     n_features = max(flat, default=0) + 1
     for dtype in (None, "float32", "float64"):
         values = None if dtype is None else (indices * 0.25 - 3).astype(dtype)
-        arrays = encode_rows(starts, lengths, indices, values, np.array(order, np.int64), BUFFERS)
+        gathered = gather(starts, lengths, indices, values, order)
+        assert gathered[0].tolist() == [len(row) for row in chosen]
+        assert gathered[1].tolist() == flat
+        expected = 1 if dtype is None else (gathered[1] * 0.25 - 3).astype(dtype)
+        assert (gathered[2] == expected).all()
+        arrays = encode_rows(*gathered, BUFFERS)
         got_lengths, got_indices, got_values = decode(
             arrays, len(order), len(flat), n_features, dtype
         )
@@ -99,20 +119,20 @@ def test_values_of_one_are_not_stored():
     starts, lengths, indices = arrays_of([[1, 5], [2]])
     values = np.full(len(indices), 1, np.float32)
     values[0] = 8  # not part of any row
-    arrays = encode_rows(starts, lengths, indices, values, np.arange(2), BUFFERS)
+    arrays = encode_rows(*gather(starts, lengths, indices, values, [0, 1]), BUFFERS)
     assert "values" not in arrays
     assert decode(arrays, 2, 3, 6, "float32")[2].tolist() == [1, 1, 1]
 
 
 # ---------------------------------------------------------------------------------------- damage
 
-ENCODED = [[0, 3, 9], [], [5, 70000], list(range(40))]
+ENCODED = [[0, 3, 9], [], [5, 70000], list(range(400))]
 
 
-def encoded() -> Arrays:
+def encoded(n_distinct: int = 256) -> Arrays:
     starts, lengths, indices = arrays_of(ENCODED)
-    values = np.arange(len(indices), dtype=np.float32)
-    return encode_rows(starts, lengths, indices, values, np.arange(4), BUFFERS)
+    values = np.arange(len(indices), dtype=np.float32) % n_distinct
+    return encode_rows(*gather(starts, lengths, indices, values, [0, 1, 2, 3]), BUFFERS)
 
 
 SIZES: list[Callable[[Any], Any]] = [
@@ -129,7 +149,13 @@ DAMAGE: dict[str, list[Callable[[Any], Any]]] = {
     "gaps": [*SIZES, *SYMBOLS],
     "lengths_bits": [*SIZES, lambda a: a[:7], lambda a: np.append(a, np.uint8(0))],
     "gaps_bits": [*SIZES, lambda a: np.append(a, np.uint8(0)), lambda a: np.full_like(a, 255)],
-    "values": [*SIZES, lambda a: np.full_like(a, np.nan), lambda a: np.full_like(a, -np.inf)],
+    "table": [
+        *SIZES,
+        lambda a: a[0].reshape(()),
+        lambda a: np.full_like(a, np.nan),
+        lambda a: np.full_like(a, -np.inf),
+    ],
+    "values": [*SIZES, lambda a: np.full_like(a, 255)],
 }
 
 
@@ -140,20 +166,28 @@ STREAMS = st.fixed_dictionaries(
 
 
 def test_inconsistent_arrays_are_refused():
-    assert decode(encoded(), 4, 45, 70001, "float32")[0].tolist() == [3, 0, 2, 40]
+    nnz = sum(map(len, ENCODED))
+    for n_distinct in (200, 500):
+        arrays = encoded(n_distinct)
+        assert ("table" in arrays) == (n_distinct < 256)
+        assert decode(arrays, 4, nnz, 70001, "float32")[0].tolist() == [3, 0, 2, 400]
+        for dtype in ("float64", None):
+            with pytest.raises(ValueError, match="values"):
+                decode(arrays, 4, nnz, 70001, dtype)
     for name, changes in DAMAGE.items():
         for change in changes:
-            arrays = encoded()
-            arrays[name] = np.ascontiguousarray(change(arrays[name]))
-            with pytest.raises(ValueError, match=r".*"):
-                decode(arrays, 4, 45, 70001, "float32")
-        if name != "values":
+            for n_distinct in (200, 500) if name == "values" else (200,):
+                arrays = encoded(n_distinct)
+                arrays[name] = np.array(change(arrays[name]), order="C")
+                with pytest.raises(ValueError, match=r".*"):
+                    decode(arrays, 4, nnz, 70001, "float32")
+        if name not in ("values", "table"):
             arrays = encoded()
             del arrays[name]
             with pytest.raises(KeyError):
-                decode(arrays, 4, 45, 70001, "float32")
+                decode(arrays, 4, nnz, 70001, "float32")
     with pytest.raises(ValueError, match="features"):
-        decode(encoded(), 4, 45, 70000, "float32")
+        decode(encoded(), 4, nnz, 70000, "float32")
 
 
 STREAMS = st.one_of(
@@ -173,6 +207,7 @@ def test_random_bytes_never_write_out_of_bounds(streams, n_features, random):
         streams[name][random.randrange(len(streams[name]))] = random.randrange(256)
     arrays = {name: np.frombuffer(data, np.uint8) for name, data in streams.items()}
     arrays.pop("values", None)
+    arrays.pop("table", None)
     n, nnz = len(arrays["lengths"]), len(arrays["gaps"])
     with contextlib.suppress(ValueError):
         lengths, indices, _ = decode(arrays, n, nnz, n_features, None)

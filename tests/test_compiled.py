@@ -409,6 +409,8 @@ def test_duplicated_constants_are_equal():
     for ours, theirs, apart in (
         ("rows.SPARE", "solver.kernels.working_set._RUN", 0),
         ("store.codec._SHORTEST", "store.kernels.rows.SPARE", 0),
+        ("store.codec.LARGEST_TABLE", "store.kernels.values.LARGEST_TABLE", 0),
+        ("store.codec.SLOTS", "store.kernels.values.SLOTS", 0),
         ("inputs.idtable.DIRECT_LIMIT", "inputs.kernels.ids.DIRECT_LIMIT", 0),
         ("inputs.parsing.SPARE", "inputs.kernels.text.SPARE", 2),  # two newlines
         ("inputs.libsvm._DUPLICATE", "inputs.kernels.text.DUPLICATE", 0),

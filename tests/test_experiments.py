@@ -40,14 +40,11 @@ BENCHMARKS = load_script("bench.__main__").BENCHMARKS
 
 # Of each row, what must hold: the same problem is solved by all, and labels have the right sign.
 HOLDS = {
-    "text-to-gap": lambda row: 0.65 < row["test_accuracy"] < 1,
     "one-pass": lambda row: 0.65 < row["test_accuracy"] < 1,
-    "family": lambda row: row["converged"] and row["above"] < 0.011 and row["peer_above"] < 0.1,
-    "multiclass": lambda row: row["reached"] and row["above"] < 0.01 and row["peer_above"] < 0.1,
+    "grid": lambda row: row["gap"] is None or (row["gap"] <= 0.01 and abs(row["above"]) < 0.02),
     "nightly": lambda row: row["ratio"] <= 0.35,
     "stream-memory": lambda row: row["resident_MB"] < 300,
 }
-MULTICLASS = {"multiclass", "class-blocks", "multiclass-error"}
 MPI = {"class-blocks", "ranks"}
 
 
@@ -69,8 +66,9 @@ def text_of(tmp_path_factory):
     for name in BENCHMARKS if name != "optima"
 ])  # fmt: skip
 def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
-    data = ["--data", text_of("four" if name in MULTICLASS else "two")]
-    report = run_script(tmp_path, "bench", name, "--quick", *data * bool(BENCHMARKS[name].rows))
+    data = ["--data", text_of("four" if name == "class-blocks" else "two")]
+    more = [*data * bool(BENCHMARKS[name].rows), *["--two-commands"] * (name == "grid")]
+    report = run_script(tmp_path, "bench", name, "--quick", *more)
     assert report["benchmark"] == name
     for row in report["rows"]:
         assert HOLDS.get(name, lambda row: row.get("ok", True))(row), row
@@ -155,7 +153,7 @@ def test_script_can_be_imported(path):
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "words", "code"), [
     ("bench", ["parse", "--data", "nowhere.svm"], 1), ("bench", ["parse", "--runs", "0"], 2),
-    ("bench", ["family", "--losses", "nothing"], 2), ("papers", ["figure2", "--sets", "a9a"], 2),
+    ("bench", ["grid", "--losses", "nothing"], 2), ("papers", ["figure2", "--sets", "a9a"], 2),
     ("papers", ["table2", "--data", "nowhere.svm"], 1), ("papers.claims", ["nowhere.svm"], 1),
 ])  # fmt: skip
 def test_wrong_use_is_refused(name, words, code):

@@ -124,7 +124,8 @@ CHUNK: dict[str, Any] = {  # three rows: 0 2, nothing, 1 2 3
     "lengths_bits": np.zeros(8, U8),
     "gaps": np.array([0, 1, 1, 0, 0], U8),
     "gaps_bits": np.zeros(8, U8),
-    "values": np.array([1, 2, 3, 4, 5], np.float32),
+    "values": np.array([0, 1, 2, 1, 0], U8),
+    "table": np.array([1, 2, 3], np.float32),
     "codes": np.array([0, 1, 0], U8),
 }
 
@@ -156,7 +157,7 @@ def lay(
         "crc32": zlib.crc32(crc32.tobytes()),
     }  # fmt: skip
     content = {
-        "format": "sbm-store", "version": 1, "rows": rows, "features": 4, "nnz": nnz,
+        "format": "sbm-store", "version": 2, "rows": rows, "features": 4, "nnz": nnz,
         "value_type": "float32", "dtype": "float32",
         "labels": {"values": [-1.0, 1.0], "counts": [2, 1]}, "class_values": None,
         "blocks": [entry],
@@ -186,7 +187,8 @@ def test_invalid_chunks_are_refused(tmp_path):
         {"gaps": np.array([0, 1, 1, 0, 1], U8)}, {"gaps": np.array([0, 1, 227, 0, 0], U8)},
         {"gaps": np.zeros(1 << 20, U8)}, {"gaps": None}, {"lengths": np.array([2, 0, 4], U8)},
         {"lengths": np.array([227, 0, 3], U8)}, {"lengths": np.array([2, 3], U8)},
-        {"values": np.array([1, 2, np.nan, 4, 5], np.float32)}, {"values": np.zeros(5)},
+        {"values": np.array([1, 2, 3, 4, 5], U8)}, {"values": np.zeros(5)}, {"table": None},
+        {"table": np.array([1, np.nan, 3], np.float32)}, {"table": np.array([1.0, 2, 3])},
         {"codes": np.array([0, 2, 0], U8)}, {"codes": np.array([0, 1, 0], np.int64)},
         {"codes": np.zeros((3, 1), U8)}, {"codes": np.zeros(2, U8)}, {"codes": None},
         {"codes": None, "labels": np.zeros(3)},
@@ -230,7 +232,7 @@ def test_manifest_values_are_checked(tmp_path):
         labels(-1.0, 1.0, counts=(2, 1, 0)), {"labels": {}}, {"labels": None},
         {"labels": None, "class_values": []}, {"labels": None, "class_values": [math.inf, 0.0]},
         {"value_type": "ones"}, {"value_type": "float64"}, {"value_type": "int8"},
-        {"dtype": "float16"}, {"version": 2}, {"version": True}, {"format": "sbm-run"},
+        {"dtype": "float16"}, {"version": 1}, {"version": True}, {"format": "sbm-run"},
         {"blocks": 5}, {"blocks": [{}]}, {"blocks": []}, {"blocks": ["block-000000.sbb"]},
         {"generations": [{}]}, {"generations": []}, {"generations": None},
         {"ids": (5, -7, 9, 1)}, {"ids": (5.0, 7, 9, 1)}, {"ids": ((5, 7), (9, 1))},

@@ -5,16 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from families import LABELS, make_store, row_losses
 from helpers import full_weights
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
 import sbm
+from sbm.cli import cli
 from sbm.cli.liblinear import read_options
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.programs.training import l1
 from sbm.sklearn import SBMClassifier, SBMRegressor
+from sbm.store import blocks
 
 Array = np.ndarray[Any, Any]
 CASES = [
@@ -160,6 +164,28 @@ def test_features_take_turns_if_memory_is_small(tmp_path: Path) -> None:
     assert in_turns["primal"] == pytest.approx(all_at_once["primal"], rel=2e-4)
     assert in_turns["dual"] <= all_at_once["primal"]
     assert in_turns["n_nonzero"] == len(model.compact().ids)
+    # Columns come first; blocks stay decoded in what they leave.
+    assert (all_at_once["decoded_blocks"], in_turns["decoded_blocks"]) == (4, 0)
+    assert in_turns["bytes_read"] == in_turns["passes"] * all_at_once["bytes_read"]
+
+
+@pytest.mark.parametrize("stay", [0, 2, 4])
+def test_text_gives_the_model_of_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stay: int
+) -> None:
+    """Also if only the first blocks stay decoded, and the others are read in each pass."""
+    store, path = wide(tmp_path), tmp_path / "t.model"
+    train(store, loss="log_loss", penalty="l1", C=3.0)
+    read: list[int] = []
+    decode = blocks.decode_rows
+    monkeypatch.setattr(blocks, "decode_rows", lambda *a: (read.append(1), decode(*a)))
+    monkeypatch.setattr(MemoryPlan, "staying", lambda self, own, reserved=0: list(own)[:stay])
+    words = ["--loss", "log_loss", "--penalty", "l1", "-C", "3", "--blocks", "4", "-o", str(path)]
+    done = CliRunner().invoke(cli, ["train", str(store.with_suffix(".svm")), *words])
+    assert done.exit_code == 0, done.output
+    assert f"{stay} of 4 blocks stayed in memory" in done.output
+    assert path.read_bytes() == store.with_suffix(".model").read_bytes()
+    assert len(read) == 3 * (4 - stay)  # one chunk a block, three passes
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -245,6 +271,7 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
         ({"penalty": "l3"}, "penalty l3 elasticnet"),
         ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
         ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
+        ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(

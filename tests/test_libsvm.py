@@ -215,7 +215,16 @@ WORDS = st.builds(
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(st.lists(st.one_of(WORDS, FLOATS.map(repr), FLOATS.map("{:.16e}".format)), min_size=1))
+DECIMALS = st.from_regex(r"-?[0-9]{0,7}\.[0-9]{0,25}", fullmatch=True).filter(
+    lambda w: w[-1:] > "."
+)
+
+
+@given(
+    st.lists(st.one_of(WORDS, DECIMALS, FLOATS.map(repr), FLOATS.map("{:.16e}".format)), min_size=1)
+)
+@example(["0.8" + "9" * k for k in range(5, 26)] + ["9" * 7 + "." + "9" * k for k in range(1, 26)])
+@example(["0." + "0" * k + d for k in range(26) for d in ("", "1", "9007199254740993") if k or d])
 @example(["0", "-0", "0.0", "00", "0e400", "-0e-400", "0." + "0" * 400 + "1"])
 @example(["5e-324", "2.4703282292062327e-324", "2.4703282292062328e-324"])
 @example(["2.2250738585072011e-308", "2.2250738585072012e-308", "4.9406564584124653e-324"])

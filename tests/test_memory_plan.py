@@ -53,7 +53,7 @@ def store_of(blocks: int, chunks: int, rows: int, nnz: int, kind: str, uneven: b
         for b in range(blocks)
     ]
     return SimpleNamespace(
-        folder=Path("x.sbm"), chunks=made, value_type=kind,
+        name="x.sbm", chunks=made, value_type=kind,
         n_rows=sum(c.rows for c in itertools.chain(*made)),
         nnz=sum(c.nnz for c in itertools.chain(*made)),
         n_blocks=blocks, blocks_of_generations=[blocks],
@@ -250,8 +250,8 @@ def test_lists_use_only_spare_memory() -> None:
 def test_spare_memory_allows_more_decoders() -> None:
     plan = plan_training(store_of(3, 5, 1000, 50_000, "float32"), AMPLE, 0.5, Shape(9))
     assert [plan.decoders(threads, AMPLE) for threads in (1, 2, 5)] == [1, 1, 4]
-    spare = plan.total + plan.items["decoding"]
-    assert [plan.decoders(9, mem) for mem in (0, plan.total, spare - 1, spare)] == [1, 1, 1, 2]
+    one = plan.items["decoding"]
+    assert [plan.decoders(9, spare) for spare in (-5, 0, one - 1, one)] == [1, 1, 1, 2]
     assert plan.describe().startswith("interpreter 92 MB, weights 144 B, decoding ")
 
 

@@ -147,7 +147,7 @@ def test_kubernetes_job_runs_a_valid_command():
     words = [word.strip('"') for word in re.findall(r"^ *- ([^:\n]+)$", text, re.MULTILINE)]
     given = words[words.index("train") + 1 : words.index("/usr/sbin/sshd")]
     options = train.make_context("train", given, help_option_names=["-h", "--help"]).params
-    assert str(options["store"]) == "/data/big.{rank}.sbm"
+    assert options["data"] == ("/data/big.{rank}.sbm",)
     (deadline,) = re.findall(r"activeDeadlineSeconds: (\d+)", text)
     limit = Settings(time_limit=options["time_limit"]).time_limit
     assert limit < int(words[words.index("timeout") + 1]) < int(deadline)

@@ -584,7 +584,7 @@ def test_command_reports_json_and_text(run):
     assert set(report) == {
         "rows", "blocks", "features", "labels", "loss", "accuracy", "dual", "visits", "updates",
         "visits_cut_short", "text_bytes", "skipped", "problems", "open", "stopped",
-        "pending", "seconds", "peak_rss_bytes", "model", "test",
+        "polish_visits", "pending", "seconds", "peak_rss_bytes", "model", "test",
     }  # fmt: skip
     assert set(report["seconds"]) == {
         "total",
@@ -592,6 +592,7 @@ def test_command_reports_json_and_text(run):
         "wait",
         "predict",
         "learn",
+        "polish",
         "write",
         "compile",
     }
@@ -602,6 +603,7 @@ def test_command_reports_json_and_text(run):
     assert (settings["C"], settings["class_weight"]) == (0.5, {"1": 2.0})
     code, out, err = run(line)
     assert f"{100 * report['accuracy']:.4f} %" in out
+    assert f"({report['polish_visits']:,} in the polish)" in out
     assert [line.split()[0] for line in err.splitlines()[1:4]] == ["1,024", "2,048", "3,000"]
     assert "last line of d.svm" in err
     write([b"1 1:1\n-1 2:1\nx 1:1\n"], "bad.svm")

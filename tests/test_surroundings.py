@@ -209,7 +209,7 @@ def test_process_answers_signals_while_it_waits(here):
 
 @pytest.mark.process
 def test_training_stops_and_resumes(here):
-    line = "train a.sbm -o x.model --tol 1e-15 --max-passes {} -C 10 -v"
+    line = "train a.sbm -o x.model --tol 1e-15 --max-passes {} -C 1e6 --parts blocks -v"
     with start(line.format(10**6), here) as process:
         for _ in range(4):  # the plan, the head of the table and two passes
             assert process.stderr.readline()

@@ -10,6 +10,7 @@ from helpers import fit, full_weights, store_rows, write_rows
 import sbm
 from sbm.distributed.comm import SerialComm
 from sbm.engine import pace
+from sbm.engine.memory import MemoryPlan
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.programs.splitting import reading as coding
 from sbm.programs.train import train_ranks
@@ -175,6 +176,7 @@ def test_model_bytes_depend_only_on_seed(store, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_listed_rounds_repeat_slow_disk_training(store, tmp_path, monkeypatch):
     monkeypatch.setattr(pace, "LEAST_BYTES", 0)
+    monkeypatch.setattr(MemoryPlan, "staying", lambda *_: [])  # every pass reads all
     size = sum(b["bytes"] for b in BlockStore(store).manifest["blocks"])
     options = {"mem": "400MB", "tol": 1e-6, "max_passes": 3}
     how = TrainOptions(read_rate=size / 0.2)

@@ -47,6 +47,41 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
+# How text is read, by split and train.
+_READING = {
+    "blocks": click.option(
+        "--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]"
+    ),
+    "dtype": click.option(
+        "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
+        help="Type of values; values that are all 1 take no space.  [default: auto]",
+    ),
+    "on_error": ON_ERROR,
+    "min_count": click.option(
+        "--min-count", type=int, default=1, metavar="N",
+        help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
+    ),
+    "format": INPUT_FORMAT,
+    "hash_bits": click.option(
+        "--hash-bits", type=int, metavar="B",
+        help="Number of bits of hashed feature names.  [default: 22]",
+    ),
+    "label": click.option(
+        "--label", metavar="COLUMN",
+        help="Column of the labels in a table.  [default: label, y or target]",
+    ),
+    "text": click.option(
+        "--text", multiple=True, metavar="COLUMN",
+        help="Column of a table whose cells are always text; may be repeated.",
+    ),
+}  # fmt: skip
+_KEEP_STORE = click.option(
+    "--keep-store", type=NEW_FILE, is_flag=False, flag_value=LAST, metavar="[STORE]",
+    help="Also write the store that sbm split would make.  [default: the first DATA's name with "
+    ".sbm]",
+)  # fmt: skip
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -56,8 +91,8 @@ def cli() -> None:
     """Exact linear models on data bigger than memory.
 
     \b
-    sbm split big.svm --blocks 12              text to a compressed block store, big.sbm
-    sbm train --cache-frac 0.5 --mem 2GB       the only store here to a model, big.model
+    sbm train big.svm                          text to a certified model, big.model
+    sbm split big.svm                          text to a compressed block store, to train on often
     sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
     zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
@@ -69,16 +104,13 @@ def cli() -> None:
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
     help="Store to write.  [default: the first INPUT's name with .sbm]",
 )  # fmt: skip
-@click.option("--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]")
+@_READING["blocks"]
 @click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
 @click.option(
     "--shards", type=int, metavar="P",
     help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
 )  # fmt: skip
-@click.option(
-    "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
-    help="Type of values; values that are all 1 take no space.  [default: auto]",
-)  # fmt: skip
+@_READING["dtype"]
 @click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
 @click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
 @click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
@@ -95,24 +127,7 @@ def cli() -> None:
     is_flag=True,
     help="Replace a store; with --append: accept data that is already there.",
 )
-@ON_ERROR
-@click.option(
-    "--min-count", type=int, default=1, metavar="N",
-    help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
-)  # fmt: skip
-@INPUT_FORMAT
-@click.option(
-    "--hash-bits", type=int, metavar="B",
-    help="Number of bits of hashed feature names.  [default: 22]",
-)  # fmt: skip
-@click.option(
-    "--label", metavar="COLUMN",
-    help="Column of the labels in a table.  [default: label, y or target]",
-)  # fmt: skip
-@click.option(
-    "--text", multiple=True, metavar="COLUMN",
-    help="Column of a table whose cells are always text; may be repeated.",
-)  # fmt: skip
+@some(without(_READING, "blocks", "dtype"))
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
@@ -141,17 +156,22 @@ def split(
 
 
 @cli.command(
-    cls=LiblinearCommand, example="sbm train big.sbm -C 0.1 --mem 2GB --json", stopped=RESUMES
+    cls=LiblinearCommand, example="sbm train big.svm -C 0.1 --mem 2GB --json", stopped=RESUMES
 )
-@_STORE
-@_MODEL
+@click.argument("data", nargs=-1, metavar="[DATA]...", type=click.Path())
+@click.option(
+    "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
+    help="Model to write.  [default: the first DATA's name with .model]",
+)  # fmt: skip
 @settings_of("train")
 @some(LIBLINEAR.values())
 @click.option(
     "--resume/--fresh", default=None,
     help="Resume the training of this model, or start over.  [default: resume a training with the "
-    "same store and settings, if there is one]",
+    "same data and settings, if there is one]",
 )  # fmt: skip
+@some(_READING.values())
+@_KEEP_STORE
 @TEST
 @click.option(
     "--test-every", type=int, metavar="N",
@@ -164,28 +184,36 @@ def split(
 @shared
 @click.pass_context
 def train(
-    context: click.Context, /, terminal: Terminal, store: Path | None, model: Path | None,
+    context: click.Context, /, terminal: Terminal, data: tuple[str, ...], model: Path | None,
     resume: bool | None, test: str | None, test_every: int | None, launch: int | None,
-    config: Path | None, **options: Any,
+    keep_store: str | Path | None, config: Path | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Train a model on a block store, to a certified duality gap.
+    """Train a model on text or a store, to a certified gap.
+
+    DATA are text files or globs, as for split; - is standard input. They are read once, into memory
+    as far as --mem allows; the rest goes to a folder next to the model, which is removed at the
+    end. Or DATA is a store; it may be left out if there is only one in the current folder.
 
     Progress shows a line per pass; ~ marks estimates, other gaps are certified. -v adds seconds
     (load, wait, solve), millions of rows and nonzeros per second, the dual, cached rows, those with
     free alphas, and visits of cached rows.
 
-    STORE may be left out if there is only one in the current folder. Exit code 3: --max-passes or
-    --time-limit was reached before --tol; the model is written, with its certified gap.
+    Exit code 3: --max-passes or --time-limit was reached before --tol; the model is written, with
+    its certified gap.
 
     After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
     a finished training does nothing.
     """
-    store, options["warm_start"] = _start(store, options["warm_start"])
+    data, options["warm_start"] = _start(data, options["warm_start"])
+    data, keep_store = _kept(data, keep_store)
+    reading = {name: options.pop(name) for name in _READING}
+    reading |= {"text": reading["text"] or None, "on_error": reading["on_error"] or "fail"}
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
+    from sbm.programs.splitting.options import Reading
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
     from sbm.programs.training.passtest import PassTest
@@ -199,11 +227,18 @@ def train(
         terminal.mute()
     with stop_signals() as is_stopped:
         pass_test = PassTest(test, test_every) if test and test_every is not None else None
-        how = TrainOptions(resume, is_stopped, terminal, pass_test)
-        result, report = train_ranks(comm, store, model, settings, how)
+        how = Reading(**reading, keep_store=keep_store)
+        result, report = train_ranks(
+            comm, list(data) or None, model, settings,
+            TrainOptions(resume, is_stopped, terminal, pass_test, how),
+        )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report
         return
+    for problem in (report["read"] or {}).get("problems", []):
+        complain(f"skipped {problem}")
+    for line in show.open_lines(report["read"] or {"open": []}):
+        complain(line)
     if not terminal.as_json:
         terminal.answer(report, show.train)
     try:
@@ -217,11 +252,28 @@ def train(
     _end(report, settings)
 
 
-def _start(store: Path | None, warm_start: str | None) -> tuple[Path | None, str | bool | None]:
-    """Return the store and the setting `warm_start` from the arguments as typed."""
-    if store is None and warm_start and (Path(warm_start) / "manifest.json").is_file():
-        return Path(warm_start), True  # typed as: --warm-start STORE
-    return store, True if warm_start == LAST else warm_start
+def _start(
+    data: tuple[str, ...], warm_start: str | None
+) -> tuple[tuple[str, ...], str | bool | None]:
+    """Return the data and the setting `warm_start` from the arguments as typed."""
+    if not data and warm_start and (Path(warm_start) / "manifest.json").is_file():
+        return (warm_start,), True  # typed as: --warm-start STORE
+    return data, True if warm_start == LAST else warm_start
+
+
+def _kept(
+    data: tuple[str, ...], keep: str | Path | None
+) -> tuple[tuple[str, ...], str | Path | None]:
+    """Return the data and the store to write from the arguments as typed."""
+    if keep is None:
+        return data, None
+    if not data and str(keep) != LAST and Path(keep).suffix != ".sbm":
+        data, keep = (str(keep),), LAST  # typed as: --keep-store DATA
+    if str(keep) not in (LAST, "."):
+        return data, keep
+    from sbm.programs.split import default_store
+
+    return data, default_store(data[0]) if data else None
 
 
 def _end(report: dict[str, Any], settings: Settings) -> None:

@@ -43,12 +43,14 @@ INPUT_FORMAT = click.option(
 )  # fmt: skip
 _NUMBERS = (int, float)
 _MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
-_PROCESSES = "Several processes"
+_PROCESSES, _TEXT = "Several processes", "Reading text"
 # Group of an option in help; options without a group come first.
 GROUPS = {
-    **dict.fromkeys(("mem", "cache_frac", "rounds", "policy", "screen", "threads",
+    **dict.fromkeys(("mem", "parts", "cache_frac", "rounds", "policy", "screen", "threads",
                      "checkpoint_every"), _MEMORY),
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
+    **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
+                     "text", "keep_store"), _TEXT),
     **dict.fromkeys(("launch", "class_blocks", "sigma", "sync_every", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name

@@ -173,12 +173,15 @@ def train(report: Report) -> Lines:
         used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
     else:
         used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
+    yield f"{used}, {report['updates']:,} updates"
     yield (
-        f"{used}, {report['updates']:,} updates, {format_size(report['bytes_read'])} read, "
+        f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
+        f"{format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}"
     )
+    read = f"read text {report['read']['seconds']:.2f}, " if report["read"] else ""
     yield (
-        f"{s['total']:.2f} s: solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
+        f"{s['total']:.2f} s: {read}solve {s['solve']:.2f}, wait for blocks {s['wait']:.2f} "
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, checkpoints {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])
@@ -281,7 +284,10 @@ def plan(report: Report) -> Lines:
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
         "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "reading": f"{format_size(size)} per pass, "
+        "decoded": f"{report['decoded_blocks']:,} of {n_blocks:,} blocks stay in memory "
+        f"({format_size(report['decoded_bytes'])}); later passes read "
+        f"{format_size(report['bytes_read_again'])}",
+        "reading": f"{format_size(size)} in the first pass, "
         f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
@@ -316,10 +322,14 @@ def stream(report: Report) -> Lines:
     )
     bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
-    yield f"{bound}{report['updates']:,} updates, peak memory {peak}"
+    yield (
+        f"{bound}{report['visits']:,} visits ({report['polish_visits']:,} in the polish), "
+        f"{report['updates']:,} updates, peak memory {peak}"
+    )
     yield (
         f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
-        f", predict {s['predict']:.2f}, wait for text {s['wait']:.2f}, save {s['write']:.2f}"
+        f", polish {s['polish']:.2f}, predict {s['predict']:.2f}, wait for text {s['wait']:.2f}"
+        f", save {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])
     if report["skipped"]:

@@ -1,7 +1,8 @@
 """Passes over rows that train sparse models: margins and slopes of all rows, and chosen columns.
 
-A pass reads every block once, at fixed weights. It computes the margins, the slopes' sum for every
-feature and the lower bounds, and collects the columns of chosen features in memory.
+A pass visits every block once, at fixed weights. It computes the margins, the slopes' sum for every
+feature and the lower bounds, and collects the columns of chosen features in memory. Blocks that fit
+beside the columns stay decoded.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from sbm.engine.machine import usable_threads
 from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.progress import Progress
-from sbm.engine.reader import BlockReader, RowWeights
+from sbm.engine.reader import BlockReader, Place, RowWeights
 from sbm.errors import MemoryPlanError
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import Rows
 from sbm.settings import Settings
 from sbm.solver.l1 import Columns, Labels, Scratch, SparseFit, SparseProblem
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
@@ -52,6 +53,8 @@ def _column_bytes(fits: int) -> int:
 
 def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
+
+    Memory that the columns cannot use is left for blocks that stay decoded.
 
     Parameters
     ----------
@@ -81,8 +84,9 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
     # Half of the room has space for any single column.
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
     plain = replace(
-        shape, outputs=(1,), listed=False, paired=False, copies=_OF_A_FIT * fits + _OF_ALL
-    )
+        shape, outputs=(1,), listed=False, paired=False, may_join=False,
+        copies=_OF_A_FIT * fits + _OF_ALL,
+    )  # fmt: skip
 
     def plan(columns: int) -> MemoryPlan:
         more = shape.more_bytes + margins + columns
@@ -96,7 +100,7 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
     except MemoryPlanError as error:
         rest = {"margins": margins, "columns": least, "weights": 8 * n * plain.copies}
         rest["blocks and others"] = error.least_bytes - sum(rest.values())
-        Budget(mem, f"to train on {store.folder}", rest).check()
+        Budget(mem, f"to train on {store.name}", rest).check()
         raise
     free = mem - made.total + made.items["blocks"] + least
     if (share := min(wanted, int(_COLUMNS_SHARE * free))) > least:
@@ -139,6 +143,8 @@ class ColumnPasses:
     progress : Progress
     y_dtype : str
         Type of the labels of the store's rows.
+    staying : sequence of int
+        The blocks that stay decoded in memory.
     weights : RowWeights, optional
     read_rate : float, optional
         Maximum bytes read per second.
@@ -162,6 +168,7 @@ class ColumnPasses:
         problems: Sequence[SparseProblem],
         progress: Progress,
         y_dtype: str,
+        staying: Sequence[int],
         weights: RowWeights | None = None,
         read_rate: float | None = None,
     ) -> None:
@@ -177,10 +184,21 @@ class ColumnPasses:
         self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._pool = loading_thread(threads)
-        arena = Arena.of(2 * plan.part_nnz + SPARE, store.value_type)
-        buffers = [arena.room(plan.part_rows, y_dtype, weights is not None) for _ in range(2)]
-        decoders = plan.decoders(threads, settings.mem_bytes)
-        self.reader = BlockReader(store, plan, buffers, 0, self._pool, decoders, read_rate, weights)
+        is_whole = len(staying) == len(plan.parts)  # nothing is read again
+        arena, offsets, used = store.arena(
+            {block: plan.parts[block].chunks for block in staying},
+            0 if is_whole else 2 * plan.part_nnz,
+        )
+
+        def room(rows: int) -> Rows:
+            return arena.room(rows, y_dtype, weights is not None)
+
+        self.reader = BlockReader(
+            store, plan,
+            {k: Place(room(plan.parts[k].rows), where) for k, where in offsets.items()},
+            [room(0 if is_whole else plan.part_rows) for _ in range(2)], used, self._pool,
+            plan.decoders(threads, plan.left - plan.decoded_bytes(staying)), read_rate, weights,
+        )  # fmt: skip
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -31,9 +31,9 @@ from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
 from sbm.engine.prefetch import Prefetched, loading_thread
 from sbm.engine.progress import Progress
-from sbm.engine.reader import BlockReader, RowWeights
+from sbm.engine.reader import BlockReader, Place, RowWeights
 from sbm.engine.sync import Combiner
-from sbm.rows import SPARE, Arena, Rows
+from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem
@@ -94,9 +94,12 @@ class Engine:
     own : sequence of int, optional
         The blocks of this rank. Default: all.
     pauses : Pauses, optional
+    staying : sequence of int, optional
+        The blocks that stay decoded in memory. Default: as many as fit.
 
     Attributes
     ----------
+    staying : list of int
     learners : list of Learner
     seconds : Seconds
     reader : BlockReader
@@ -135,6 +138,7 @@ class Engine:
         comm: Comm | None = None,
         own: Sequence[int] | None = None,
         pauses: Pauses | None = None,
+        staying: Sequence[int] | None = None,
     ) -> None:
         self.store, self.settings, self.plan = store, settings, plan
         self.progress, self.run = progress, run
@@ -144,9 +148,14 @@ class Engine:
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
+        self.staying = plan.staying(self.own) if staying is None else list(staying)
+        is_whole = len(self.staying) == len(self.own)  # nothing is read again
         self._cache_nnz = plan.cache_nnz // n
-        caches = n * (self._cache_nnz + SPARE)
-        self._arena = Arena.of(caches + 2 * plan.part_nnz + SPARE, store.value_type)
+        caches = 0 if is_whole else n * (self._cache_nnz + SPARE)
+        buffers = 0 if is_whole else 2 * plan.part_nnz
+        self._arena, offsets, self._decoded = store.arena(
+            {block: plan.parts[block].chunks for block in self.staying}, caches + buffers
+        )
         self._y_dtype = y_dtype(problems[0], store)
         self._weighted = weights is not None
         threads = usable_threads(settings.threads)
@@ -166,13 +175,13 @@ class Engine:
             if self.comm.size > 1
         }
         self._pool = loading_thread(threads)
-        decoders = plan.decoders(threads, settings.mem_bytes)
-        buffers = [
-            self._arena.room(plan.part_rows, self._y_dtype, self._weighted) for _ in range(2)
-        ]  # fmt: skip
+        spare = plan.left - plan.decoded_bytes(self.staying)
         self.reader = BlockReader(
-            store, plan, buffers, caches, self._pool, decoders, read_rate, weights
-        )
+            store, plan,
+            {k: Place(self._room(plan.parts[k].rows), where) for k, where in offsets.items()},
+            [self._room(0 if is_whole else plan.part_rows) for _ in range(2)],
+            self._decoded + caches, self._pool, plan.decoders(threads, spare), read_rate, weights,
+        )  # fmt: skip
         self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
@@ -188,6 +197,10 @@ class Engine:
         ]  # fmt: skip
         self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
 
+    def _room(self, rows: int) -> Rows:
+        """Return room for rows, with nonzeros in the arena."""
+        return self._arena.room(rows, self._y_dtype, self._weighted)
+
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""
         plan, settings = self.plan, self.settings
@@ -197,10 +210,11 @@ class Engine:
             variables = min(plan.row_variables, problem.n_outputs)
             n_blocks = len(plan.parts)
             alpha = ListPool(plan.part_rows, rows, variables, n_blocks, problem.n_outputs)
-        base = k * (self._cache_nnz + SPARE)
+        base = self._decoded + k * (self._cache_nnz + SPARE)
         working = WorkingSet(
-            self._arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted
-        )
+            self._arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted,
+            self._decoded,
+        )  # fmt: skip
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         return Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
@@ -283,7 +297,7 @@ class Engine:
         free.update(now.free)
         return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
 
-    def set_pace(self, rounds: int, free: Mapping[int, int]) -> None:
+    def set_pace(self, rounds: int, free: Mapping[int, int], stop: float = 0.0) -> None:
         """Set the rounds of the next pass and, with ``cache_frac="auto"``, the cache sizes.
 
         Parameters
@@ -292,10 +306,13 @@ class Engine:
         free : mapping of int to int
             By learner number: rows that had an alpha inside its bounds in the last pass. Learners
             without an entry are treated as in the first pass.
+        stop : float
+            If one part has all rows, its rounds end at this relative gap.
         """
         plan, capacity = self.plan, self.plan.cache_rows // len(self.learners)
         for learner in self.learners:
             learner.solver.rounds = rounds
+            learner.solver.stop = stop if plan.is_whole else 0.0
             if self.settings.cache_frac == "auto":
                 learner.solver.working.cache_rows = choose_cache_rows(
                     free.get(learner.number), plan.part_rows, capacity

@@ -1,9 +1,11 @@
 """The memory plan: how `--mem` is divided, decided before training starts."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from sbm.errors import MemoryPlanError
 from sbm.solver.variables import FEW, MANY
@@ -17,6 +19,7 @@ __all__ = [
     "INTERPRETER",
     "MOST_FRAC",
     "OVERHEAD",
+    "SLACK",
     "Budget",
     "MemoryPlan",
     "Part",
@@ -61,6 +64,12 @@ _PAIR_ROW = 160 + 4 * (FEW + 2)
 _PAIR_VARIABLE = 96
 # Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
+# Most nonzeros times outputs of a single part: a round of them takes a second or so.
+MOST_WHOLE = 200_000_000
+# Share of the bound that decoded blocks leave free.
+SLACK = 0.02
+# Python's objects for a chunk.
+_CHUNK_OBJECTS = 700
 # Decoding holds the compressed bytes and the symbols of one chunk.
 _DECODE_NONZERO = 12
 
@@ -146,6 +155,8 @@ class Shape:
     models : int
         Number of models that the problems belong to. Each model has a full-size cache, which the
         problems of that model share.
+    may_join : bool
+        Whether all blocks may be joined into one part.
     advice : str
         Alternative to more memory, for the error message.
     """
@@ -160,6 +171,7 @@ class Shape:
     first_bytes: int = 0
     noted_blocks: int = 0
     models: int = 1
+    may_join: bool = False
     advice: str = ""
 
 
@@ -218,12 +230,19 @@ class MemoryPlan(Budget):
         Capacity of the cache.
     row_variables : int
         Average number of variables per row that the lists of a block have room for.
+    nonzero, row : int
+        Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
+    is_whole : bool
+        Whether the only part has all rows, and they stay decoded.
     """
 
     parts: list[Part]
     cache_rows: int
     cache_nnz: int
     row_variables: int
+    nonzero: int
+    row: int
+    is_whole: bool = False
 
     @property
     def part_rows(self) -> int:
@@ -235,17 +254,49 @@ class MemoryPlan(Budget):
         """Most nonzeros of a part."""
         return max(part.nnz for part in self.parts)
 
-    def decoders(self, threads: int, mem: int) -> int:
+    def decoded_bytes(self, parts: Iterable[int]) -> int:
+        """Return the bytes of decoded parts."""
+        chosen = [self.parts[k] for k in parts]
+        return sum(part.nnz * self.nonzero + part.rows * self.row for part in chosen)
+
+    def staying(self, own: Sequence[int], reserved: int = 0) -> list[int]:
+        """Return the parts that stay decoded in memory; the others are read again in each pass.
+
+        If all parts stay, there are no buffers, and cached rows are not copied. This changes the
+        speed, but not the model.
+
+        Parameters
+        ----------
+        own : sequence of int
+            The parts of this rank.
+        reserved : int
+            Bytes of the bound that are needed for something else.
+        """
+        if self.is_whole:
+            return list(own)
+        room = self.left - reserved - int(SLACK * self.mem)
+        room -= _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
+        copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
+        copies += self.cache_nnz * self.nonzero
+        if self.decoded_bytes(own) <= room + copies:
+            return list(own)
+        sizes = np.cumsum([self.decoded_bytes([k]) for k in own])
+        return list(own[: int(np.searchsorted(sizes, room, side="right"))])
+
+    def decoders(self, threads: int, spare: int) -> int:
         """Return how many chunks can be decoded in parallel with `threads`, one of them solving."""
-        spare = max(0, mem - self.total) // self.items["decoding"]
-        return max(1, min(threads - 1, 1 + spare))
+        return max(1, min(threads - 1, 1 + max(0, spare) // self.items["decoding"]))
 
 
-def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: Shape) -> MemoryPlan:
+def plan_training(
+    store: BlockStore, mem: int, cache_frac: float | str, shape: Shape, reserved: int = 0
+) -> MemoryPlan:
     """Choose block and cache sizes for a memory bound.
 
-    Blocks are loaded whole if they fit, otherwise in equal parts that fit; small appended blocks
-    are loaded together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
+    If all rows fit, decoded, and are few enough for several rounds between two looks at the clock,
+    they are a single part without a cache (`shape` must allow it). If not, blocks are loaded whole
+    if they fit, otherwise in equal parts that fit; small appended blocks are loaded together. The
+    cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
     of the largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
@@ -256,6 +307,8 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     cache_frac : float or "auto"
         In [0, 1). ``auto``: at least `BASE_FRAC`, and up to `MOST_FRAC` if memory is left.
     shape : Shape
+    reserved : int
+        Bytes that a single part must leave free.
 
     Returns
     -------
@@ -269,13 +322,17 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     base, most = (BASE_FRAC, MOST_FRAC) if isinstance(cache_frac, str) else (cache_frac,) * 2
     models = f"{shape.models} models " if shape.models > 1 else ""
     largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
-    fixed = Budget(mem, f"to train {models}on {store.folder}", {
+    fixed = Budget(mem, f"to train {models}on {store.name}", {
         "interpreter": INTERPRETER,
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),
         "overhead": OVERHEAD + EVICTED_BYTES + UNWRITTEN_BYTES + shape.more_bytes,
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
+    if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE:
+        whole = _plan_whole(store, fixed, shape, max(limits), reserved)
+        if whole is not None:
+            return whole
     plans: list[tuple[int, RowSizes, list[Part]]] = []
     for variables in sorted(limits):  # the most that do not make blocks smaller
         sizes = RowSizes(shape, variables, store.value_type)
@@ -291,7 +348,25 @@ def plan_training(store: BlockStore, mem: int, cache_frac: float | str, shape: S
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     items = fixed.items | {"blocks": blocks, "cache": granted}
-    return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables)
+    row = BUFFER_ROW + shape.row_bytes
+    return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables, sizes.nonzero, row)
+
+
+def _plan_whole(
+    store: BlockStore, fixed: Budget, shape: Shape, variables: int, reserved: int
+) -> MemoryPlan | None:
+    """Return a plan with all rows in one part; None if they do not fit."""
+    chunks = [chunk for some in store.chunks for chunk in some]
+    rows = ((k, sum(chunk.rows for chunk in some)) for k, some in enumerate(store.chunks))
+    parts = [Part([Piece(k, 0, 1, n) for k, n in rows], chunks)]
+    sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
+    blocks = store.nnz * sizes.nonzero + store.n_rows * (sizes.loaded - row)  # no second buffer
+    if blocks + reserved + int(SLACK * fixed.mem) > fixed.left:
+        return None
+    items = fixed.items | {"blocks": blocks, "cache": 0}
+    return MemoryPlan(
+        fixed.mem, fixed.task, items, parts, 0, 0, variables, sizes.nonzero, row, is_whole=True
+    )
 
 
 def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:

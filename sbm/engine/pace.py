@@ -27,7 +27,10 @@ import numpy as np
 
 from sbm.engine.memory import BASE_FRAC
 
-__all__ = ["PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "passes_left"]
+__all__ = [
+    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "choose_whole_rounds",
+    "passes_left",
+]  # fmt: skip
 
 VISITS = 24
 WARM_VISITS = 6
@@ -37,6 +40,8 @@ SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
 LEAST_PASS = 0.25  # share of a pass: the certificate after it reads all data
 MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
+WHOLE_WORK = 2_000_000_000
+MOST_WHOLE_ROUNDS = 50
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
 ROOM = 1.5
@@ -104,6 +109,18 @@ def choose_rounds(
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
+
+
+def choose_whole_rounds(work: int) -> int:
+    """Return the most rounds of a pass over a single part with all rows.
+
+    Parameters
+    ----------
+    work : int
+        Nonzeros times outputs. A pass takes a few seconds, because a training can stop only between
+        passes.
+    """
+    return int(min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, work))))
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.memory import MemoryPlan
+from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.prefetch import Prefetched, prefetched
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["BlockReader", "RowWeights"]
+__all__ = ["BlockReader", "Place", "RowWeights"]
 
 NextBlock = TypeVar("NextBlock")
 
@@ -28,18 +30,45 @@ class RowWeights(Protocol):
         """Write the weights of a chunk's rows."""
 
 
+@dataclass
+class Place:
+    """Where a block is decoded to.
+
+    Attributes
+    ----------
+    rows : Rows
+        Room for the rows.
+    offsets : list of int
+        Position in the arena of the nonzeros of each chunk.
+    is_decoded : bool
+        Whether the rows are there.
+    """
+
+    rows: Rows
+    offsets: list[int]
+    is_decoded: bool = False
+
+    @classmethod
+    def of(cls, part: Part, rows: Rows, offset: int) -> Place:
+        """Return a place with contiguous nonzeros."""
+        sizes = (chunk.nnz for chunk in part.chunks[:-1])
+        return cls(rows, list(itertools.accumulate(sizes, initial=offset)))
+
+
 class BlockReader:
-    """Reads blocks into two alternating buffers, which follow the cache in the arena.
+    """Reads blocks, either into two alternating buffers, or to places where they stay decoded.
 
     Parameters
     ----------
     store : BlockStore
     plan : MemoryPlan
         Its parts are the blocks, by number.
+    staying : dict of int to Place
+        Blocks that stay decoded.
     buffers : sequence of Rows
-        Two buffers, each with room for the largest block.
+        Two buffers for the other blocks, each with room for the largest one.
     first : int
-        Number of nonzeros in the arena before the two buffers (those of the caches).
+        Number of nonzeros in the arena before the two buffers.
     pool : Executor
         Reads ahead; see `loading_thread`.
     decoders : int
@@ -61,6 +90,7 @@ class BlockReader:
         self,
         store: BlockStore,
         plan: MemoryPlan,
+        staying: Mapping[int, Place],
         buffers: Sequence[Rows],
         first: int,
         pool: Executor,
@@ -70,6 +100,7 @@ class BlockReader:
     ) -> None:
         self._store = store
         self._parts = plan.parts
+        self._staying = staying
         self._offsets = (first, first + plan.part_nnz)
         self._buffers = buffers
         self._weights = weights
@@ -111,9 +142,10 @@ class BlockReader:
             spread = decoders.map if self._decoders > 1 else map
 
             def load(block: int, slot: int, coming: NextBlock) -> Rows:
-                def decode(place: tuple[Chunk, int, int]) -> None:
-                    chunk, first, offset = place
-                    into = self._buffers[slot].part(first, chunk.rows)
+                part, place = self._parts[block], self._place(block, slot)
+
+                def decode(chunk: Chunk, first: int, offset: int) -> None:
+                    into = place.rows.part(first, chunk.rows)
                     rows = self._store.read([chunk], into, offset)
                     if self._weights is not None and into.weights is not None:
                         self._weights.read(chunk, into.weights)
@@ -122,19 +154,24 @@ class BlockReader:
 
                 with self._noting_failure():
                     begin(block, coming)
-                    with self._held_back(block):
-                        for _ in spread(decode, self._places(block, slot)):
-                            pass
-                return self._buffers[slot].part(0, self._parts[block].rows)
+                    if place.is_decoded and look is not None:
+                        look(coming, 0, place.rows)
+                    elif not place.is_decoded:
+                        firsts = itertools.accumulate((c.rows for c in part.chunks), initial=0)
+                        with self._held_back(block):
+                            for _ in spread(decode, part.chunks, firsts, place.offsets):
+                                pass
+                        place.is_decoded = True
+                return place.rows
 
             yield from prefetched(order, prepare, load, self._pool)
 
-    def _places(self, block: int, slot: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Yield the chunks of a block with their first row and the offset of their nonzeros."""
-        first, offset = 0, self._offsets[slot]
-        for chunk in self._parts[block].chunks:
-            yield chunk, first, offset
-            first, offset = first + chunk.rows, offset + chunk.nnz
+    def _place(self, block: int, slot: int) -> Place:
+        """Return where a block is, or the buffer to decode it to."""
+        if block in self._staying:
+            return self._staying[block]
+        part = self._parts[block]
+        return Place.of(part, self._buffers[slot].part(0, part.rows), self._offsets[slot])
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:

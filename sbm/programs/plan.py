@@ -22,7 +22,7 @@ from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
 from sbm.engine.machine import free_bytes, return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
-from sbm.engine.pace import choose_rounds, passes_left
+from sbm.engine.pace import choose_rounds, choose_whole_rounds, passes_left
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
@@ -57,7 +57,9 @@ class Trial:
     passes : float
         Passes to the tolerance; extrapolated from the gap if the time was up before.
     seconds_a_pass : float
-        Mean seconds per pass of waiting for blocks and solving.
+        Seconds of a later pass: solving, and waiting for the blocks that are read again.
+    seconds_to_decode : float
+        Seconds that the first pass waits for the blocks that stay decoded.
     seconds_a_look : float
         Seconds per certificate.
     seconds : dict of str to float
@@ -73,6 +75,7 @@ class Trial:
     nnz: int
     passes: float
     seconds_a_pass: float
+    seconds_to_decode: float
     seconds_a_look: float
     seconds: dict[str, float]
     visits_nnz: float
@@ -106,7 +109,9 @@ def plan(
     -------
     dict
         ``store``, ``rows``, ``features``, ``nnz``; ``mem`` and ``memory`` (planned bytes by
-        purpose, and ``total``); ``blocks``, ``block_rows`` and ``block_nnz`` (of the largest),
+        purpose, and ``total``); ``blocks``, ``decoded_blocks`` (those that stay decoded in memory),
+        ``decoded_bytes``, ``bytes_read_again`` (by each pass after the first), ``block_rows`` and
+        ``block_nnz`` (of the largest),
         ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
         ``seconds`` (each a list: least, likely, most), ``max_passes``, ``is_measured`` (whether a
@@ -134,9 +139,10 @@ def plan(
         chunks = [chunk for part in memory.parts for chunk in part.chunks]
         disk = blocks.read_cold(chunks, READ_SECONDS)
         trials = _trials(blocks, settings, problems, memory, seconds, progress)
-    return _described(blocks, settings, memory) | _forecast(
-        trials, blocks.nnz, sum(chunk.size for chunk in chunks), disk, settings
-    )
+    described = _described(blocks, settings, memory)
+    again = described["bytes_read_again"]
+    size = sum(chunk.size for chunk in chunks)
+    return described | _forecast(trials, blocks.nnz, size, again, disk, settings)
 
 
 def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
@@ -160,10 +166,12 @@ def _trials(
     begin = clock()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
+    staying = memory.staying(range(len(memory.parts)))
     progress.start("measuring", None, "trials")
     for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
         began = clock()
-        trials.append(_try(store, settings, problems, some, seconds - (began - begin)))
+        left = seconds - (began - begin)
+        trials.append(_try(store, settings, problems, some, staying, left))
         progress.advance(len(trials))
         now = clock()
         if GROWTH * (now - began) > seconds - (now - begin):
@@ -209,6 +217,7 @@ def _try(
     settings: Settings,
     problems: Sequence[AnyProblem],
     memory: MemoryPlan,
+    staying: Sequence[int],
     seconds: float,
 ) -> Trial:
     """Train as `sbm.train` does until the certified gap reaches the tolerance or time is up."""
@@ -226,17 +235,23 @@ def _try(
         tempfile.TemporaryDirectory(prefix="sbm-") as folder,
         open_run(Path(folder, "trial.run"), problems, memory) as run,
     ):
-        engine = Engine(store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late))
+        engine = Engine(
+            store, settings, problems, memory, run, Progress(), pauses=Pauses(is_late),
+            staying=staying,
+        )  # fmt: skip
         with engine.at_work():
             gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left)
     nnz = sum(part.nnz for part in memory.parts)
     rows = sum(part.rows for part in memory.parts)
     passes = done_blocks[0] / len(memory.parts)
     spent = asdict(engine.seconds)
+    again = 1 - sum(memory.parts[k].nnz for k in staying) / max(1, nnz)  # share read in each pass
+    wait = spent["wait"] / (1 + max(0.0, passes - 1) * again)  # to read all
     return Trial(
         nnz=nnz,
         passes=float(len(gaps)) if is_done else _passes_in_all(gaps, settings.tol, passes),
-        seconds_a_pass=(spent["wait"] + spent["solve"]) / passes,
+        seconds_a_pass=again * wait + spent["solve"] / passes,
+        seconds_to_decode=(1 - again) * wait,
         seconds_a_look=spent["certify"] / looks if looks else spent["load"] / passes,
         seconds=spent,
         visits_nnz=totals.visits / max(1, rows) * nnz,
@@ -257,9 +272,16 @@ def _passes(
     rounds: list[int] = []
     free: dict[int, int] = {}
     looks, listed = 0, problems[0].listed
+    outputs = sum(problem.n_outputs for problem in problems)
+    work = outputs * sum(part.nnz for part in engine.plan.parts)
     while len(rounds) < settings.max_passes:
-        rounds.append(choose_rounds(settings.rounds, len(engine.plan.parts), rounds, listed=listed))
-        engine.set_pace(rounds[-1], free)
+        if engine.plan.is_whole and settings.rounds == "auto":
+            rounds.append(choose_whole_rounds(work))
+        else:
+            parts = len(engine.plan.parts)
+            rounds.append(choose_rounds(settings.rounds, parts, rounds, listed=listed))
+        stop = settings.tol * 0.5**looks
+        engine.set_pace(rounds[-1], free, stop)
         totals, found_free = engine.run_pass(len(rounds))
         for one in totals.values():
             all_totals.add(one)
@@ -269,7 +291,8 @@ def _passes(
             break
         gap, dual = Group(engine.learners).estimate(totals)
         gaps.append(gap / max(abs(dual), 1e-300))
-        if watch.is_due(gap, max(abs(dual), problems[0].unit)):
+        is_due = watch.is_due(gap, max(abs(dual), problems[0].unit))
+        if is_due or (engine.plan.is_whole and gaps[-1] <= stop * (1 + 1e-9)):
             (certificate, found), looks = certify(engine), looks + 1
             if certificate.relative_gap <= settings.tol:
                 return gaps, all_totals, looks, True
@@ -282,9 +305,12 @@ def _passes(
 
 
 def _forecast(
-    trials: Sequence[Trial], nnz: int, size: int, disk: float, settings: Settings
+    trials: Sequence[Trial], nnz: int, size: int, again: int, disk: float, settings: Settings
 ) -> dict[str, Any]:
-    """Extrapolate speeds, passes and seconds of the training from the last trials."""
+    """Extrapolate speeds, passes and seconds of the training from the last trials.
+
+    The first pass reads `size` bytes, later ones read `again`.
+    """
     last = trials[-1]
     scale = nnz / last.nnz
     is_measured = scale == 1 and last.is_done
@@ -294,9 +320,9 @@ def _forecast(
     by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * most)]
     by_pass = [min(n, settings.max_passes) for n in by_pass]
     warm = scale * last.seconds_a_pass
-    cold = max(warm, size / disk)
+    cold = max(warm + scale * last.seconds_to_decode, size / disk)
     # The system caches what it has read, if there is room.
-    later = warm if size < free_bytes() else cold
+    later = warm if size < free_bytes() else max(warm, again / disk)
     look = START_SECONDS + scale * last.seconds_a_look + (later - warm)
     likely = cold + (by_pass[1] - 1) * later + look
     least = by_pass[0] * warm + look
@@ -332,6 +358,9 @@ def _rounded(passes: float) -> int:
 
 def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dict[str, Any]:
     """Return the facts that need no trial."""
+    parts = range(len(memory.parts))
+    staying = memory.staying(parts)
+    read = [k for k in parts if k not in set(staying)]
     return {
         "store": str(store.folder),
         "rows": store.n_rows,
@@ -340,6 +369,9 @@ def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dic
         "mem": settings.mem_bytes,
         "memory": {**memory.items, "total": memory.total},
         "blocks": len(memory.parts),
+        "decoded_blocks": len(staying),
+        "decoded_bytes": memory.decoded_bytes(staying),
+        "bytes_read_again": sum(chunk.size for k in read for chunk in memory.parts[k].chunks),
         "block_rows": memory.part_rows,
         "block_nnz": memory.part_nnz,
         "cache_rows": memory.cache_rows,

@@ -41,6 +41,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "loss": "log_loss",
         "penalty": "l1",
         "rounds": "auto",
+        "parts": "auto",
         "C": 10.0,
         "tol": 1e-9,
         "class_weight": {1.0: 3.0},
@@ -240,7 +241,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         weights.write_text("1\n" * text.count("\n"), "ascii")
         kernel = command.removesuffix(WEIGHTED)
         for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
-            settings = Settings(**{"rounds": 2, **chosen})
+            settings = Settings(**{"rounds": 2, "parts": "blocks", **chosen})
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)

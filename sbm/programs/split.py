@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ import numpy.typing as npt
 
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
+from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.programs.splitting.deal import Dealer
-from sbm.programs.splitting.destination import appended, new_shards, new_store
-from sbm.programs.splitting.options import SplitOptions
+from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -42,11 +44,16 @@ from sbm.programs.splitting.reading import (
     require_second_reading,
 )
 from sbm.programs.splitting.sources import find_sources, refuse_known_sources
+from sbm.settings import Settings
 from sbm.store import blocks as store_files
+from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
+from sbm.store.container import is_container
+from sbm.store.decoded import DecodedChunks
+from sbm.store.manifest import checksum
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
-__all__ = ["default_store", "split"]
+__all__ = ["default_model", "default_store", "read_rows", "split"]
 
 
 def default_store(first_input: str) -> Path:
@@ -55,6 +62,21 @@ def default_store(first_input: str) -> Path:
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
+
+
+def default_model(inputs: Any) -> str:
+    """Return the default model for inputs: ``big.model`` for ``data/big.svm.zst``.
+
+    Raises
+    ------
+    SettingsError
+        The input has no name.
+    """
+    first = [inputs] if isinstance(inputs, str | Path) else inputs
+    name = first[0] if isinstance(first, list | tuple) and first else None
+    if not isinstance(name, str | Path) or str(name) == "-":
+        raise SettingsError("the input has no file name; name the model with -o")
+    return default_store(str(name)).with_suffix(".model").name
 
 
 def split(
@@ -170,24 +192,121 @@ def split(
         lambda bound: asked.within(bound, reserved), parse_size(mem), system_limit(),
         progress.note,
     )  # fmt: skip
-    if min_count > 1:
-        refuse_once_only(sources)
-    return_freed_memory()
-    prepare("split", options.dtype, progress)
-    if names_record(sources) is not None:
-        prepare("names", "float64", progress)
+    _prepare(sources, options, progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
                 filling = _Filling(folder, named, sources, options, force, progress)
-                return filling.fill(manifest or _empty_manifest(options))
+                return filling.fill(manifest or _empty_manifest(options))[0]
         except MemoryError as error:
             if isinstance(error, MemoryPlanError):
                 raise
             require_second_reading(sources, options)
             options = options.with_less(progress)
             sources = [source.again() for source in sources]
+
+
+@contextlib.contextmanager
+def read_rows(
+    inputs: Any,
+    model: Path,
+    reading: Reading,
+    settings: Settings,
+    progress: Progress,
+    is_stopped: Callable[[], bool],
+    rank: int = 0,
+) -> Iterator[tuple[BlockStore, dict[str, Any]]]:
+    """Read text or matrices for a training, into memory as far as it fits.
+
+    The rows are dealt to the same blocks as by `split`. Blocks that do not fit are written to a
+    folder next to the model, which is removed at the end.
+
+    Parameters
+    ----------
+    inputs
+        As in `split`.
+    model : Path
+    reading : Reading
+    settings : Settings
+        `mem`, `threads` and `seed` apply.
+    progress : Progress
+    is_stopped : callable
+        Called after each piece of text; if true, `KeyboardInterrupt` is raised.
+    rank : int
+        Number of this process, if several read the same text.
+
+    Yields
+    ------
+    store : BlockStore
+        Valid inside the context.
+    report : dict
+        As of `split`.
+
+    Raises
+    ------
+    SbmError
+        As for `split`.
+    """
+    text = None if reading.text is None else tuple(reading.text)
+    how = InputOptions(reading.format, reading.hash_bits, reading.label, text)
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
+    for source in sources:
+        if source.chunks is None and is_container(Path(source.name)):
+            raise DataError(f"{source.name} is not a store or text, but another file of sbm")
+    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    reserved, mem, limit = reader_memory(sources), settings.mem_bytes, system_limit()
+    options = within_limit(
+        lambda bound: asked.within(bound, reserved), mem, limit, progress.note
+    )  # fmt: skip
+    if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
+        mem = min(mem, limit.size)
+        options = replace(options, mem=min(options.mem, mem))
+    _prepare(sources, options, progress)
+    keep = None if reading.keep_store is None else Path(reading.keep_store)
+    if keep is not None and keep.exists():
+        raise StoreError(f"{keep} exists; train on it, or name another with --keep-store")
+    beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
+    place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
+    with place as folder:
+        while True:
+            try:
+                decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
+                manifest = _empty_manifest(options)
+                filling = _Filling(
+                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
+                    decoded, keep is not None, is_stopped,
+                )  # fmt: skip
+                report, writer = filling.fill(manifest)
+                break
+            except DataError as error:
+                if any(source.done.rows for source in sources):
+                    raise
+                raise DataError(
+                    f"{error} (it is not a store, so it was read as {sources[0].format}; "
+                    "--format reads another format)"
+                ) from None
+            except MemoryError as error:
+                if isinstance(error, MemoryPlanError):
+                    raise
+                require_second_reading(sources, options)
+                options = options.with_less(progress)
+                sources = [source.again() for source in sources]
+            del decoded, filling
+            gc.collect()  # errors of threads refer to them: free them before the next try
+            store_files.remove_leftovers(folder)
+        rows = RowsInMemory(report["store"], manifest, decoded, writer)
+        yield BlockStore(folder, rows), report
+
+
+def _prepare(sources: list[Source], options: SplitOptions, progress: Progress) -> None:
+    """Check that the sources can be read as often as needed, and compile the kernels."""
+    if options.min_count > 1:
+        refuse_once_only(sources)
+    return_freed_memory()
+    prepare("split", options.dtype, progress)
+    if names_record(sources) is not None:
+        prepare("names", "float64", progress)
 
 
 @contextlib.contextmanager
@@ -231,9 +350,23 @@ class _Filling:
     options: SplitOptions
     force: bool
     progress: Progress
+    decoded: DecodedChunks | None = None
+    is_kept: bool = True
+    is_stopped: Callable[[], bool] = lambda: False
 
-    def fill(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the sources and write blocks, ids, index and finally the manifest."""
+    def fill(self, manifest: dict[str, Any]) -> tuple[dict[str, Any], BlockWriter]:
+        """Read the sources and write blocks, ids, index and finally the manifest.
+
+        Parameters
+        ----------
+        manifest : dict, changed in place
+
+        Returns
+        -------
+        report : dict
+            As of `split`.
+        writer : BlockWriter
+        """
         options, generation = self.options, len(manifest["generations"])
         if generation and manifest["dtype"] != options.dtype:
             raise SettingsError(
@@ -247,10 +380,13 @@ class _Filling:
         files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         _add_generation(manifest, entry, dealt, ids, labels)
-        store_files.write_manifest(self.folder, manifest)
-        return _report(self.target, manifest, dealt.blocks, self.sources) | {
-            "left_out": dealt.left_out
-        }
+        if not self.is_kept:
+            self._identify(manifest)
+        else:
+            store_files.write_manifest(self.folder, manifest)
+        report = _report(self.target, manifest, dealt.blocks, self.sources)
+        assert dealt.dealer.writer is not None
+        return report | {"left_out": dealt.left_out}, dealt.dealer.writer
 
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
         """Read all rows and write them in blocks."""
@@ -267,10 +403,14 @@ class _Filling:
             blocks = [(b["rows"], b["nnz"]) for b in manifest["blocks"]]
             largest = max(blocks, key=lambda block: block[1], default=None)
             first = store_files.next_block(manifest)
-            dealer = Dealer(self.folder, first, options, ids, labels, writers, largest)
+            dealer = Dealer(
+                self.folder, first, options, ids, labels, writers, largest, self.decoded,
+                self.is_kept,
+            )  # fmt: skip
             read_sources(
-                "split", sources, dealer, options, pool, progress, only_known=counted is not None
-            )
+                "split" if self.decoded is None else "read", sources, dealer, options, pool,
+                progress, only_known=counted is not None, is_stopped=self.is_stopped,
+            )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
@@ -295,6 +435,16 @@ class _Filling:
             options["min_count"] = self.options.min_count
             entry["left_out"] = dealt.left_out
         return entry
+
+    def _identify(self, manifest: dict[str, Any]) -> None:
+        """Set the checksums of blocks that have no file, from all that determines their rows."""
+        generation = manifest["generations"][0]
+        made_of = [
+            [{**source.describe(), "name": ""} for source in self.sources],
+            manifest["dtype"], generation["options"], generation["deal"],
+        ]  # fmt: skip
+        for number, block in enumerate(manifest["blocks"]):
+            block["crc32"] = checksum([number, made_of])
 
 
 def _add_generation(
@@ -325,7 +475,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
-    return store_files.BlockStore(folder).read_feature_ids()
+    return BlockStore(folder).read_feature_ids()
 
 
 def _report(

@@ -73,10 +73,11 @@ def stream(
         The model as written. It has no certificate, because each row is seen only once.
     report : dict
         ``rows``, ``blocks``, ``features``, ``labels``, ``loss`` and ``accuracy`` (progressive),
-        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``, ``updates``,
-        ``visits_cut_short`` (as in training), ``seconds``, ``text_bytes``, ``skipped``,
-        ``problems``, ``open`` (inputs whose last line has no line end), ``stopped``, ``pending``
-        (rows read but not learned), ``peak_rss_bytes``, ``model``.
+        ``dual`` (a lower bound of the optimum of all rows, or None), ``visits``,
+        ``polish_visits`` (among these), ``updates``, ``visits_cut_short`` (as in training),
+        ``seconds``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (inputs whose last line has
+        no line end), ``stopped``, ``pending`` (rows read but not learned), ``peak_rss_bytes``,
+        ``model``.
 
     Raises
     ------

@@ -11,7 +11,7 @@ the same bytes as an uninterrupted run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,20 @@ from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
+from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
+from sbm.programs.training.data import open_rows
 from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
-    common_name,
     finished_model,
     forget_others,
-    own_name,
     share_cores,
 )  # fmt: skip
 from sbm.programs.training.scales import feature_scales
-from sbm.programs.training.setup import find_store, place_of
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
-from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
 
@@ -48,7 +46,7 @@ __all__ = ["train", "train_ranks"]
 
 
 def train(
-    store: str | Path | None = None,
+    data: Any = None,
     model: str | Path | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
@@ -57,24 +55,36 @@ def train(
     progress: Progress | None = None,
     test: str | Path | None = None,
     test_every: int = 1,
+    blocks: int | None = None,
+    dtype: str = "auto",
+    min_count: int = 1,
+    on_error: str = "fail",
+    format: str | None = None,  # noqa: A002  its name on the command line
+    hash_bits: int | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
+    name: str = "arrays",
+    keep_store: str | Path | None = None,
 ) -> tuple[Model, dict[str, Any]]:
-    """Train a model on a store.
+    """Train a model on text, matrices or a store.
 
-    Resumes an unfinished run with the same store and settings. If that run already finished,
+    Resumes an unfinished run with the same data and settings. If that run already finished,
     returns its model and report.
 
     Parameters
     ----------
-    store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder.
+    data : str, Path or iterable of these; (X, y) or iterable of these; optional
+        Text files or globs, plain or compressed, ``-`` for standard input, or matrices, as for
+        `sbm.split`; they are read once, into memory as far as ``settings.mem`` allows. Or one
+        store. Default: the only ``*.sbm`` in the current folder.
     model : str or Path, optional
-        Model to write. Default: the store's name with ``.model``, in the current folder. The state
-        of the training is kept in ``MODEL.run/`` next to it.
+        Model to write. Default: the name of the data with ``.model``, in the current folder. The
+        state of the training is kept in ``MODEL.run/`` next to it.
     settings : sbm.Settings or dict, optional
         Loss, cost, memory and so on; ``help(sbm.Settings)`` lists the names.
     resume : bool, optional
         True: fail if there is nothing to resume. False: start over. Default: resume an unfinished
-        training with the same store and settings if there is one.
+        training with the same data and settings if there is one.
     is_stopped : callable
         Called after each block; if true, the training writes a checkpoint and ends.
     progress : Progress, optional
@@ -85,6 +95,10 @@ def train(
         and its time is not counted.
     test_every : int
         Number of passes.
+    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+        How to read text or matrices, as for `sbm.split`.
+    keep_store : str or Path, optional
+        Also write the store that `sbm.split` would write, here.
 
     Returns
     -------
@@ -96,16 +110,18 @@ def train(
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
         ``n_nonzero`` and ``n_weights`` (of sparse models),
-        ``blocks``, ``passes_left`` (estimate of the passes to the tolerance), ``feature_scales``
-        (smallest and largest, unless it converged), ``model``, ``resumed`` and ``was_finished``.
-        Seconds and bytes include those before a resume.
+        ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
+        (estimate of the passes to the tolerance), ``feature_scales``
+        (smallest and largest, unless it converged), ``model``, ``resumed``, ``was_finished``, and
+        ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
+        store). Seconds and bytes include those before a resume.
 
     Raises
     ------
     StoreError
         The store is missing, damaged or in use; or there is an unfinished training on other data.
     DataError
-        The labels do not fit the loss; or the test data is missing or invalid.
+        The text is invalid; the labels do not fit the loss; or the test data is missing or invalid.
     SettingsError
         An unknown setting, a value out of range, or a setting that does not apply to the loss; or
         there is an unfinished training with other settings.
@@ -115,15 +131,18 @@ def train(
         `is_stopped` returned true; a checkpoint was written.
     """
     pass_test = None if test is None else PassTest(test, test_every)
-    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test)
-    found, report = train_ranks(SerialComm(), store, model, settings, options)
+    reading = Reading(
+        blocks, dtype, min_count, on_error, format, hash_bits, label, text, name, keep_store
+    )
+    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, reading)
+    found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report
 
 
 def train_ranks(
     comm: Comm,
-    store: str | Path | None = None,
+    data: Any = None,
     model: str | Path | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     options: TrainOptions | None = None,
@@ -137,8 +156,9 @@ def train_ranks(
     ----------
     comm : Comm
         From ``sbm.distributed.comm.world()``.
-    store : str or Path, optional
-        ``{rank}`` in it is replaced by the number of the rank.
+    data
+        As for `train`; ``{rank}`` in the name of a store is replaced by the number of the rank.
+        Each rank reads all of a text.
     model, settings
         As for `train`.
     options : TrainOptions, optional
@@ -162,24 +182,21 @@ def train_ranks(
     settings = share_cores(Settings.of(settings), comm)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, comm.size)
-    blocks = BlockStore(find_store(None if store is None else own_name(store, comm)))
-    if comm.size == 1:
-        require_whole(blocks)
-    path = place_of(model or (common_name(store, ".model") if store else None), blocks)
-    if odd := label_warning(settings, blocks):
-        options.progress.stage(odd)
     if options.test is not None:
         options.test.refuse_in_many(comm.size)
-    job = TrainingPlan(blocks, path, settings, options, begin, comm)
-    while True:
-        try:
-            return _train(job)
-        except MemoryPlanError:
-            raise
-        except MemoryError:
-            if not job.may_plan_with_less:
+    with open_rows(comm, data, model, settings, options) as (store, path, read):
+        if odd := label_warning(settings, store):
+            options.progress.stage(odd)
+        job = TrainingPlan(store, path, settings, options, begin, comm, read)
+        while True:
+            try:
+                return _train(job)
+            except MemoryPlanError:
                 raise
-        job.plan_with_less()  # outside the handler: the exception's traceback keeps arrays alive
+            except MemoryError:
+                if not job.may_plan_with_less:
+                    raise
+            job.plan_with_less()  # outside the handler: its traceback keeps arrays alive
 
 
 def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
@@ -243,6 +260,7 @@ def _finish(
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
+    report["read"] = job.read
     report["feature_scales"] = None if report["converged"] else feature_scales(job.store)
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()

@@ -49,7 +49,8 @@ class WorkingSet:
     Parameters
     ----------
     arena : Arena
-        `cache_nnz` + `SPARE` nonzeros starting at `base` belong to the cache.
+        `cache_nnz` + `SPARE` nonzeros starting at `base` belong to the cache, unless all blocks
+        stay decoded.
     alpha : DenseSet or ListPool
         Variables, with room for the rows of the cache and of the largest block.
     cache_rows, cache_nnz : int
@@ -60,6 +61,9 @@ class WorkingSet:
         First nonzero of the cache.
     weighted : bool
         Whether rows have weights.
+    decoded : int
+        Nonzeros at the front of the arena of blocks that stay decoded; cached rows of these blocks
+        are not copied.
 
     Attributes
     ----------
@@ -81,6 +85,7 @@ class WorkingSet:
         y_dtype: npt.DTypeLike = "int32",
         base: int = 0,
         weighted: bool = False,
+        decoded: int = 0,
     ) -> None:
         import numpy as np
 
@@ -93,6 +98,7 @@ class WorkingSet:
         self.cache_rows = cache_rows
         self.cache_nnz = cache_nnz
         self.base = base
+        self.decoded = decoded
         self.starts = np.empty(capacity, np.int64)
         self.lengths = np.empty(capacity, np.int32)
         self.y = np.empty(capacity, y_dtype)
@@ -222,8 +228,8 @@ class WorkingSet:
         ages = self.age[:n][keep]
         self.age[: len(ages)] = ages
         self.n_cached = self._kernels.compact(
-            keep, n, self.base, self.starts, self.lengths, self.y, self.weights, self.score,
-            self.home, self.row, self.arena.indices, self.arena.values,
+            keep, n, self.decoded, self.base, self.starts, self.lengths, self.y, self.weights,
+            self.score, self.home, self.row, self.arena.indices, self.arena.values,
         )  # fmt: skip
         self.n = self.n_cached
         return evicted
@@ -277,8 +283,8 @@ class WorkingSet:
         """
         return int(
             self._kernels.refill(
-                block, self.n_cached, rows.starts, rows.lengths, rows.y, rows.weights,
-                self.starts, self.lengths, self.y, self.weights, self.home, self.row,
+                block, self.n_cached, self.decoded, rows.starts, rows.lengths, rows.y,
+                rows.weights, self.starts, self.lengths, self.y, self.weights, self.home, self.row,
                 self.arena.indices, self.arena.values,
             )
         )  # fmt: skip

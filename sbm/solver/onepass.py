@@ -21,12 +21,15 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.solver.step import Solver, Totals
 from sbm.solver.variables import DenseSet, ListPool
 
-__all__ = ["GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
+__all__ = ["FEW_ROWS", "GrowingWeights", "OnePass", "Size", "State", "caches_nnz"]
 
 State: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the current block
 _ROWS_AT_A_TIME = 1 << 14  # rows copied at a time, to bound memory
+FEW_ROWS = 1 << 16  # these take little time, however often they are visited
+_POLISH_ROUNDS = 3  # at a time; later ones skip rows at rest
+_LITTLE = 0.01  # gain of these, relative to the dual value
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class OnePass:
     ) -> None:
         self.problems = problems
         self._arena, self._size, self._weighted = arena, size, weighted
-        self._spread = spread
+        self._spread, self._rounds = spread, rounds
         self.n_rows = 0
         for problem in problems:
             if isinstance(problem, OneClass):
@@ -176,7 +179,7 @@ class OnePass:
         for solver, weights in zip(self._solvers, self._weights, strict=True):
             solver.W = weights.grow(n_features)
 
-    def learn(self, rows: Rows) -> Totals:
+    def learn(self, rows: Rows, *, is_polished: bool = False) -> Totals:
         """Merge a block with the cache, solve, select the next cache and discard other rows.
 
         All rows are visited. Rows at rest are not skipped, because they could not move later: they
@@ -186,44 +189,46 @@ class OnePass:
         ----------
         rows : Rows
             In the arena, after the caches; at most `Size.block_rows`.
+        is_polished : bool
+            Whether `polish` follows the last block. Then a block needs one round as long as every
+            row stays in the cache, to be visited again.
 
         Returns
         -------
         Totals
         """
         self.n_rows += len(rows)
-        totals = Totals()
-        for one in self._spread(lambda solver: self._learn(solver, rows), self._solvers):
-            totals.add(one)
-        return totals
+        stays = FEW_ROWS < self.n_rows <= self._solvers[0].working.cache_rows
+        rounds = 1 if is_polished and stays else self._rounds
+        return self._on_each(lambda solver: _learn(solver, rows, rounds))
 
-    @staticmethod
-    def _learn(solver: Solver, rows: Rows) -> Totals:
-        problem = solver.problem
-        if isinstance(problem, OneClass):
-            alpha: Alphas = problem.add_rows(rows, solver.W)
-        else:
-            alpha = no_alphas(len(rows), problem.listed)
-        totals = solver.step(_BLOCK, rows, alpha).totals
-        if isinstance(problem, OneClass) and len(rows):
-            problem.set_offset_quantile(rows, solver.W)
-        _settle(solver.working)
-        return totals
-
-    def polish(self, rounds: int) -> Totals:
+    def polish(self, visits: int) -> Totals:
         """Solve for the cached rows again, with all other alphas fixed.
 
-        Does nothing for one class: its offset needs a whole block, and cached rows are not a
-        representative sample.
+        Ends when `_POLISH_ROUNDS` raise the dual value by less than `_LITTLE` of it, or if more of
+        them could take more than `visits` visits in total. Does nothing for one class: its offset
+        needs a whole block, and cached rows are not a representative sample.
         """
         if isinstance(self.problems[0], OneClass):
             return Totals()
         nothing = self._arena.room(0, self._solvers[0].working.y.dtype, self._weighted)
+        most = visits // len(self._solvers)
+
+        def polish(solver: Solver) -> Totals:
+            totals, gains = Totals(), True
+            while gains and 0 < solver.working.n_cached * _POLISH_ROUNDS <= most - totals.visits:
+                before = solver.dual
+                totals.add(_learn(solver, nothing, _POLISH_ROUNDS))
+                gains = solver.dual - before > _LITTLE * solver.dual
+            return totals
+
+        return self._on_each(polish)
+
+    def _on_each(self, work: Callable[[Solver], Totals]) -> Totals:
+        """Return the sum of the results of `work` for each solver."""
         totals = Totals()
-        for solver in self._solvers:
-            before, solver.rounds = solver.rounds, rounds
-            totals.add(self._learn(solver, nothing))
-            solver.rounds = before
+        for one in self._spread(work, self._solvers):
+            totals.add(one)
         return totals
 
     # --------------------------------------------------------------------------------- state
@@ -272,6 +277,20 @@ class OnePass:
             "listed": first.listed,
             "positive": first.positive if isinstance(first, Problem) else None,
         }
+
+
+def _learn(solver: Solver, rows: Rows, rounds: int) -> Totals:
+    problem = solver.problem
+    solver.rounds = rounds
+    if isinstance(problem, OneClass):
+        alpha: Alphas = problem.add_rows(rows, solver.W)
+    else:
+        alpha = no_alphas(len(rows), problem.listed)
+    totals = solver.step(_BLOCK, rows, alpha).totals
+    if isinstance(problem, OneClass) and len(rows):
+        problem.set_offset_quantile(rows, solver.W)
+    _settle(solver.working)
+    return totals
 
 
 def _settle(working: WorkingSet) -> None:

@@ -78,6 +78,9 @@ class Rounds:
         1 for a single solver; σ' if the steps of several solvers are summed.
     spread : callable
         Like the builtin `map`; calls may run in several threads.
+    stop, dual_sum : float
+        If `stop` is above 0: end after a round with a gap of at most this share of the dual value;
+        `dual_sum` is Σ d_i before.
     """
 
     block: int
@@ -89,6 +92,8 @@ class Rounds:
     order: npt.NDArray[np.int64]
     sigma: float = 1.0
     spread: Spread = map
+    stop: float = 0.0
+    dual_sum: float = 0.0
 
 
 class _Separable:
@@ -215,8 +220,8 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            how.sigma, how.rounds, how.chunk, how.inner_tol, how.block, how.state, how.active,
-            how.order, stats,
+            how.sigma, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum, how.block,
+            how.state, how.active, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -483,8 +488,8 @@ class MultiProblem(_Separable):
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
-            pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.block,
-            how.state, how.active, how.order,
+            pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.stop,
+            how.dual_sum, how.block, how.state, how.active, how.order,
             np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip

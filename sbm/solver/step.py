@@ -134,6 +134,9 @@ class Solver:
     sigma : float
         1 for a single solver; σ' if the steps of several solvers are summed. `W` then moves σ'
         times as far as the alphas.
+    stop : float
+        If above 0, the rounds of a step end when the gap is at most this share of the dual value,
+        and the gap in `Totals` is that of the last round.
     W_seen : ndarray, like W
         W at the last `look_ahead`; free for other uses between passes.
     """
@@ -154,6 +157,7 @@ class Solver:
         self.working = working
         self.rounds = rounds
         self.sigma = 1.0
+        self.stop = 0.0
         self.spread = spread
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
@@ -225,7 +229,7 @@ class Solver:
         order = self._order[: -(-n // chunk)]
         how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self.sigma, self.spread,
+            self.sigma, self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
         stats = self.problem.solve(working, self.W, how)
         self.dual_sum += float(stats[0])

@@ -25,7 +25,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
-from sbm.rows import Rows
+from sbm.rows import SPARE, Arena, Rows
 from sbm.store import container
-from sbm.store.codec import RAW, decode_rows, encode_rows
+from sbm.store.codec import RAW, decode_rows, encode_rows, gather_rows
 from sbm.store.container import Buffers
+from sbm.store.decoded import DecodedChunk, DecodedChunks
 from sbm.store.files import (
     lock,
     open_own,
@@ -67,18 +68,18 @@ from sbm.store.shards import read_shard
 
 __all__ = [
     "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
-    "kept_generations", "names_of", "next_block", "read_manifest", "require_whole",
-    "write_generation",
-    "write_manifest",
+    "RowsInMemory", "kept_generations", "names_of", "next_block", "read_manifest",
+    "require_whole", "write_generation", "write_manifest",
 ]  # fmt: skip
 
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
+_POSITION = 700  # bytes of the positions of a chunk in lists, while text is trained on
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "labels", "codes"]
+    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "table", "labels", "codes"]
 )
 
 
@@ -86,7 +87,7 @@ _CHUNK_ARRAYS = frozenset(
 
 
 class BlockWriter:
-    """Encodes rows into chunks and appends them to block files, in threads.
+    """Cuts the rows of blocks into chunks, and encodes these to files or keeps them decoded.
 
     Parameters
     ----------
@@ -96,29 +97,44 @@ class BlockWriter:
         Number of the first block, and number of blocks.
     level : int
         zstd compression level.
-    pool : ThreadPoolExecutor
-        Encodes chunks and writes files, each file in one task at a time.
+    decoded : DecodedChunks, optional
+        Holds the chunks of all blocks that are not spilled. Default: all chunks are on disk only.
+    is_kept : bool
+        With `decoded`: whether its chunks are also on disk.
+
+    Attributes
+    ----------
+    n_blocks : int
+        Number of blocks that rows are dealt to.
+    n_held : int
+        The first blocks, up to this number, are kept decoded.
     """
 
     def __init__(
-        self, folder: Path, first: int, n_blocks: int, level: int, pool: ThreadPoolExecutor
+        self,
+        folder: Path,
+        first: int,
+        n_blocks: int,
+        level: int,
+        decoded: DecodedChunks | None = None,
+        is_kept: bool = True,
     ) -> None:
         self._folder = folder
         self._first = first
         self._level = level
-        self._pool = pool
+        self._decoded = decoded
+        self._is_kept = is_kept
+        self.n_held = n_blocks if decoded is not None else 0
         # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
         self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
+        self.n_blocks = n_blocks
         self._sizes = [0] * n_blocks
         self._pending: list[Future[None]] = []
         self._buffers = Buffers(_BUFFER)
 
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks that rows are dealt to."""
-        return len(self._chunks)
-
-    def add(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]]) -> None:
+    def add(
+        self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]], pool: ThreadPoolExecutor
+    ) -> None:
         """Start writing chunks of each block; the rows must not change until `wait`.
 
         Parameters
@@ -127,12 +143,16 @@ class BlockWriter:
             Indices within a row in any order.
         deal : sequence of ndarray of int64, one for each block
             Rows of the block, in order.
+        pool : ThreadPoolExecutor
+            Each block is written in one task at a time.
         """
         self.wait()
+        if self._decoded is not None and rows.values is not None:
+            self._decoded.have_values()
         tasks = max(1, min(self.n_blocks, 16))
         for task in range(tasks):
             blocks = range(task, self.n_blocks, tasks)
-            self._pending.append(self._pool.submit(self._write, rows, deal, blocks))
+            self._pending.append(pool.submit(self._write, rows, deal, blocks))
 
     def wait(self) -> None:
         """Wait until all added rows are written."""
@@ -142,23 +162,70 @@ class BlockWriter:
 
     def _write(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]], blocks: range) -> None:
         for block in blocks:
-            if len(deal[block]) == 0:
-                continue
             for chosen in _cut(deal[block], rows.lengths):
-                arrays = _arrays_of(rows, chosen, self._buffers)
-                data = container.encode("chunk", arrays, level=self._level, raw=RAW)
-                size = self._append(block, data)
-                nnz = len(arrays["gaps"])
-                crc32 = container.header_crc(data[0])
-                self._chunks[block].append((self._sizes[block], size, len(chosen), nnz, crc32))
-                self._sizes[block] += size
-                self._buffers.give_back(*arrays.values())
+                number, labels = len(self._chunks[block]), _labels_to_store(rows.y[chosen])
+                chunk = None
+                if self._decoded is not None and block < self.n_held:
+                    chunk = self._decoded.gather(block, number, rows, chosen, labels)
+                is_held = chunk is not None
+                chunk = chunk or self._gather(rows, chosen, labels)
+                size = (len(chosen), len(chunk.indices))
+                place = (0, 0, 0)
+                if self._is_kept or not is_held:
+                    place = self._encode(block, chunk)
+                self._chunks[block].append((*place[:2], *size, place[2]))
+                if not is_held:
+                    self._buffers.give_back(chunk.lengths, chunk.indices, chunk.values)
+
+    def _gather(
+        self, rows: Rows, chosen: npt.NDArray[np.int64], labels: dict[str, npt.NDArray[Any]]
+    ) -> DecodedChunk:
+        """Copy rows to buffers, each sorted by index."""
+        nnz = int(rows.lengths[chosen].sum(dtype=np.int64))
+        lengths = self._buffers.take(len(chosen), np.int32)
+        indices = self._buffers.take(nnz, np.int32)
+        values = None if rows.values is None else self._buffers.take(nnz, rows.values.dtype)
+        gather_rows(
+            rows.starts, rows.lengths, rows.indices, rows.values, chosen, lengths, indices, values
+        )
+        return DecodedChunk(0, lengths, labels, indices, values)
+
+    def _encode(self, block: int, chunk: DecodedChunk) -> tuple[int, int, int]:
+        """Append a chunk to its block's file; return offset, bytes and CRC-32 of the header."""
+        arrays = encode_rows(chunk.lengths, chunk.indices, chunk.values, self._buffers)
+        data = container.encode("chunk", {**arrays, **chunk.labels}, level=self._level, raw=RAW)
+        offset, size = self._sizes[block], self._append(block, data)
+        self._sizes[block] += size
+        self._buffers.give_back(*arrays.values())
+        return offset, size, container.header_crc(data[0])
+
+    def spill(self, block: int, numbers: Iterable[int] | None = None) -> None:
+        """Write decoded chunks of a block to its file, and remove them from memory.
+
+        Parameters
+        ----------
+        block : int
+        numbers : iterable of int, optional
+            Numbers of the chunks. Default: all, also those that are added later.
+        """
+        assert self._decoded is not None
+        self.wait()
+        if numbers is None:
+            self.n_held = min(self.n_held, block)
+        for number in self._decoded.numbers(block) if numbers is None else numbers:
+            chunk = self._decoded.get(block, number)
+            assert chunk is not None
+            _, size, n_rows, nnz, _ = self._chunks[block][number]
+            if not size:
+                offset, size, crc32 = self._encode(block, chunk)
+                self._chunks[block][number] = (offset, size, n_rows, nnz, crc32)
+            self._decoded.drop(block, number)
 
     def _append(self, block: int, data: Sequence[bytes | memoryview]) -> int:
         path = self._folder / block_name(self._first + block)
         try:
             # An existing file was left by a process that was killed.
-            with open(path, "ab" if self._chunks[block] else "wb") as file:
+            with open(path, "ab" if self._sizes[block] else "wb") as file:
                 return sum(map(file.write, data))
         except OSError as error:
             raise write_error(path, error) from error
@@ -172,32 +239,52 @@ class BlockWriter:
             File, rows, nnz, bytes and CRC-32 of each block with rows. Blocks are numbered from
             `first` without gaps.
         index : ndarray, shape (n_chunks, 6), int64
-            Block, offset, bytes, rows, nnz of each chunk, and the CRC-32 of its header.
+            See `index`.
         """
         self.wait()
-        blocks: list[dict[str, Any]] = []
-        index: list[tuple[int, ...]] = []
-        for written, chunks in enumerate(self._chunks):
-            if not chunks:
-                continue
-            number = self._first + len(blocks)
-            path = self._folder / block_name(self._first + written)
-            try:
-                if number != self._first + written:
-                    path = path.rename(self._folder / block_name(number))
-                with open(path, "rb+") as file:
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise write_error(path, error) from error
-            index += [(number, *chunk) for chunk in chunks]
-            blocks.append({
-                "file": path.name,
+        written = [k for k, chunks in enumerate(self._chunks) if chunks]
+        for number, k in enumerate(written):
+            if self._sizes[k]:
+                self._close(self._first + k, self._first + number)
+        if self._decoded is not None:
+            self._decoded.renumber({k: number for number, k in enumerate(written)})
+        self._chunks = [self._chunks[k] for k in written]
+        self._sizes = [self._sizes[k] for k in written]
+        self.n_held = sum(k < self.n_held for k in written)
+        blocks = [
+            {
+                "file": block_name(self._first + number),
                 "rows": sum(c[2] for c in chunks),
                 "nnz": sum(c[3] for c in chunks),
-                "bytes": self._sizes[written],
-                "crc32": _crc_of([c[4] for c in chunks]),
-            })  # fmt: skip
-        return blocks, np.array(index, np.int64).reshape(-1, 6)
+                "bytes": self._sizes[number] * self._is_kept,
+                "crc32": _crc_of([c[4] * self._is_kept for c in chunks]),
+            }
+            for number, chunks in enumerate(self._chunks)
+        ]
+        return blocks, self.index()
+
+    def index(self) -> npt.NDArray[np.int64]:
+        """Return the chunk index, shape (n_chunks, 6), int64.
+
+        Its columns are block, offset, bytes, rows, nnz, and CRC-32 of the header. Offset, bytes and
+        CRC-32 of chunks that are only in memory are 0.
+        """
+        rows = [
+            (self._first + number, *c) for number, some in enumerate(self._chunks) for c in some
+        ]
+        return np.array(rows, np.int64).reshape(-1, 6)
+
+    def _close(self, block: int, number: int) -> None:
+        """Sync the file of a block, and give it another number."""
+        path = self._folder / block_name(block)
+        try:
+            if number != block:
+                path = path.rename(self._folder / block_name(number))
+            if self._is_kept:
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise write_error(path, error) from error
 
 
 def _crc_of(chunks: Sequence[int]) -> int:
@@ -243,18 +330,12 @@ def _cut(
         begin = end
 
 
-def _arrays_of(
-    rows: Rows, chosen: npt.NDArray[np.int64], buffers: Buffers
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a chunk with the chosen rows."""
-    arrays = encode_rows(rows.starts, rows.lengths, rows.indices, rows.values, chosen, buffers)
-    y = rows.y[chosen]
+def _labels_to_store(y: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return targets, or class codes in as few bytes as a chunk needs."""
     if y.dtype == np.float64:
-        arrays["labels"] = y
-    else:
-        wide = int(y.max(initial=0)) > 255
-        arrays["codes"] = y.astype(np.uint16 if wide else np.uint8)
-    return arrays
+        return {"labels": y}
+    wide = int(y.max(initial=0)) > 255
+    return {"codes": y.astype(np.uint16 if wide else np.uint8)}
 
 
 # ---------------------------------------------------------------------------------- reading
@@ -272,6 +353,8 @@ class Chunk:
     rows, nnz : int
     crc32 : int
         CRC-32 of the chunk's header.
+    number : int
+        Position in the block.
     """
 
     block: int
@@ -280,6 +363,40 @@ class Chunk:
     rows: int
     nnz: int
     crc32: int
+    number: int = 0
+
+
+@dataclass
+class RowsInMemory:
+    """The rows of a text, decoded in memory or in the block files of a folder.
+
+    Attributes
+    ----------
+    name : str
+        Of the text, in messages.
+    manifest : dict
+    decoded : DecodedChunks
+    writer : BlockWriter
+        Has the positions of all chunks, and can spill more of them.
+    """
+
+    name: str
+    manifest: dict[str, Any]
+    decoded: DecodedChunks
+    writer: BlockWriter
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of lengths, labels and positions of all chunks."""
+        return self.decoded.table_bytes + _POSITION * len(self.writer.index())
+
+    def chunks(self) -> list[list[Chunk]]:
+        """Return the chunks of each block."""
+        found: list[list[Chunk]] = [[] for _ in self.manifest["blocks"]]
+        for block, offset, size, rows, nnz, crc32 in self.writer.index().tolist():
+            mine = found[block]
+            mine.append(Chunk(block, offset, size, rows, nnz, crc32, len(mine)))
+        return found
 
 
 class BlockStore:
@@ -288,10 +405,13 @@ class BlockStore:
     Parameters
     ----------
     folder : str or Path
+    memory : RowsInMemory, optional
+        Rows of a text: the folder then has only the block files that did not fit in memory.
 
     Attributes
     ----------
     folder : Path
+    memory : RowsInMemory or None
     manifest : dict
     chunks : list of list of Chunk
         The chunks of each block, in file order.
@@ -306,12 +426,14 @@ class BlockStore:
         If the folder is not a store, or is damaged.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, memory: RowsInMemory | None = None) -> None:
         self.folder = Path(folder)
-        self.manifest = read_manifest(self.folder)
-        self.chunks = self._read_index()
-        self.shard = read_shard(self.folder)
+        self.memory = memory
+        self.manifest = read_manifest(self.folder) if memory is None else memory.manifest
+        self.chunks = self._read_index() if memory is None else memory.chunks()
+        self.shard = read_shard(self.folder) if memory is None else None
         self.read_seconds = 0.0
+        self._buffers = Buffers(_BUFFER)
 
     def _read_index(self) -> list[list[Chunk]]:
         blocks = self.manifest["blocks"]
@@ -323,7 +445,8 @@ class BlockStore:
             for (file_number, offset, size, rows, nnz), crc32 in _rows_of_index(arrays, path):
                 block = number.get(block_name(file_number))
                 if block is not None:  # the index still has the chunks of expired blocks
-                    chunks[block].append(Chunk(block, offset, size, rows, nnz, crc32))
+                    mine = chunks[block]
+                    mine.append(Chunk(block, offset, size, rows, nnz, crc32, len(mine)))
         for entry, some in zip(blocks, chunks, strict=True):
             if not _belong_together(entry, some):
                 raise StoreError(
@@ -355,6 +478,8 @@ class BlockStore:
     @property
     def blocks_here(self) -> list[int]:
         """Blocks whose file is in this folder; all of them in a whole store."""
+        if self.memory is not None:
+            return list(range(self.n_blocks))
         with reading(self.folder):
             names = set(os.listdir(self.folder))
         return [k for k, entry in enumerate(self.manifest["blocks"]) if entry["file"] in names]
@@ -389,8 +514,8 @@ class BlockStore:
 
     @property
     def name(self) -> str:
-        """Name of the store in messages."""
-        return str(self.folder)
+        """Name of the store, or the text, in messages."""
+        return str(self.folder) if self.memory is None else self.memory.name
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -401,6 +526,9 @@ class BlockStore:
         StoreError
             If one of them is running, or has changed the store since it was opened.
         """
+        if self.memory is not None:
+            yield
+            return
         with lock(self.folder, f"the store {self.folder}", shared=True):
             mine = self.manifest["generations"]
             if read_manifest(self.folder)["generations"][: len(mine)] != mine:
@@ -461,17 +589,23 @@ class BlockStore:
         n, position = 0, offset
         labels = self.labels or self.manifest["class_values"]
         for chunk in chunks:
-            arrays, where = self._arrays(chunk, _CHUNK_ARRAYS.__contains__)
             rows = slice(n, n + chunk.rows)
             nonzeros = slice(position, position + chunk.nnz)
             values = None if into.values is None else into.values[nonzeros]
-            try:
-                decode_rows(
-                    arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
-                )
-                into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
-            except (ValueError, KeyError, IndexError) as error:
-                raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+            if (ready := self._in_memory(chunk)) is not None:
+                into.lengths[rows] = ready.lengths
+                into.y[rows] = _labels_of(ready.labels, chunk.rows, into.y.dtype, labels)
+                indices = into.indices[nonzeros]
+                if indices.ctypes.data != ready.indices.ctypes.data:  # not where it belongs
+                    indices[:] = ready.indices
+                    if values is not None:
+                        values[:] = 1 if ready.values is None else ready.values
+            else:
+                with self._arrays(chunk, _CHUNK_ARRAYS.__contains__) as arrays:
+                    decode_rows(
+                        arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
+                    )
+                    into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
             n += chunk.rows
             position += chunk.nnz
         lengths = into.lengths[:n]
@@ -489,29 +623,101 @@ class BlockStore:
         StoreError
             If the file is missing or damaged, or has real-valued labels.
         """
-        arrays, where = self._arrays(chunk, "codes".__eq__)
-        try:
-            return _codes_of(arrays, chunk.rows, self.labels)
-        except (ValueError, KeyError) as error:
-            raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+        if (ready := self._in_memory(chunk)) is not None:
+            return _codes_of(ready.labels, chunk.rows, self.labels)
+        with self._arrays(chunk, "codes".__eq__) as arrays:
+            return _codes_of(arrays, chunk.rows, self.labels).copy()
 
+    def _in_memory(self, chunk: Chunk) -> DecodedChunk | None:
+        """Return a chunk if it is in memory."""
+        if self.memory is None:
+            return None
+        return self.memory.decoded.get(chunk.block, chunk.number)
+
+    def arena(
+        self, staying: Mapping[int, Sequence[Chunk]], more: int
+    ) -> tuple[Arena, dict[int, list[int]], int]:
+        """Return an arena for chunks that stay decoded; rows in memory are already there.
+
+        Parameters
+        ----------
+        staying : dict of int to sequence of Chunk
+            The chunks of each part that stays decoded. Others that are in memory are spilled.
+        more : int
+            Room for nonzeros behind those of these chunks.
+
+        Returns
+        -------
+        arena : Arena
+        offsets : dict of int to list of int
+            By part: the position of each chunk's nonzeros.
+        used : int
+            Where the room for others begins.
+        """
+        nnz = [chunk.nnz for chunks in staying.values() for chunk in chunks]
+        decoded = self._keep(staying, sum(nnz) + more)
+        if decoded is None:
+            ends = itertools.accumulate(nnz, initial=0)
+            offsets = {k: [next(ends) for _ in chunks] for k, chunks in staying.items()}
+            return Arena.of(sum(nnz) + more + SPARE, self.value_type), offsets, sum(nnz)
+        offsets = {
+            k: [decoded.place_of(chunk.block, chunk.number, chunk.nnz) for chunk in chunks]
+            for k, chunks in staying.items()
+        }
+        return decoded.arena(), offsets, decoded.used
+
+    def _keep(self, staying: Mapping[int, Sequence[Chunk]], nnz: int) -> DecodedChunks | None:
+        """Spill rows in memory, except chunks that stay if there is room for `nnz` nonzeros.
+
+        Returns None if no rows are in memory.
+        """
+        if self.memory is None:
+            return None
+        decoded, kept = self.memory.decoded, set()
+        if has_room := decoded.capacity >= nnz:
+            kept = {(chunk.block, chunk.number) for chunks in staying.values() for chunk in chunks}
+        for block in range(self.n_blocks):
+            numbers = decoded.numbers(block)
+            self.memory.writer.spill(block, [k for k in numbers if (block, k) not in kept])
+        self.chunks = self.memory.chunks()
+        if not has_room:
+            decoded.release()
+            return None
+        decoded.close_up()
+        return decoded
+
+    @contextlib.contextmanager
     def _arrays(
         self, chunk: Chunk, wanted: Callable[[str], bool]
-    ) -> tuple[dict[str, npt.NDArray[Any]], str]:
-        """Return the stored arrays of a chunk, and its location for error messages."""
-        data, where = self._read_bytes(chunk)
-        most = 16 * (chunk.rows + chunk.nnz) + 64  # for arrays of any types
-        file = container.decode(data, "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most)
-        return file.arrays, where
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Provide the stored arrays of a chunk, whose memory is then used again.
 
-    def _read_bytes(self, chunk: Chunk) -> tuple[bytes, str]:
+        Errors that using them raises are reported as damage.
+        """
+        if self.memory is not None:  # it may have been spilled since
+            chunk = self.chunks[chunk.block][chunk.number]
+        data = self._buffers.take(chunk.size, np.uint8)
+        where = self._read_bytes(chunk, data)
+        most = 16 * (chunk.rows + chunk.nnz) + 64  # for arrays of any types
+        arrays = container.decode(
+            memoryview(data), "chunk", where, wanted, crc32=chunk.crc32, most_bytes=most,
+            buffers=self._buffers,
+        ).arrays  # fmt: skip
+        try:
+            yield arrays
+        except (ValueError, KeyError, IndexError) as error:
+            raise StoreError(f"{where} is damaged ({error}); split the data again") from error
+        self._buffers.give_back(data, *arrays.values())
+
+    def _read_bytes(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> str:
+        """Read a chunk into an array of its size; return its location for error messages."""
         path = self.folder / block_name_of(self.manifest, chunk.block)
         where = f"{path} at byte {chunk.offset}"
         begin = time.perf_counter()
         try:
             with open_own(path) as file:
                 file.seek(chunk.offset)
-                data = file.read(chunk.size)
+                size = file.readinto(data)
         except StoreError:
             raise
         except OSError as error:
@@ -519,9 +725,9 @@ class BlockStore:
                 raise self._not_here(chunk.block) from None
             raise read_error(path, error) from error
         self.read_seconds += time.perf_counter() - begin
-        if len(data) != chunk.size:
+        if size != chunk.size:
             raise StoreError(f"{path} is shorter than the index states; split the data again")
-        return data, where
+        return where
 
     def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
         """Read chunks from disk until `seconds` have passed; return bytes per second.
@@ -537,7 +743,8 @@ class BlockStore:
         size, begin = 0, time.perf_counter()
         for chunk in chunks:
             _forget(self.folder / block_name_of(self.manifest, chunk.block), chunk)
-            size += len(self._read_bytes(chunk)[0])
+            self._read_bytes(chunk, np.empty(chunk.size, np.uint8))
+            size += chunk.size
             if time.perf_counter() - begin > seconds:
                 break
         return size / (time.perf_counter() - begin)
@@ -621,7 +828,7 @@ def _forget(path: Path, chunk: Chunk) -> None:
 
 
 def _codes_of(
-    arrays: dict[str, npt.NDArray[Any]], n_rows: int, labels: list[float] | None
+    arrays: Mapping[str, npt.NDArray[Any]], n_rows: int, labels: list[float] | None
 ) -> npt.NDArray[Any]:
     """Return the class codes of a chunk, checked."""
     codes: npt.NDArray[Any] = arrays["codes"]
@@ -633,7 +840,7 @@ def _codes_of(
 
 
 def _labels_of(
-    arrays: dict[str, npt.NDArray[Any]],
+    arrays: Mapping[str, npt.NDArray[Any]],
     n_rows: int,
     dtype: np.dtype[Any],
     labels: list[float] | None,

@@ -97,6 +97,7 @@ _ENTRY = frozenset(["name", "dtype", "shape", "codec", "bytes", "crc32"])
 # Default limits on the decoded size of an array; ids 0, 1, 2, ... compress to a thousandth.
 _SMALL = 1 << 24
 _LARGEST_FACTOR = 1 << 12
+_LARGEST_WINDOW = 1 << 24  # bytes of memory to decompress a truncated frame
 
 Array = npt.NDArray[Any]
 
@@ -319,7 +320,22 @@ def _size(entry: dict[str, Any]) -> int:
     return size
 
 
-def _decode_array(data: bytes | memoryview, entry: dict[str, Any]) -> Array:
+def _unpack(data: bytes | memoryview, plain: Array) -> None:
+    """Decompress one frame of exactly as many bytes as an array has."""
+    if zstandard.frame_content_size(data) != len(plain):
+        raise ValueError("frame size does not match the shape")
+    if "decompressor" not in _mine.__dict__:
+        _mine.decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+    with _mine.decompressor.stream_reader(data, read_across_frames=True) as reader:
+        if reader.readinto(plain) != len(plain):
+            raise ValueError("frame is truncated")
+        if reader.read(1):
+            raise ValueError("more than one frame")
+
+
+def _decode_array(
+    data: bytes | memoryview, entry: dict[str, Any], buffers: Buffers | None
+) -> Array:
     """Check the bytes of an array and decode them."""
     if zlib.crc32(data) != entry["crc32"]:
         raise ValueError("checksum mismatch")
@@ -329,12 +345,8 @@ def _decode_array(data: bytes | memoryview, entry: dict[str, Any]) -> Array:
             raise ValueError("size does not match the shape")
         # Kernels need aligned arrays; only others are copied.
         return np.require(np.frombuffer(data, dtype).reshape(shape), requirements="A")
-    if zstandard.frame_content_size(data) != size:
-        raise ValueError("frame size does not match the shape")
-    plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    if len(plain) != size:
-        raise ValueError("frame is truncated")
-    flat = np.frombuffer(plain, np.uint8)
+    flat = np.empty(size, np.uint8) if buffers is None else buffers.take(size, np.uint8)
+    _unpack(data, flat)
     if entry["codec"] == "shuffle":
         planes = flat.reshape(dtype.itemsize, -1)
         joined = np.empty(planes.shape[::-1], np.uint8)
@@ -353,6 +365,7 @@ def _read(
     wanted: Callable[[str], bool],
     crc32: int | None,
     most_bytes: int | None,
+    buffers: Buffers | None = None,
 ) -> Container:
     """Read a container of `size` bytes; see `decode`."""
     header, end = _header(take, size, kind, where, crc32)
@@ -374,7 +387,7 @@ def _read(
         if not is_allowed:
             raise _damaged(where, name)
         try:
-            arrays[entry["name"]] = _decode_array(take(begin, end), entry)
+            arrays[entry["name"]] = _decode_array(take(begin, end), entry, buffers)
         except (ValueError, zstandard.ZstdError) as error:
             raise _damaged(where, name) from error
         except MemoryError as error:
@@ -395,6 +408,7 @@ def decode(
     *,
     crc32: int | None = None,
     most_bytes: int | None = None,
+    buffers: Buffers | None = None,
 ) -> Container:
     """Decode a container in memory and check every byte.
 
@@ -413,6 +427,8 @@ def decode(
     most_bytes : int, optional
         Memory limit for the wanted arrays. Default: for each array 16 MB, or 4096 times its
         encoded size if that is more.
+    buffers : Buffers, optional
+        Source of decompressed arrays; others are views of `data`.
 
     Returns
     -------
@@ -426,8 +442,9 @@ def decode(
     """
     view = memoryview(data)
     return _read(
-        lambda begin, end: view[begin:end], len(view), kind, where, wanted, crc32, most_bytes
-    )
+        lambda begin, end: view[begin:end], len(view), kind, where, wanted, crc32, most_bytes,
+        buffers,
+    )  # fmt: skip
 
 
 def write(

@@ -13,6 +13,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -199,7 +200,7 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
         _sync(path.parent)
 
 
-def open_own(path: Path) -> IO[bytes]:
+def open_own(path: Path) -> BufferedReader:
     """Open a regular file of a store or run for reading.
 
     Stores and runs may come from untrusted sources, so symbolic links are not followed, and pipes

@@ -76,7 +76,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 FORMAT = "sbm-store"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 # Bytes of a nonzero in memory, including its index.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}

@@ -1,7 +1,7 @@
 """Benchmarks of sbm and its peers in alternating runs, one subcommand per question.
 
     python -m scripts.bench parse --data big.svm -o results/parse
-    python -m scripts.bench text-to-gap --quick
+    python -m scripts.bench grid --quick
 
 Every number is a median over ``--runs`` runs, in which the contestants alternate; ratios are
 medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels, or ten for
@@ -20,10 +20,9 @@ import sys
 from scripts.bench import (
     blocks,
     drift,
+    grid,
     kernel,
-    losses,
     memory,
-    models,
     nightly,
     optima,
     plan,
@@ -37,7 +36,7 @@ from scripts.bench import (
 from scripts.bench.registry import Registry, main
 
 MODULES = (
-    text, kernel, models, stream, training, losses, tune, plan, nightly, blocks, memory, drift,
+    grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
     optima, ranks, startup,
 )  # fmt: skip
 BENCHMARKS: Registry = {

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from scripts.bench.commands import BUDGET, split, splitting_options, train, training_options
-from scripts.bench.losses import count_labels
+from scripts.bench.data import count_labels
 from scripts.bench.registry import TRAINING, Registry, benchmark
 from scripts.bench.tools import Finished, Report, alternate, median, median_ratio, tell
 

@@ -197,17 +197,6 @@ def passes_of(model: Path) -> list[dict[str, float]]:
     return passes
 
 
-def solving_of(done: Finished, model: Path) -> float:
-    """Seconds of a training that LIBLINEAR's solving is to be compared with.
-
-    Those of solving and of certificates, and of waiting for rows but the first time: LIBLINEAR
-    keeps them in memory, ours reads them anew in each pass.
-    """
-    seconds = done.json()["seconds"]
-    first = passes_of(model)[0]["wait"]
-    return float(seconds["solve"] + seconds["certify"] + seconds["wait"] - first)
-
-
 @dataclass
 class Held:
     """A whole data set in memory, as training sees a block.

@@ -17,8 +17,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def make_text(out: Path, *options: str | float) -> str:
-    """Make synthetic text with two noisy labels; return what was asked for."""
-    command = (*options, "--noise", 0.02)
+    """Make synthetic text, with noisy labels unless the options say so; return what was asked."""
+    command = ("--noise", 0.02, *options)
     run_process(script_command("data.synthetic", "-o", out, *command))
     return " ".join(map(str, ("scripts.data.synthetic", *command)))
 
@@ -54,6 +54,20 @@ def parse(path: Path) -> Iterator[tuple[Floats, Ints, Ints, Floats]]:
 def labels_of(path: Path) -> Floats:
     """The label of each row."""
     return np.concatenate([labels for labels, *_ in parse(path)])
+
+
+def count_labels(text: Path) -> int:
+    """Return how many labels a text has.
+
+    Raises
+    ------
+    BenchError
+        Fewer than three.
+    """
+    count = len(np.unique(labels_of(text)))
+    if count < 3:
+        raise BenchError(f"{text.name} has {count} different labels; at least three are required")
+    return count
 
 
 def positive_label(path: Path) -> float:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from scripts.bench.commands import Held, remove
-from scripts.bench.data import labels_of, parse, positive_label
-from scripts.bench.tools import BenchError, Finished, run_process, tell, timed
+from scripts.bench.data import labels_of, positive_label
+from scripts.bench.tools import BenchError, Finished, run_process
 
 # Arguments: text, model, C, e, solver. Prints where the time went.
 LIBLINEAR_CHILD = """\
@@ -204,30 +204,12 @@ def _after(key: str, output: str) -> str:
     return output.split(key)[1].split()[0]
 
 
-def iteration_in_memory(text: Path, C: float, solver: int, e: float) -> float:
-    """Seconds of LIBLINEAR's training with the rows in memory already, by its library.
-
-    With a large `e` that is one iteration; a process that does the same, less these seconds, does
-    nothing but read and write.
-    """
-    import scipy.sparse
-    from liblinear import liblinearutil as peer
-
-    tell("LIBLINEAR's first iteration in memory")
-    pieces = list(parse(text))
-    width = 1 + max(int(ids.max(initial=0)) for _, _, ids, _ in pieces)
-    rows = [
-        scipy.sparse.csr_matrix((values, ids, indptr), (len(labels), width))
-        for labels, indptr, ids, values in pieces
-    ]
-    y = np.concatenate([labels for labels, *_ in pieces])
-    problem = peer.problem(y, scipy.sparse.csr_matrix(scipy.sparse.vstack(rows, "csr")))
-    del pieces, rows
-    parameter = peer.parameter(f"-q -s {solver} -c {C!r} -e {e!r}")
-    return timed(lambda: peer.train(problem, parameter))
-
-
 # ---------------------------------------------------------------------------------- Vowpal Wabbit
+
+VW_NOTE = (
+    "VW: python -m vowpalwabbit --loss_function hinge -b 22, from text in its own format, "
+    "converted before, Python's start included; no regularisation, so no objective to compare"
+)
 
 
 class VowpalWabbit:

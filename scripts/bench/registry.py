@@ -129,10 +129,7 @@ OPTIONS: dict[str, Option] = {
     "long_rows": Option(_count, "rows of the synthetic text with long rows"),
     "long_features": Option(_count, "features of that text"),
     "long_nnz": Option(_count, "nonzeros per row of that text"),
-    "liblinear_e": Option(float, "LIBLINEAR's tolerance"),
     "e": Option(float, "LIBLINEAR's tolerances"),
-    "bound_tol": Option(float, "tolerance of the training that bounds the optimum"),
-    "curve_passes": Option(_count, "maximum passes of a point of a curve"),
     "stream_mem": Option(str, "--mem of sbm stream"),
     "stream_rounds": Option(_or_auto, "--rounds of sbm stream"),
     "learner_C": Option(

@@ -12,17 +12,86 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench.commands import learn_command, log_of, metric_of
+from scripts.bench.commands import (
+    BUDGET,
+    learn_command,
+    log_of,
+    metric_of,
+    split,
+    splitting_options,
+    stream,
+    train,
+    training_options,
+    warm_up,
+)
 from scripts.bench.data import labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, title_of, warm_up_streams
-from scripts.bench.models import VW_NOTE, Contest, Run, describe
+from scripts.bench.peers import VW_NOTE, VowpalWabbit
 from scripts.bench.plot import Axes
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark
-from scripts.bench.tools import BenchError, Report, Running, alternate, ratio, started_process, tell
+from scripts.bench.tools import (
+    BenchError,
+    Finished,
+    Report,
+    Run,
+    Running,
+    alternate,
+    costs,
+    medians,
+    ratio,
+    shares,
+    started_process,
+    tell,
+)
 
 BENCHMARKS: Registry = {}
 
 # ---------------------------------------------------------------------------------------- one pass
+
+
+class Contest:
+    """The contestants, each with a folder for its files, and what is computed of their models."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self.store, self.model = args.folder / "ours.sbm", args.folder / "ours.model"
+        self.stream_model = args.folder / "stream.model"
+        tell("converting text for Vowpal Wabbit")
+        self.vw = VowpalWabbit(args.data, args.test, args.folder)
+        warm_up(args)
+
+    def run_ours(self, **changes: Any) -> Run:
+        """Split and train."""
+        args = self._args
+        first = split(args.data, self.store, **splitting_options(args))
+        then = self.train(**changes)
+        facts = then.json()
+        inside = {k: facts["seconds"][k] for k in ("solve", "wait", "certify")}
+        return Run([first, then], {"split": first.seconds, "train": then.seconds} | inside, facts)
+
+    def train(self, **changes: Any) -> Finished:
+        """Train on the store that is there; it may only use up its passes if they are given."""
+        codes = BUDGET if "max_passes" in changes else (0,)
+        options = training_options(self._args, **changes)
+        return train(self.store, self.model, codes=codes, **options)
+
+    def run_stream(self, **options: Any) -> Run:
+        """One stream over the text, from text to a model."""
+        done = stream(self._args.data, self.stream_model, **options)
+        facts = done.json()
+        names = ("load", "wait", "predict", "learn", "write")
+        return Run([done], {name: facts["seconds"][name] for name in names}, facts)
+
+    def run_vw(self) -> Run:
+        """Vowpal Wabbit's single pass."""
+        start = self.vw.start()
+        return Run([self.vw.run()], {"start of the program": start.seconds})
+
+
+def describe(name: str, runs: list[Run], **more: Any) -> dict[str, Any]:
+    """Cells of the row of a contestant: medians of its runs."""
+    parts = shares(medians([run.parts for run in runs]))
+    return {"what": name, **costs(runs), "of_these": parts, **more}
 
 
 @benchmark(

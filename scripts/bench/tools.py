@@ -81,6 +81,39 @@ class Finished:
         return facts
 
 
+@dataclass(frozen=True)
+class Run:
+    """One way from text to a model.
+
+    Attributes
+    ----------
+    processes : list of Finished
+    parts : dict of str to float
+        Of its seconds, as far as they are known.
+    facts : dict
+        What it said.
+    """
+
+    processes: list[Finished]
+    parts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all its processes."""
+        return sum(done.seconds for done in self.processes)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes."""
+        return sum(done.cpu_seconds for done in self.processes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the largest process."""
+        return max(done.peak_bytes for done in self.processes)
+
+
 class Running:
     """A measured process that has been started; see `started_process`."""
 

@@ -12,8 +12,8 @@ standard normal numbers less one constant, chosen so that the classes are about 
 
 With ``--classes K`` above 2 the class, 1 ... K, comes first, all equally likely, and the features
 follow from it: each class owns some ids, as many as a row has at most, and each nonzero of a row is
-one of them with a probability of 0.3. So one weight vector a class tells the classes apart. The
-label is the class, or with the probability ``--noise`` another one.
+one of them with the probability ``--own``. So one weight vector a class tells the classes apart.
+The label is the class, or with the probability ``--noise`` another one.
 
 Rows depend on the arguments alone; fewer rows are the beginning of more. One summary line goes to
 stdout (with ``-o -`` to stderr); the exit code is 0 (done), 1 (error) or 2 (usage).
@@ -36,7 +36,6 @@ from sbm.units import parse_size
 from scripts.data.lines import format_rows, run, write_whole
 
 BATCH = 1 << 20  # ids drawn at a time, about
-OWN = 0.3  # share of a row's nonzeros that are features of its class
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64] | None]
 
@@ -52,6 +51,8 @@ class Problem:
     real : bool
     noise, power : float
     classes, seed : int
+    own : float
+        Of many classes, the share of a row's nonzeros that are features of its class.
     """
 
     features: int
@@ -61,6 +62,7 @@ class Problem:
     power: float = 0.0
     classes: int = 2
     seed: int = 0
+    own: float = 0.3
 
     def __post_init__(self) -> None:
         if not 1 <= self.nnz <= self.features:
@@ -69,6 +71,8 @@ class Problem:
             raise ValueError("the noise must be between 0 and 1")
         if not 0.0 <= self.power <= 100.0:
             raise ValueError("the power must be between 0 and 100")
+        if not 0.0 <= self.own <= 1.0:
+            raise ValueError("the share of own features must be between 0 and 1")
         if self.classes < 2:
             raise ValueError("there must be two classes or more")
 
@@ -110,7 +114,7 @@ class Problem:
         ids: NDArray[np.int64] = ranks.clip(0, self.features - 1).astype(np.int64)
         classes = rng.integers(0, self.classes, n)
         if self.classes > 2:
-            ids = np.where(rng.random(ids.shape) < OWN, self._owned(classes), ids)
+            ids = np.where(rng.random(ids.shape) < self.own, self._owned(classes), ids)
         inside = np.arange(longest) < lengths[:, None]
         ids[~inside] = 2 * self.features  # sorted to the end
         ids.sort(axis=1)
@@ -187,13 +191,16 @@ def main(argv: list[str] | None = None) -> int:
         help="with more than 2, labels are 1 ... K and each has features of its own "
         "(default: 2, labels +1 and -1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--own", type=float, default=0.3, help="of many classes, share of features of its own"
+    )
     args = parser.parse_args(argv)
     if args.rows is not None and args.rows < 1:
         parser.error("--rows must be at least 1")
     try:
         problem = Problem(
             args.features, args.nnz, args.values == "real", args.noise, args.power, args.classes,
-            args.seed,
+            args.seed, args.own,
         )  # fmt: skip
     except ValueError as error:
         parser.error(str(error))

@@ -9,7 +9,6 @@ from typing import Any
 from scripts.bench.commands import BUDGET, metric_of, read_alone, split, stream, train
 from scripts.bench.data import first_bytes, hold_out, labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, warm_up_streams
-from scripts.bench.losses import SEVERAL
 from scripts.bench.peers import VowpalWabbit
 from scripts.bench.registry import Option, Registry, benchmark, existing, one_of
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell
@@ -26,6 +25,7 @@ PAPER = {
     "sbm": (354, 1956, 2310, 81.80),
     "reference": (None, None, None, 82.90),
 }
+SEVERAL = ("crammer_singer", "weston_watkins", "hinge")
 TITLES = {
     "perceptron": "Perceptron", "passive_aggressive": "MIRA", "arow": "CW", "VW": "VW",
     "pegasos": "BM-Pegasos", "bmd": "BMD", "sbm in 3": "SBM-in-3", "sbm": "SBM",

@@ -93,6 +93,7 @@ def _troubled(
 
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
+_KEPT = "exists; train on it"
 _KNOWN = r"is already in .* as .*\(same SHA-256\)"
 _GONE = r"has no source"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
@@ -102,6 +103,7 @@ _EXPIRE = "expire -q s.sbm --source a.svm"
 _TRAIN = "train -q s.sbm -o m.model --tol 1e-2 --max-passes 300 --threads 2 --mem 400MB"
 _OFTEN = "--checkpoint-every 0.003s --tol 5e-2"  # at most blocks
 _LOOSE = _TRAIN.replace("1e-2", "1e-1")
+_TEXT = _TRAIN.replace("s.sbm", "a.svm c.svm --blocks 6")
 _MULTI = "split -q multi.svm -o s.sbm --blocks 4 --threads 2"
 _STREAM = "stream -q a.svm b.svm -o m.model --mem 400MB --threads 2 --checkpoint-every 40rows"
 _TUNE = "tune -q s.sbm -C 0.1,1 --folds 2 -o m.model --tol 3e-2 --mem 400MB --threads 2"
@@ -143,6 +145,9 @@ SCENARIOS: dict[str, Scenario] = {
     "train: regression": _train(
         "--loss epsilon_insensitive", split="split -q real.svm -o s.sbm --blocks 5"
     ),
+    "train: text": _troubled(_TEXT),
+    "train: text, spilled": _troubled(f"{_TEXT} {_OFTEN} --mem 156MB"),
+    "train: text, with its store": _troubled(f"{_TEXT} --keep-store s.sbm", done=_KEPT),
     "train: warm": _troubled(
         f"{_TRAIN} --warm-start", before=[_SPLIT, _APPEND[0], _TRAIN, _APPEND[1], _EXPIRE]
     ),
@@ -373,7 +378,8 @@ def _without_clock(path: Path) -> bytes:
             return _without_name(path)
         if path.name == "run.json":
             record = json.loads(data)["run"]
-            for facts in (record, record.get("report", {})):
+            report = record.get("report", {})
+            for facts in (record, report, report.get("read") or {}):
                 for name in _OF_THE_CLOCK:
                     facts.pop(name, None)
             return _SERIAL.sub(r"\1.N.sba", json.dumps(record)).encode()

@@ -57,6 +57,7 @@ def _powers_of_five():
 
 _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 _TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
+_TEN_INTEGER = np.array([10**k for k in range(20)], np.uint64)
 
 
 def _edges():
@@ -154,6 +155,16 @@ def _load_word(typing_context, array, position):
 
 
 @intrinsic
+def _as_float(typing_context, bits):
+    """Return the float64 with the given bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+@intrinsic
 def _trailing_zeros(typing_context, number):
     """Return the number of trailing zero bits of a 64-bit integer; 64 for 0."""
 
@@ -208,10 +219,11 @@ def _ends_token(c):
 
 @njit(nogil=True, error_model="numpy")
 def parse_short_number(text, p):
-    """Parse a number in a common short form; return (number, end position), else (0.0, 0).
+    """Parse a number in a common form; return (number, end position), else (0.0, 0).
 
-    The form is fewer than eight digits, optionally a point and fewer than eight digits, and the end
-    of the token. Both parts are exact integers, so one division rounds correctly.
+    The form is fewer than eight digits, optionally a point and at most 22 digits, 19 significant
+    ones in all, and the end of the token. Up to 2^53 the digits are an exact integer, so one
+    division rounds correctly.
     """
     negative = text[p] == 45
     q = p + (negative | (text[p] == 43))
@@ -219,11 +231,20 @@ def parse_short_number(text, p):
     q += n
     if n < 8 and text[q] == 46:
         fraction, decimals = _short_integer(text, q + 1)
-        if decimals == 8:
-            return 0.0, 0
+        w = w * _TEN_INTEGER[decimals] + fraction
+        last = decimals
+        while last == 8:
+            fraction, last = _short_integer(text, q + 1 + decimals)
+            decimals += last
+            if w >= _TEN_INTEGER[19 - last] or decimals > 22:
+                return 0.0, 0
+            w = w * _TEN_INTEGER[last] + fraction
         q += 1 + decimals
         n += decimals
-        x = (np.float64(w) * _TEN[decimals] + np.float64(fraction)) / _TEN[decimals]
+        if w < _BIT53:
+            x = np.float64(w) / _TEN[decimals]
+        else:
+            x = _as_float(_nearest_double(w, -decimals))
     else:
         x = np.float64(w)
     if n == 0 or not _ends_token(text[q]):

@@ -13,10 +13,16 @@ import numpy.typing as npt
 from sbm.engine.memory import AUTO_BLOCKS
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.idtable import IdTable
-from sbm.programs.splitting.options import SplitOptions, batch_bytes, check_ids
+from sbm.programs.splitting.options import (
+    SplitOptions,
+    batch_bytes,
+    check_ids,
+    room_for_rows,
+)  # fmt: skip
 from sbm.programs.splitting.reading import CodedText, Labels
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
+from sbm.store.decoded import DecodedChunks
 
 __all__ = ["Deal", "Dealer", "replay"]
 
@@ -124,7 +130,7 @@ def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.in
     for generation in kept_generations(store.manifest):
         if "deal" not in generation or any(name not in blocks for name in generation["blocks"]):
             raise StoreError(
-                f"{store.folder} has no record of the order of its text; rebuild it with sbm split"
+                f"{store.name} has no record of the order of its text; rebuild it with sbm split"
             )
         record, options = generation["deal"], generation["options"]
 
@@ -162,6 +168,13 @@ class Dealer:
     largest : tuple of int, optional
         Rows and nonzeros of the largest block of the store; by default, new blocks get about this
         size.
+    decoded, is_kept
+        As in `BlockWriter`.
+
+    Attributes
+    ----------
+    writer : BlockWriter
+        Set when the first rows arrive.
     """
 
     def __init__(
@@ -173,7 +186,10 @@ class Dealer:
         labels: Labels,
         pool: ThreadPoolExecutor,
         largest: tuple[int, int] | None = None,
+        decoded: DecodedChunks | None = None,
+        is_kept: bool = True,
     ) -> None:
+        self._decoded, self._is_kept = decoded, is_kept
         self._folder, self._first, self._options = folder, first_block, options
         self._largest = largest
         self.ids, self.labels = ids, labels
@@ -184,7 +200,7 @@ class Dealer:
         self._row_capacity = size // 64
         self._dtype = options.dtype
         self._batches = [self._new_batch() for _ in range(2)]
-        self._writer: BlockWriter | None = None
+        self.writer: BlockWriter | None = None
         self._deals: Deal | None = None
         self.batches: list[int] = []
         self.n_rows = 0
@@ -198,7 +214,7 @@ class Dealer:
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
         self.has_values |= text.values is not None
-        if self._writer is None:
+        if self.writer is None:
             self._open(text_share)
         self._gather(text)
 
@@ -251,33 +267,53 @@ class Dealer:
             if self._largest is not None:
                 n = min(n, round(estimate / size(*self._largest)))
         n = max(options.shards or 1, n)  # at least one per shard
-        self._writer = BlockWriter(self._folder, self._first, n, options.level, self._pool)
+        self.writer = BlockWriter(
+            self._folder, self._first, n, options.level, self._decoded, self._is_kept
+        )
         self._deals = Deal(options.seed, self._first, n, options.shuffle)
 
     def _deal(self) -> None:
         """Deal the batch."""
-        assert self._writer is not None
+        assert self.writer is not None
         assert self._deals is not None
         batch = self._batches[0]
         y = self.labels.encode(batch.labels[: batch.n])
-        self._writer.add(batch.taken(y), self._deals.next(batch.n))
+        self._make_room(batch)
+        self.writer.add(batch.taken(y), self._deals.next(batch.n), self._pool)
         self.batches.append(batch.n)
         self._batches.reverse()
         self._batches[0].clear()
         if len(self._batches[0].rows) < self._row_capacity:  # it was for one long row
             self._batches[0] = self._new_batch()
 
+    def _make_room(self, batch: _Batch) -> None:
+        """Spill blocks, the last ones first, until the batch fits in memory."""
+        assert self.writer is not None
+        decoded, values = self._decoded, batch.has_values
+        if decoded is None:
+            return
+        self.writer.wait()  # for the rows before
+        room = room_for_rows(self.ids, self._options)
+        room = min(room, decoded.capacity * decoded.width(values))
+        coming = batch.nnz * decoded.width(values) + 12 * batch.n
+        held = self.writer.n_held
+        while held and decoded.nbytes(values) + coming * held // self.writer.n_blocks > room:
+            held -= 1
+            self.writer.spill(held)
+        if held and not decoded.has_room(batch.nnz):
+            decoded.close_up()
+
     def record(self) -> dict[str, Any]:
         """Return what reproduces the deal, together with the options."""
-        assert self._writer is not None
+        assert self.writer is not None
         return {
-            "first": self._first, "blocks": self._writer.n_blocks, "batches": self.batches
+            "first": self._first, "blocks": self.writer.n_blocks, "batches": self.batches
         }  # fmt: skip
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
         """Deal the remaining rows and close the blocks; see `BlockWriter.finish`."""
-        if self._writer is None:
+        if self.writer is None:
             raise DataError("the input has no rows; expected at least one")
         if self._batches[0].n:
             self._deal()
-        return self._writer.finish()
+        return self.writer.finish()

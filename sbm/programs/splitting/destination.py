@@ -16,7 +16,7 @@ from sbm.store import files
 from sbm.store.files import aside, lock, make_folder, put_in_place, reading, remove, writing
 from sbm.store.shards import Shard, shard_path, write_shard
 
-__all__ = ["appended", "new_shards", "new_store"]
+__all__ = ["appended", "new_shards", "new_store", "scratch"]
 
 # Advice for a target that already exists.
 _REPLACE = "replace it with --force"
@@ -55,6 +55,24 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
             put_in_place(partial, target)
         finally:
             remove([partial])  # holds an older store, or an incomplete one
+
+
+@contextlib.contextmanager
+def scratch(target: Path) -> Iterator[Path]:
+    """Provide a folder for blocks that do not fit in memory; it is removed at the end.
+
+    Parameters
+    ----------
+    target : Path
+        The folder is ``TARGET.partial``.
+    """
+    with contextlib.ExitStack() as locks:
+        partial = _make_partial(target, locks)
+        try:
+            store_files.remove_leftovers(partial)
+            yield partial
+        finally:
+            remove([partial])
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Options of a split, their checks and the memory plan."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sbm.engine.machine import smaller
 from sbm.engine.memory import INTERPRETER, Budget
@@ -10,7 +12,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.text import PIECE
 from sbm.units import format_size
 
-__all__ = ["SplitOptions", "batch_bytes", "check_ids"]
+__all__ = ["Reading", "SplitOptions", "batch_bytes", "check_ids", "room_for_rows"]
 
 LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
@@ -124,9 +126,46 @@ class SplitOptions:
         return less
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How `sbm.train` reads text or matrices: arguments of `sbm.split`.
+
+    Attributes
+    ----------
+    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+        As in `sbm.split`.
+    keep_store : str, Path or None
+        Store to write.
+    """
+
+    blocks: int | None = None
+    dtype: str = "auto"
+    min_count: int = 1
+    on_error: str = "fail"
+    format: str | None = None
+    hash_bits: int | None = None
+    label: str | None = None
+    text: Sequence[str] | None = None
+    name: str = "arrays"
+    keep_store: str | Path | None = None
+
+    def options(self, seed: int, threads: int) -> SplitOptions:
+        """Return the options of the split."""
+        dtype = "float32" if self.dtype == "auto" else self.dtype
+        return SplitOptions(
+            self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None
+        )
+
+
 def batch_bytes(mem: int) -> int:
     """Return the bytes of each of the two batches; they must not depend on the threads."""
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
+
+
+def room_for_rows(ids: IdTable, options: SplitOptions) -> int:
+    """Return the bytes that decoded rows may take while text is read."""
+    text = (options.threads + 2) * PIECE_BYTES
+    return options.mem - INTERPRETER - text - 3 * batch_bytes(options.mem) - 2 * ids.nbytes
 
 
 def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:

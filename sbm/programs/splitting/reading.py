@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -251,6 +251,7 @@ def read_sources(
     pool: ThreadPoolExecutor,
     progress: Progress,
     only_known: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Parse all sources and pass the pieces to a taker.
 
@@ -268,6 +269,13 @@ def read_sources(
         Receives the bytes read.
     only_known : bool
         Drop features that are not in the table of the taker.
+    is_stopped : callable
+        Called after each piece.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        `is_stopped` returned true.
     """
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
@@ -289,6 +297,8 @@ def read_sources(
                 taker.add(text, done / total if known else 0.0)
             text.give_back(buffers)
             progress.advance(done, rows=taker.n_rows)
+            if is_stopped():
+                raise KeyboardInterrupt
     progress.finish()
 
 

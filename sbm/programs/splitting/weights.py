@@ -74,7 +74,7 @@ class RowWeights:
         for block, chunks in enumerate(store.chunks):
             begins.append(first)
             for chunk in chunks:
-                self._place[block, chunk.offset] = first
+                self._place[block, chunk.number] = first
                 first += chunk.rows
         self.total, self.checksum = 0.0, 0
         try:
@@ -113,7 +113,7 @@ class RowWeights:
         StoreError
             The temporary file cannot be read.
         """
-        place = 8 * self._place[chunk.block, chunk.offset]
+        place = 8 * self._place[chunk.block, chunk.number]
         try:  # pread, because several threads read
             data = os.pread(self._handle, 8 * chunk.rows, place)
         except OSError as error:

@@ -60,21 +60,23 @@ def learner_shape(problems: list[AnyProblem]) -> Shape:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A learner, and the buffer for the block that it learns.
+    """A learner, and rooms for the blocks that it learns.
 
     Attributes
     ----------
     learner : OnePass
-    room : Rows
-        The buffer.
-    begin, nnz : int
-        Offset of the block's nonzeros in the arena, and their maximum number.
+    arena : Arena
+        The nonzeros of the caches, followed by those of each room.
+    rooms : list of Rows
+        Uninitialized rows, whose starts count from the begin of the room.
+    begins : list of int
+        Offset of each room in the arena.
     """
 
     learner: OnePass
-    room: Rows
-    begin: int
-    nnz: int
+    arena: Arena
+    rooms: list[Rows]
+    begins: list[int]
 
     @classmethod
     def of(
@@ -86,37 +88,52 @@ class Workspace:
         *,
         weighted: bool = False,
         spread: Callable[..., Iterable[Any]] = map,
+        rooms: int = 1,
     ) -> Workspace:
-        """Allocate the buffers and an untrained learner; `spread` is a ``map`` in threads."""
-        begin, y_dtype = caches_nnz(size, len(problems)), target_type(settings)
-        arena = Arena.of(begin + size.block_nnz + SPARE, value_type)
+        """Allocate the rooms and an untrained learner; `spread` is a ``map`` in threads."""
+        first, y_dtype = caches_nnz(size, len(problems)), target_type(settings)
+        begins = [first + k * size.block_nnz for k in range(rooms)]
+        arena = Arena.of(begins[-1] + size.block_nnz + SPARE, value_type)
         learner = OnePass(
             problems, arena, size, y_dtype, rounds=int(settings.rounds), policy=settings.policy,
             seed=settings.seed, weighted=weighted, spread=spread,
         )  # fmt: skip
-        room = arena.room(size.block_rows, y_dtype, weighted)
-        return cls(learner, room, begin, size.block_nnz)
+        own = [
+            arena.part(begin, size.block_nnz).room(size.block_rows, y_dtype, weighted)
+            for begin in begins
+        ]
+        return cls(learner, arena, own, begins)
 
     def parts(self, batch: Rows) -> Iterator[Rows]:
-        """Copy contiguous rows into the buffer and yield it, as many rows as fit at a time."""
+        """Yield the rows of a room as rows of the arena, which changes their starts.
+
+        Other rows, which are contiguous, are copied into the first room, as many as fit at a time.
+        """
+        for room, begin in zip(self.rooms, self.begins, strict=True):
+            if len(batch) and batch.indices is room.indices:
+                yield self._in_arena(batch, begin)
+                return
         first = 0
         while first < len(batch):
             part = self._lay_out(batch, first)
             first += len(part)
-            yield part
+            yield self._in_arena(part, self.begins[0])
+
+    def _in_arena(self, rows: Rows, begin: int) -> Rows:
+        rows.starts += begin
+        return replace(rows, indices=self.arena.indices, values=self.arena.values)
 
     def _lay_out(self, batch: Rows, first: int) -> Rows:
-        ends = np.cumsum(batch.lengths[first : first + len(self.room)], dtype=np.int64)
-        n = int(np.searchsorted(ends, self.nnz, side="right"))
+        room = self.rooms[0]
+        ends = np.cumsum(batch.lengths[first : first + len(room)], dtype=np.int64)
+        n = int(np.searchsorted(ends, len(room.indices), side="right"))
         old, new = slice(first, first + n), slice(0, n)
-        nnz = int(ends[n - 1])
-        from_ = slice(int(batch.starts[first]), int(batch.starts[first]) + nnz)
-        to, room = slice(self.begin, self.begin + nnz), self.room
-        room.starts[new] = batch.starts[old] + (to.start - from_.start)
+        nnz, begin = int(ends[n - 1]), int(batch.starts[first])
+        room.starts[new] = batch.starts[old] - begin
         room.lengths[new], room.y[new] = batch.lengths[old], batch.y[old]
         if room.weights is not None:
             room.weights[new] = 1 if batch.weights is None else batch.weights[old]
-        room.indices[to] = batch.indices[from_]
+        room.indices[:nnz] = batch.indices[begin : begin + nnz]
         if room.values is not None:
-            room.values[to] = 1 if batch.values is None else batch.values[from_]
+            room.values[:nnz] = 1 if batch.values is None else batch.values[begin : begin + nnz]
         return room.part(0, n)

@@ -54,6 +54,7 @@ from sbm.programs.streaming.plan import (
 )
 from sbm.programs.streaming.progressive import Progressive, row_losses
 from sbm.rows import Arena, Rows
+from sbm.solver.onepass import FEW_ROWS
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.run import sources_at
@@ -61,15 +62,16 @@ from sbm.units import format_number, format_size
 
 __all__ = ["Stream", "rows_in_front"]
 
-POLISH_ROUNDS = 10  # rounds over the cache at the end
+_FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
 
 @dataclass
 class _Seconds(Seconds):
-    """Time by activity, including prediction."""
+    """Time by activity, including prediction and polish."""
 
     predict: float = 0.0
+    polish: float = 0.0
 
 
 class Stream:
@@ -113,7 +115,7 @@ class Stream:
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
         self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
         self._totals = Totals(**record.get("totals", {}))
-        self._n_blocks = int(record.get("blocks", 0))
+        self._n_blocks, self._polish_visits = int(record.get("blocks", 0)), 0
         self.progressive = Progressive(self._tell, record.get("progressive"))
         threads = usable_threads(opened.settings.threads)
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
@@ -132,7 +134,8 @@ class Stream:
                 needs = self.reached.needs
             self._make_room(needs, self._plan(needs), opened.state, record["learner"])
         else:
-            self._make_inbox(FIRST_BLOCK, _FIRST_NNZ, opened.options.dtype)
+            first = Arena.of(_FIRST_NNZ, opened.options.dtype)
+            self._inboxes = [first.room(FIRST_BLOCK, target_type(opened.settings))]
         opened.state = {}
 
     def close(self) -> None:
@@ -200,23 +203,22 @@ class Stream:
         wanted = block.wanted if block.wanted != self._needs else None
         if not (wanted or block.is_last) and self._is_above_bound():
             wanted = block.reached.needs
-        left = len(block.rows)
+        if not (block.is_last or wanted):
+            self._coming = self._gather()  # while these are learned
         for rows in self.work.parts(block.rows):
-            left -= len(rows)
-            if not (left or block.is_last or wanted):
-                self._coming = self._gather()  # while these are learned
             self._learn(rows, block)
         self.reached = block.reached
         if not block.is_last and self._is_due(self.reached.needs.rows):
             self.save()
-        if not (block.is_last or wanted or self._coming):
-            self._coming = self._gather()
         return wanted
 
     def _gather(self) -> Future[Block]:
         """Start gathering the next block in the loading thread."""
-        rows, inbox = self.arrivals.reached.needs.rows, self._inbox
-        most = min(len(inbox), max(FIRST_BLOCK, rows))
+        rows = self.arrivals.reached.needs.rows
+        self._inboxes = self._inboxes[::-1]  # one for the block that is learned
+        inbox = self._inboxes[0]
+        growth = 1 if rows < FEW_ROWS else 3  # a block is visited together with all cached rows
+        most = min(len(inbox), max(FIRST_BLOCK, growth * rows))
         _, every = self.opened.options.commit_interval
         if every:
             most = min(most, every - rows % every)
@@ -257,7 +259,7 @@ class Stream:
         with self._seconds.measure("predict"):
             self._predict(rows)
         with self._seconds.measure("solve"):
-            done = learner.learn(rows)
+            done = learner.learn(rows, is_polished=True)
         self._totals.add(done)
         self._n_blocks += 1
         parsed = sum(source.parsed for source in self.arrivals.sources)
@@ -291,11 +293,6 @@ class Stream:
 
     # ------------------------------------------------------------------------------- memory
 
-    def _make_inbox(self, rows: int, nnz: int, value_type: str) -> None:
-        """Allocate the buffer in which rows gather while others are learned."""
-        kind = target_type(self.opened.settings)
-        self._inbox = Arena.of(nnz, value_type).room(rows, kind)
-
     def _make_room(
         self,
         needs: Needs,
@@ -316,10 +313,10 @@ class Stream:
             )
             prepare(f"stream-{kernels_of(settings, problems)}", plan.value_type, self.progress)
             try:
-                self._make_inbox(size.block_rows, size.block_nnz, plan.value_type)
                 self.work = Workspace.of(
-                    settings, problems, size, plan.value_type, spread=self._team.map
+                    settings, problems, size, plan.value_type, spread=self._team.map, rooms=2
                 )
+                self._inboxes = self.work.rooms
                 if state is not None and before is not None:
                     self.work.learner.restore(state, before)
                 return
@@ -357,7 +354,7 @@ class Stream:
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
-        del self.work, self._inbox
+        del self.work, self._inboxes
         state = run.read_state(list(filter(_is_learned, run.state_names())))
         self._make_room(needs, plan, state, before)
 
@@ -489,9 +486,20 @@ class Stream:
         return {"loss": loss, "accuracy": None if self._task == "regression" else accuracy}
 
     def polish(self) -> None:
-        """Solve for the cached rows once more."""
-        with self._seconds.measure("solve"):
-            self._totals.add(self.work.learner.polish(POLISH_ROUNDS))
+        """Solve for the cached rows once more, with less work than the pass.
+
+        Reading and predicting a row takes at least as long as two visits.
+        """
+        learner = self.work.learner
+        visits = max(_FEW_VISITS, self._totals.visits + 2 * learner.n_rows)
+        with self._seconds.measure("polish"):
+            done = learner.polish(visits)
+        self._totals.add(done)
+        self._polish_visits = done.visits
+        self.opened.run.log({
+            "event": "polish", "elapsed": clock() - self._begin, "cached_rows": learner.n_cached,
+            "dual": learner.dual, "visits": done.visits, "updates": done.updates,
+        })  # fmt: skip
 
     def report(self, model: Model) -> dict[str, Any]:
         """Return the report of the stream; see `sbm.stream`."""
@@ -504,6 +512,7 @@ class Stream:
             **self._quality(),
             "dual": learner.dual,
             "visits": self._totals.visits,
+            "polish_visits": self._polish_visits,
             "updates": self._totals.updates,
             "visits_cut_short": self._totals.starved,
             "text_bytes": sum(source.done.text for source in sources),
@@ -515,7 +524,8 @@ class Stream:
             "seconds": {
                 "total": clock() - self._begin, "load": seconds.load,
                 "wait": seconds.wait, "predict": seconds.predict, "learn": seconds.solve,
-                "write": seconds.write, "compile": compile_seconds() - self._compiled_before,
+                "polish": seconds.polish, "write": seconds.write,
+                "compile": compile_seconds() - self._compiled_before,
             },
             "peak_rss_bytes": peak_bytes(),
             "model": str(self.path),

@@ -16,7 +16,7 @@ from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.passtest import PassTest, refuse_without_room
+from sbm.programs.training.passtest import PassTest, reserve
 from sbm.programs.training.ranks import (
     StatusFile,
     WorkShare,
@@ -51,6 +51,7 @@ from sbm.store.run import Run, run_folder
 from sbm.units import format_size
 
 if TYPE_CHECKING:
+    from sbm.programs.splitting.options import Reading
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = ["StartPoint", "TrainOptions", "TrainingPlan"]
@@ -66,6 +67,8 @@ class TrainOptions:
         As for `sbm.train`.
     test : PassTest or None
         Test data to predict after passes.
+    reading : Reading or None
+        How to read text or matrices.
     read_rate : float or None
         Maximum bytes read per second, to simulate a slow disk in benchmarks.
     """
@@ -74,6 +77,7 @@ class TrainOptions:
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     test: PassTest | None = None
+    reading: Reading | None = None
     read_rate: float | None = None
 
 
@@ -114,6 +118,8 @@ class TrainingPlan:
     options : TrainOptions
     begin : float
         Start time, by `sbm.engine.clock.clock`.
+    read : dict or None
+        Report of reading text, as of `sbm.split`.
     comm : Comm
     share : WorkShare
         The problems of this rank.
@@ -127,6 +133,8 @@ class TrainingPlan:
     weights : RowWeights or None
     itself : dict
         The identity of this training, stored in each checkpoint.
+    reserved : int
+        Bytes of the bound for predictions of test data, and for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     may_plan_with_less : bool
@@ -139,6 +147,7 @@ class TrainingPlan:
     options: TrainOptions
     begin: float
     comm: Comm
+    read: dict[str, Any] | None = None
     bound: int | None = None
     share: WorkShare = field(init=False)
     spare: list[AnyProblem] = field(init=False)
@@ -153,9 +162,12 @@ class TrainingPlan:
         self.status = StatusFile(run_folder(self.path), self.comm)
         # With several ranks only one of them ran out; sparse models cannot take over a run.
         self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
-        self._spare_memory = max(0, resident_bytes() - INTERPRETER)  # used by the caller
         self._plans = 0
         self.compile_seconds = 0.0
+        rows, ours = self.store.memory, INTERPRETER
+        self.reserved = 0 if rows is None else rows.table_bytes
+        ours += 0 if rows is None else rows.decoded.nbytes()
+        self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
 
@@ -166,7 +178,8 @@ class TrainingPlan:
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
-            refuse_without_room(self.store, self.settings.mem_bytes, self._plan_within)
+            mem = self.settings.mem_bytes
+            self.reserved += reserve(self.store, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.settings, self.store, self.weights)
@@ -215,10 +228,10 @@ class TrainingPlan:
         return replace(shape, advice="no --calibrate") if self.spare else shape
 
     def _plan_within(self, mem: int) -> MemoryPlan:
-        return plan_of(self.settings, self.store, self.shape, mem)
+        return plan_of(self.settings, self.store, self.shape, mem, reserved=self.reserved)
 
     def _smaller_plan(self) -> MemoryPlan:
-        return smaller(self._plan_within, self.plan.total, f"training on {self.store.folder}")
+        return smaller(self._plan_within, self.plan.total, f"training on {self.store.name}")
 
     # ------------------------------------------------------------------------------ memory
 
@@ -238,7 +251,9 @@ class TrainingPlan:
 
     def _agreed_plan(self) -> MemoryPlan:
         """Plan for the smallest memory of all ranks, so that they cut blocks in the same way."""
-        plan = plan_of(self.settings, self.store, self.shape, self.bound, self.options.progress)
+        plan = plan_of(
+            self.settings, self.store, self.shape, self.bound, self.options.progress, self.reserved
+        )
         least = int(self.share.adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least
@@ -351,8 +366,10 @@ class TrainingPlan:
             The training was asked to stop.
         """
         plan = self.plan
+        n_staying = len(plan.staying(self.own, self.reserved))
         self.options.progress.note(
-            f"{len(plan.parts)} blocks, cache {plan.cache_rows} rows; memory: {plan.describe()}"
+            f"{len(plan.parts)} blocks, {n_staying} stay in memory, cache {plan.cache_rows} rows; "
+            f"memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems)
         before = compile_seconds()

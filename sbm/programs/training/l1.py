@@ -39,7 +39,7 @@ from sbm.units import format_number
 __all__ = ["refuse_for_sparse", "train_sparse"]
 
 # Settings of the cache of rows, and of trainings that sparse models do not have.
-_OF_ROWS = ("cache_frac", "rounds", "policy", "screen", "calibrate")
+_OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
 _WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
@@ -146,9 +146,11 @@ class _SparseTraining:
         for problem in job.share.problems:
             assert isinstance(problem, Problem)
             problems.append(SparseProblem.of(problem, ratio))
+        self._staying = job.plan.staying(job.own, job.reserved)
         self._reads = ColumnPasses(
             job.store, job.plan, job.settings, problems, job.options.progress,
-            y_dtype(job.share.problems[0], job.store), job.weights, job.options.read_rate,
+            y_dtype(job.share.problems[0], job.store), self._staying, job.weights,
+            job.options.read_rate,
         )  # fmt: skip
         self.fits = self._reads.fits
         n = len(self.fits[0].w)
@@ -344,7 +346,7 @@ class _SparseTraining:
                     f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
                     f"{getattr(chosen, name)}; leave out --warm-start"
                 )
-        if record.get("store") != str(self._job.store.folder):
+        if record.get("store") != self._job.store.name:
             raise StoreError(
                 f"{folders[0]} was trained on {record.get('store')}; leave out --warm-start"
             )
@@ -400,6 +402,6 @@ class _SparseTraining:
             "seconds": {"total": self._elapsed(), **seconds},
             "bytes_read": self._reads.reader.bytes_read, "peak_rss_bytes": peak_bytes(),
             "n_nonzero": self._n_nonzero(), "n_weights": sum(len(fit.w) for fit in self.fits),
-            "blocks": len(self._job.plan.parts),
+            "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
             "passes_left": passes_left(state.gaps, self._settings.tol),
         }  # fmt: skip

@@ -21,7 +21,7 @@ from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore, names_of
 
-__all__ = ["PassTest", "refuse_without_room"]
+__all__ = ["PassTest", "reserve"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -156,8 +156,8 @@ def _needed_bytes(store: BlockStore) -> int:
     return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
 
 
-def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> None:
-    """Check that a training leaves enough memory to predict test data.
+def reserve(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> int:
+    """Return the bytes that a training must leave to predict test data.
 
     The memory plan does not include this: otherwise blocks would be cut differently, and the test
     would change the model.
@@ -179,5 +179,6 @@ def refuse_without_room(store: BlockStore, mem: int, plan: Callable[[int], Memor
     while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total
     items = {"training": least - needed, "predicting": needed}
-    task = f"to train on {store.folder} and predict with --test-every at the same time"
+    task = f"to train on {store.name} and predict with --test-every at the same time"
     Budget(mem, task, items).check(", or leave out --test-every")
+    return needed

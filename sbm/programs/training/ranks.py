@@ -169,7 +169,7 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
     for rank, theirs in enumerate(comm.share(mine)):
         if theirs[0] != mine[0]:
             raise StoreError(
-                f"{store.folder} of rank {comm.rank} and the store of rank {rank} differ; "
+                f"{store.name} of rank {comm.rank} and the store of rank {rank} differ; "
                 "give all ranks the same store, or shards of one store"
             )
         if theirs != json.loads(json.dumps(mine)):

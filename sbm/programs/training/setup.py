@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def as_path(model: str | Path) -> Path:
     return Path(model)
 
 
-def place_of(model: str | Path | None, store: BlockStore) -> Path:
+def place_of(model: str | Path | None, store: BlockStore | None) -> Path:
     """Return the path to write a model to. Default: the store's name, in the current folder.
 
     Raises
@@ -89,7 +90,10 @@ def place_of(model: str | Path | None, store: BlockStore) -> Path:
     SettingsError
         It is not a path.
     """
-    path = as_path(f"{store.folder.resolve().stem}.model" if model is None else model)
+    if model is None:
+        assert store is not None
+        model = f"{store.folder.resolve().stem}.model"
+    path = as_path(model)
     check_output(path)
     return path
 
@@ -100,6 +104,7 @@ def plan_of(
     shape: Shape,
     bound: int | None = None,
     progress: Progress | None = None,
+    reserved: int = 0,
 ) -> MemoryPlan:
     """Plan the memory of a training.
 
@@ -112,6 +117,8 @@ def plan_of(
         Bytes. Default: `settings.mem`, or the limit of the system if that is less.
     progress : Progress, optional
         Receives a note if the limit of the system applies.
+    reserved : int
+        See `plan_training`.
 
     Returns
     -------
@@ -128,11 +135,13 @@ def plan_of(
     def plan(mem: int) -> MemoryPlan:
         if settings.penalty != "l2":
             return plan_columns(store, mem, shape, settings.weights is not None)
-        return plan_training(store, mem, cache_frac, shape)
+        return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
         return plan(bound)
-    return within_limit(plan, settings.mem_bytes, system_limit(), (progress or Progress()).note)
+    limit = system_limit()
+    found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
+    return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
 def time_left(settings: Settings, begin: float) -> float:
@@ -169,6 +178,7 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
@@ -180,6 +190,7 @@ def shape_of(
         noted_blocks=settings.sync_every if processes > 1 else 0,
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
+        may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
     )
 
 

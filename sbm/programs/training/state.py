@@ -57,6 +57,8 @@ class TrainingState:
     watch : GapWatch
     certificate : Certificate or None
         The last certificate.
+    misses : int
+        Certificates above the tolerance.
     cut_short : int
         Visits of the last pass that were cut short because lists of variables were full.
     is_done : bool
@@ -81,6 +83,7 @@ class TrainingState:
     ended: Totals | None = None
     watch: GapWatch = field(default_factory=lambda: GapWatch(0.0))
     certificate: Certificate | None = None
+    misses: int = 0
     cut_short: int = 0
     is_done: bool = False
     calibrating: int = 0
@@ -129,7 +132,7 @@ def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None"
     found = {
         "kind": "train",
         "settings": settings.to_dict(),
-        "store": str(store.folder),
+        "store": store.name,
         "store_rows": store.n_rows,
         "data": checksum([store.manifest["blocks"], generations]),
         "weights": None if weights is None else weights.checksum,

@@ -14,7 +14,13 @@ from sbm.engine.clock import clock
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import PassCost, choose_blocks, choose_rounds, passes_left
+from sbm.engine.pace import (
+    PassCost,
+    choose_blocks,
+    choose_rounds,
+    choose_whole_rounds,
+    passes_left,
+)  # fmt: skip
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
@@ -112,6 +118,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "n_free": certificate.n_free,
         "drift": certificate.drift,
         "blocks": len(training.job.plan.parts),
+        "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
     }
 
@@ -158,6 +165,7 @@ class Training:
             self.options.progress, held_out=held_out, weights=job.weights,
             read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
             pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
+            staying=job.plan.staying(job.own, job.reserved),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
@@ -316,10 +324,18 @@ class Training:
         if self.state.free_rows is not None:
             each = self.state.free_rows // len(self.learners)
             free = {learner.number: each for learner in self.engine.learners}
-        self.engine.set_pace(self.state.rounds[-1], free)
+        self.engine.set_pace(self.state.rounds[-1], free, self._stop)
+
+    @property
+    def _stop(self) -> float:
+        """Relative gap at which the rounds over a single part end."""
+        return float(self.settings.tol) * 0.5**self.state.misses
 
     def rounds(self) -> int:
         """Return the rounds of the next pass."""
+        if self.job.plan.is_whole and self.settings.rounds == "auto":
+            work = self.job.store.nnz * sum(problem.n_outputs for problem in self.problems)
+            return choose_whole_rounds(work)
         spent, state = self.spent(), self.state
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         return choose_rounds(
@@ -350,6 +366,8 @@ class Training:
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
         state.gaps.append(done.gap)
+        if self.job.plan.is_whole:  # its rounds ended at this gap
+            return done.gap <= self._stop * abs(self.dual) * (1 + 1e-9)
         return state.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
 
     def certify(self, is_last: bool) -> Certificate:
@@ -369,6 +387,7 @@ class Training:
         if certificate.relative_gap > self.settings.tol and not is_last:
             replace_weights(self.engine, found)
         self.state.certificate = certificate
+        self.state.misses += certificate.relative_gap > self.settings.tol
         if self.state.only is None:
             self.state.watch.learn(certificate.relative_gap)
         return certificate

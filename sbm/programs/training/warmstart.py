@@ -288,7 +288,7 @@ class PreviousRun:
         ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
         if [ever.get(file) for file in files] != sizes:
             raise StoreError(
-                f"{self.folder} was trained on other data than {self._store.folder}, and not just "
+                f"{self.folder} was trained on other data than {self._store.name}, and not just "
                 "before blocks were appended or expired; leave out --warm-start"
             )
         was = {file: number for number, file in enumerate(files)}

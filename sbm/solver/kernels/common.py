@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 __all__ = [
     "GOLDEN", "add", "add_sums", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
-    "is_last", "log1p", "log_ratio", "mix", "new_order", "permute", "prefetch",
+    "is_last", "is_solved", "log1p", "log_ratio", "mix", "new_order", "permute", "prefetch",
     "prefetch_ahead", "prefetch_row", "rounding", "rows_left", "sign_and_cost", "step_in_box",
 ]  # fmt: skip
 
@@ -85,6 +85,15 @@ def rows_left(active, m, r, dropped):
 def is_last(r, rounds, worst, inner_tol):
     """Whether round r, with this largest violation, is the last one."""
     return r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol)
+
+
+@njit(nogil=True, error_model="numpy")
+def is_solved(gap, stop, dual_sum, w):
+    """Whether a gap is at most `stop` of the dual value; `dual_sum` is Σ d_i, w any array."""
+    square = 0.0
+    for x in w.flat:
+        square += x * x
+    return gap <= stop * abs(dual_sum - 0.5 * square)
 
 
 _FUSED = {"contract"}  # a product and a sum in one instruction

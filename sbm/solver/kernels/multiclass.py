@@ -47,7 +47,7 @@ from sbm.solver.kernels.classes import (
     prefetch_weights,
     squared_norm,
 )
-from sbm.solver.kernels.common import add_sums, is_last, new_order, rows_left
+from sbm.solver.kernels.common import add_sums, is_last, is_solved, new_order, rows_left
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 
@@ -184,7 +184,7 @@ def _matters(k, own, z, new, most, kind):
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds,
-    chunk, ahead, inner_tol, block, state, active, order, scratch, scratch_few,
+    chunk, ahead, inner_tol, stop, dual_sum, block, state, active, order, scratch, scratch_few,
     columns, shut, shut_few, stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
@@ -225,6 +225,8 @@ def solve(
         Maximum rounds; rows per chunk; rows to prefetch ahead, 0 for none.
     inner_tol : float
         Stop after a full first round if its largest violation is not above.
+    stop, dual_sum : float
+        As in rounds.py.
     block : int
         Rows with home == block count towards the gap estimate.
     state : (1,) uint64, in place
@@ -235,8 +237,8 @@ def solve(
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
         Scratch; `width` is above K and a multiple of 16, for vectorization.
     stats : (6,) float64, added to in place
-        Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds;
-        visits cut short because the lists were full.
+        Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows of
+        the last round); visits; updates; rounds; visits cut short because the lists were full.
     """
     n_outputs = W.shape[1]
     scratch[0, :] = NEVER
@@ -256,6 +258,8 @@ def solve(
         worst = 0.0
         total = 0.0
         dropped = 0
+        if stop > 0.0:
+            gap = 0.0
         may_squeeze = True
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
@@ -289,7 +293,7 @@ def solve(
                     decide(indices, values, start, end, W, bias, z)
                     read(begin[i], np.int64(count[i]), outputs, betas, beta)
                 violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
-                if r == 0 and home[i] == block:
+                if stop > 0.0 or (r == 0 and home[i] == block):
                     # Adds 0, or NaN if |x|² is infinite, which is detected later.
                     gap += row_gap + 0.0 * a
                 worst = max(worst, violation)
@@ -340,6 +344,8 @@ def solve(
         visits += m
         stats[4] += 1
         if is_last(r, rounds, worst, inner_tol):
+            break
+        if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
             break
         limit = total / m  # the mean: the largest violation stays large for long
         m = rows_left(active, m, r, dropped)

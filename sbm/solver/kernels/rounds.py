@@ -33,6 +33,7 @@ from sbm.solver.kernels.common import (
     dot,
     dot_within,
     is_last,
+    is_solved,
     new_order,
     prefetch_ahead,
     prefetch_row,
@@ -49,7 +50,8 @@ def make_solve(read, row_gap, visit, late=False):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, sigma, rounds, chunk, inner_tol, block, state, active, order, stats,
+        home, score, sigma, rounds, chunk, inner_tol, stop, dual_sum, block, state, active, order,
+        stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -97,6 +99,9 @@ def make_solve(read, row_gap, visit, late=False):
             Maximum rounds; rows per chunk.
         inner_tol : float
             Stop after a full first round if its largest violation is not above.
+        stop, dual_sum : float
+            If `stop` is above 0: end after a round in which the gap of the visited rows was at most
+            `stop` of the dual value, and return that gap. `dual_sum` is Σ d_i before.
         block : int
             Rows with home == block count towards the gap estimate.
         state : (1,) uint64, in place
@@ -104,7 +109,8 @@ def make_solve(read, row_gap, visit, late=False):
         active, order : (n,) int32, (at least n / chunk,) int64
             Scratch.
         stats : (5,) float64, added to in place
-            Change of Σ d_i; gap of the block's rows at their first visit; visits; updates; rounds.
+            Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
+            of the last round); visits; updates; rounds.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
         m = len(starts)
@@ -118,6 +124,8 @@ def make_solve(read, row_gap, visit, late=False):
             chunks = new_order(order, m, chunk, state)
             worst = 0.0
             dropped = 0
+            if stop > 0.0:
+                gap = 0.0
             for k in range(chunks):
                 last = min(m, (order[k] + 1) * chunk)
                 for t in range(order[k] * chunk, last):
@@ -138,7 +146,7 @@ def make_solve(read, row_gap, visit, late=False):
                     if late:
                         z += share
                     old = alpha[i]
-                    if r == 0 and home[i] == block:
+                    if stop > 0.0 or (r == 0 and home[i] == block):
                         # Adds 0, or NaN if |x|² is infinite, which is detected later.
                         gap += row_gap(z, old, row, numbers) + 0.0 * a
                     new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
@@ -158,6 +166,8 @@ def make_solve(read, row_gap, visit, late=False):
             visits += m
             stats[4] += 1
             if is_last(r, rounds, worst, inner_tol):
+                break
+            if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
                 break
             limit = worst
             m = rows_left(active, m, r, dropped)

@@ -198,16 +198,18 @@ def _move(array, begin, to, length):
 
 
 @njit(nogil=True, error_model="numpy")
-def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices, values):
+def compact(keep, n, decoded, base, starts, lengths, y, weight, score, home, row, indices, values):
     """Move the kept rows to the front of the cache's room, in order of address; count them.
 
     No second copy of the working set is needed, because every kept row moves to a lower address
-    or stays (SBM 2011, section 5.1).
+    or stays (SBM 2011, section 5.1). Rows of blocks that stay decoded do not move.
 
     Parameters
     ----------
     keep : (n,) bool
     n : int
+    decoded : int
+        Nonzeros at the front of the arena of blocks that stay decoded.
     base : int
         First nonzero of the cache.
     starts, lengths, y, weight, score, home, row : arrays of the working set, in place
@@ -222,11 +224,14 @@ def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices
     for i in range(n):
         if keep[i]:
             length = lengths[i]
-            begin = np.uint64(starts[i])
-            _move(indices, begin, np.uint64(to), np.uint64(length))
-            if values is not None:
-                _move(values, begin, np.uint64(to), np.uint64(length))
-            starts[kept] = to
+            begin = starts[i]
+            if begin >= decoded:
+                _move(indices, np.uint64(begin), np.uint64(to), np.uint64(length))
+                if values is not None:
+                    _move(values, np.uint64(begin), np.uint64(to), np.uint64(length))
+                begin = to
+                to += length
+            starts[kept] = begin
             lengths[kept] = length
             y[kept] = y[i]
             if weight is not None:
@@ -234,26 +239,26 @@ def compact(keep, n, base, starts, lengths, y, weight, score, home, row, indices
             score[kept] = score[i]
             home[kept] = home[i]
             row[kept] = row[i]
-            to += length
             kept += 1
     return kept
 
 
 @njit(nogil=True, error_model="numpy")
 def refill(
-    block, n_cached, b_starts, b_lengths, b_y, b_weight,
+    block, n_cached, decoded, b_starts, b_lengths, b_y, b_weight,
     starts, lengths, y, weight, home, row, indices, values,
 ):  # fmt: skip
     """Copy the cached rows of a block to their places in the cache; return how many match.
 
-    Rows whose number or length does not match a row of the block are skipped: then the cache is
-    from another store.
+    Rows of a block that stays decoded are not copied; only their starts are set. Rows whose number
+    or length does not match a row of the block are skipped: then the cache is from another store.
 
     Parameters
     ----------
-    block, n_cached : int
+    block, n_cached, decoded : int
+        See `compact`.
     b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
-    starts, lengths, y, weight, home, row : arrays of the working set, y and weight in place
+    starts, lengths, y, weight, home, row : arrays of the working set; starts, y, weight in place
     indices, values : the arena, in place
     """
     done = 0
@@ -261,11 +266,14 @@ def refill(
         j = row[i]
         if home[i] != block or j < 0 or j >= len(b_starts) or lengths[i] != b_lengths[j]:
             continue
-        begin, to = np.uint64(b_starts[j]), np.uint64(starts[i])
-        for p in range(np.uint64(lengths[i])):
-            indices[to + p] = indices[begin + p]
-            if values is not None:
-                values[to + p] = values[begin + p]
+        if b_starts[j] < decoded:
+            starts[i] = b_starts[j]
+        else:
+            begin, to = np.uint64(b_starts[j]), np.uint64(starts[i])
+            for p in range(np.uint64(lengths[i])):
+                indices[to + p] = indices[begin + p]
+                if values is not None:
+                    values[to + p] = values[begin + p]
         y[i] = b_y[j]
         if weight is not None:
             weight[i] = b_weight[j]

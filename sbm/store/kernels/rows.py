@@ -25,16 +25,17 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from sbm.store.kernels.sorting import heap_sort
+from sbm.store.kernels.sorting import radix_sort
 
-__all__ = ["decode_numbers", "decode_rows", "encode_numbers", "encode_rows"]
+__all__ = ["decode_numbers", "decode_rows", "encode_numbers", "encode_rows", "gather_rows"]
 
 SPARE = 8
 _AHEAD = 12  # rows to prefetch; hides memory latency
 _LANES = 16
 _SHORT = 64  # longest row sorted by counting
 _U0 = np.uint64(0)
-_U7 = np.uint64(7)
+_U32 = np.uint64(32)
+_LOW32 = np.uint64(0xFFFFFFFF)
 
 
 def _symbol_table():
@@ -223,35 +224,53 @@ def decode_numbers(symbols, bits, limit, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def _sort_into(indices, values, begin, length, ordered, out_values):
-    """Write a row's indices to ordered[:length] in increasing order, and its values alongside.
+def _sort_short(indices, values, begin, length, k, out_indices, out_values):
+    """Write a short row's indices in increasing order from out_indices[k], values alongside.
 
     The position of an index is the number of smaller indices. Counting them is quadratic, but
     compares sixteen at a time without branches. The last sixteen may reach into the next row,
-    whose indices are not counted; rows too close to the end of the array are sorted differently.
+    whose indices are not counted.
     """
-    if length > _SHORT or begin + length + _LANES > len(indices):
-        for j in range(length):
-            ordered[j] = indices[begin + j]
-            if values is not None:
-                out_values[j] = values[begin + j]
-        heap_sort(ordered, out_values, values is not None, 0, length)
-        return
     first = (np.int64(1) << min(length, _LANES)) - 1
     for j in range(begin, begin + length):
         index = indices[np.uint64(j)]
-        rank = _count_ones(_are_below(indices, begin, index) & first)
+        rank = k + _count_ones(_are_below(indices, begin, index) & first)
         for lanes in range(_LANES, length, _LANES):
             own = (np.int64(1) << min(length - lanes, _LANES)) - 1
             rank += _count_ones(_are_below(indices, begin + lanes, index) & own)
-        ordered[np.uint64(rank)] = index
+        out_indices[np.uint64(rank)] = index
         if values is not None:
             out_values[np.uint64(rank)] = values[np.uint64(j)]
 
 
 @njit(nogil=True, error_model="numpy")
-def encode_rows(starts, lengths, indices, values, rows, ordered, symbols, bits, out_values):
-    """Write the gaps of the chosen rows as symbols and bits, and copy their values.
+def _sort_long(indices, values, begin, length, k, out_indices, out_values, words, counts):
+    """As `_sort_short`, for rows of any length: copy a sorted row, sort others by radix.
+
+    A word is an index and the position of its value.
+    """
+    ascending, previous, largest = True, np.int32(-1), np.int32(0)
+    for j in range(length):
+        index = indices[np.uint64(begin + j)]
+        words[np.uint64(j)] = (np.uint64(index) << _U32) | np.uint64(j)
+        ascending &= index > previous
+        largest = max(largest, index)
+        previous = index
+    at = _U0
+    if not ascending:
+        at = radix_sort(words, length, 32, 64 - _leading_zeros(np.uint64(largest)), counts)
+    for j in range(length):
+        word = words[at + np.uint64(j)]
+        out_indices[np.uint64(k + j)] = word >> _U32
+        if values is not None:
+            out_values[np.uint64(k + j)] = values[np.uint64(begin) + (word & _LOW32)]
+
+
+@njit(nogil=True, error_model="numpy")
+def gather_rows(
+    starts, lengths, indices, values, rows, out_lengths, out_indices, out_values, words, counts
+):
+    """Copy the chosen rows one after the other, each sorted by index.
 
     Parameters
     ----------
@@ -262,19 +281,15 @@ def encode_rows(starts, lengths, indices, values, rows, ordered, symbols, bits, 
         None when all are 1.
     rows : (n_chosen,) int64
         Which rows, in which order.
-    ordered : (at least the longest row,) int32
-        Scratch.
-    symbols : (nnz,) uint8, filled in place
-    bits : (at least 4 nnz + 16,) uint8, filled in place
+    out_lengths : (n_chosen,) int32, filled in place
+    out_indices : (nnz,) int32, filled in place
     out_values : (nnz,) float, filled in place, or None
-
-    Returns
-    -------
-    n_bytes : int
-        Bytes of the stream of bits.
+    words : (at least twice the longest row,) uint64
+        Scratch.
+    counts : (256,) int64
+        Scratch.
     """
-    at, kept, fill = np.int64(0), _U0, np.int64(0)
-    k = 0
+    k = np.int64(0)
     for i in range(len(rows)):
         if i + 2 * _AHEAD < len(rows):
             _prefetch(starts, rows[i + 2 * _AHEAD])
@@ -283,11 +298,37 @@ def encode_rows(starts, lengths, indices, values, rows, ordered, symbols, bits, 
             _prefetch(indices, starts[rows[i + _AHEAD]])
             _prefetch(indices, starts[rows[i + _AHEAD]] + _LANES)
         begin, length = starts[rows[i]], np.int64(lengths[rows[i]])
-        sorted_values = None if values is None else out_values[k : k + length]
-        _sort_into(indices, values, begin, length, ordered, sorted_values)
+        out_lengths[i] = length
+        if length <= _SHORT and begin + length + _LANES <= len(indices):
+            _sort_short(indices, values, begin, length, k, out_indices, out_values)
+        else:
+            _sort_long(indices, values, begin, length, k, out_indices, out_values, words, counts)
+        k += length
+
+
+@njit(nogil=True, error_model="numpy")
+def encode_rows(lengths, indices, symbols, bits):
+    """Write the gaps of sorted rows as symbols and bits.
+
+    Parameters
+    ----------
+    lengths : (n_rows,) int32
+    indices : (nnz,) int32
+        Increasing within a row.
+    symbols : (nnz,) uint8, filled in place
+    bits : (at least 4 nnz + 16,) uint8, filled in place
+
+    Returns
+    -------
+    n_bytes : int
+        Bytes of the stream of bits.
+    """
+    at, kept, fill = np.int64(0), _U0, np.int64(0)
+    k = np.int64(0)
+    for i in range(len(lengths)):
         previous = np.int64(-1)
-        for j in range(length):
-            index = np.int64(ordered[np.uint64(j)])
+        for _ in range(lengths[i]):
+            index = np.int64(indices[np.uint64(k)])
             gap = index - previous - 1
             previous = index
             symbol, n = _symbol_of(gap)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-__all__ = ["heap_sort", "insertion_sort", "sort_and_add", "sort_rows"]
-
+__all__ = ["heap_sort", "insertion_sort", "radix_sort", "sort_and_add", "sort_rows"]
 
 SHORT = 48  # longest row sorted by insertion, which is faster for short rows
 
@@ -106,3 +106,37 @@ def heap_sort(keys, values, has_values, low, high):
     for end in range(size - 1, 0, -1):
         _swap(keys, values, has_values, low, low + end)
         _sift_down(keys, values, has_values, low, end, 0)
+
+
+@njit(nogil=True, error_model="numpy")
+def radix_sort(words, n, low, width, counts):
+    """Sort words[:n] by their bits from `low`, `width` of them; return where they are: 0 or n.
+
+    Parameters
+    ----------
+    words : (at least 2 n,) uint64, in place
+        Overwritten up to 2 n.
+    n, low, width : int
+    counts : (256,) int64
+        Scratch.
+    """
+    n_passes = max(1, (width + 7) >> 3)
+    step = -(-width // n_passes)
+    mask, n_digits = np.uint64((1 << step) - 1), 1 << step
+    source, target = np.uint64(0), np.uint64(n)
+    for shift in range(low, low + width, step):
+        counts[:n_digits] = 0
+        for k in range(n):
+            counts[(words[source + np.uint64(k)] >> np.uint64(shift)) & mask] += 1
+        place = np.int64(target)
+        for digit in range(n_digits):
+            count = counts[np.uint64(digit)]
+            counts[np.uint64(digit)] = place
+            place += count
+        for k in range(n):
+            word = words[source + np.uint64(k)]
+            digit = (word >> np.uint64(shift)) & mask
+            words[np.uint64(counts[digit])] = word
+            counts[digit] += 1
+        source, target = target, source
+    return source

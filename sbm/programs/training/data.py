@@ -1,0 +1,108 @@
+"""The rows of a training: a store, or text and matrices that are read into memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sbm.distributed.comm import Comm
+from sbm.engine.clock import clock
+from sbm.errors import SettingsError
+from sbm.programs.splitting.options import Reading
+from sbm.programs.training.job import TrainOptions
+from sbm.programs.training.ranks import RANK, common_name, own_name
+from sbm.programs.training.setup import find_store, place_of
+from sbm.settings import Settings
+from sbm.store.blocks import BlockStore, require_whole
+
+__all__ = ["open_rows"]
+
+
+def store_named(data: Any) -> Path | None:
+    """Return the path of the store in the argument `data` of `sbm.train`; None if it is not one.
+
+    Raises
+    ------
+    SettingsError
+        A store is given together with other inputs.
+    """
+    if data is None:
+        return find_store(None)
+    names = [data] if isinstance(data, str | Path) else data
+    if not isinstance(names, list | tuple) or not all(isinstance(x, str | Path) for x in names):
+        return None
+    paths = [Path(name) for name in names]
+    stores = [p for p in paths if p.is_dir() or p.suffix == ".sbm" or RANK in p.name]
+    if stores and len(paths) > 1:
+        raise SettingsError(
+            f"{stores[0]} is a store; train on one store, or on text files, but not on several "
+            "things at once"
+        )
+    return stores[0] if stores else None
+
+
+@contextlib.contextmanager
+def open_rows(
+    comm: Comm, data: Any, model: str | Path | None, settings: Settings, options: TrainOptions
+) -> Iterator[tuple[BlockStore, Path, dict[str, Any] | None]]:
+    """Open a store, or read text or matrices.
+
+    Yields
+    ------
+    store : BlockStore
+        Valid inside the context.
+    path : Path
+        Path of the model.
+    report : dict or None
+        As of `sbm.split`, if text was read, with ``seconds``.
+
+    Raises
+    ------
+    SbmError
+        As for `sbm.train`.
+    """
+    if isinstance(data, BlockStore):  # already open
+        yield data, place_of(model, data), None
+        return
+    given, reading = store_named(data), options.reading or Reading()
+    if given is not None:
+        if reading != Reading():
+            raise SettingsError(
+                f"{given} is a store; {_given(reading)} applies to text, and to sbm split"
+            )
+        store = BlockStore(own_name(given, comm))
+        if comm.size == 1:
+            require_whole(store)
+        yield store, place_of(model or _common_model(data), store), None
+        return
+    from sbm.programs.split import default_model, read_rows  # not needed for a store
+
+    if reading.keep_store is not None and comm.size > 1:
+        raise SettingsError(
+            f"--keep-store needs a single process, but there are {comm.size}; "
+            "use sbm split --shards first"
+        )
+    path, begin = place_of(model or default_model(data), None), clock()
+    with read_rows(
+        data, path, reading, settings, options.progress, options.is_stopped, comm.rank
+    ) as (store, report):
+        report["seconds"] = clock() - begin
+        options.progress.stage(
+            f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
+            f"{report['nnz']:,} nonzeros read in {report['seconds']:.1f} s"
+        )
+        yield store, path, report
+
+
+def _common_model(data: Any) -> Path | None:
+    """Return the name of the model if the name of the store has the number of the rank."""
+    name = data[0] if isinstance(data, list | tuple) else data
+    return None if name is None else common_name(name, ".model")
+
+
+def _given(reading: Reading) -> str:
+    """Return the names of the options that were given."""
+    names = [name for name, usual in vars(Reading()).items() if getattr(reading, name) != usual]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
