@@ -73,9 +73,9 @@ _AT_A_TIME = 1 << 20  # values checked or written at a time
 
 # Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
-    "loss": "loss", "C": "C", "nu": "nu", "mem": "mem", "cache_frac": "cache_frac",
-    "rounds": "rounds", "solver": "solver", "tol": "tol", "max_iter": "max_passes",
-    "probability": "calibrate",
+    "loss": "loss", "C": "C", "nu": "nu", "penalty": "penalty", "l1_ratio": "l1_ratio",
+    "mem": "mem", "cache_frac": "cache_frac", "rounds": "rounds", "solver": "solver", "tol": "tol",
+    "max_iter": "max_passes", "probability": "calibrate",
 }  # fmt: skip
 _OF_PASSES = ("tol", "max_iter", "solver")  # not used by partial_fit
 
@@ -165,6 +165,8 @@ class _Linear(BaseEstimator):
     ) -> Model:  # fmt: skip
         """Learn from rows with codes or targets; return the model of all batches."""
         chosen = self._settings(_OF_PASSES, **settings)
+        if chosen.penalty != "l2":
+            raise SettingsError(f"penalty is {chosen.penalty}, but partial_fit needs l2; use fit")
         if self._learner is None:
             self._first_id = 0
             self._learner = Incremental(chosen, labels, X.shape[1])
@@ -223,6 +225,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
         two classes; or ``crammer_singer`` or ``weston_watkins``, all classes in one problem.
     C : float
         Cost of a row's loss against ½|w|².
+    penalty : {"l2", "l1", "elasticnet"}
+        Penalty of the weights; ``l1`` and ``elasticnet`` make most of them 0, with ``log_loss``,
+        ``squared_hinge`` and ``squared_error``, and only in `fit`.
+    l1_ratio : float
+        Share of |w|₁ in the penalty, for ``elasticnet``.
     class_weight : dict or "balanced", optional
         Factor of C for the rows of a class. Default: 1.
     fit_intercept : bool
@@ -275,6 +282,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         loss: str = "hinge",
         *,
         C: float = 1.0,
+        penalty: str = "l2",
+        l1_ratio: float = 0.5,
         class_weight: Mapping[Any, float] | str | None = None,
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
@@ -292,6 +301,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
     ) -> None:
         self.loss = loss
         self.C = C
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.class_weight = class_weight
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
@@ -441,6 +452,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         ridge regression with ``alpha = 1 / (2 C)``.
     C : float
         Cost of a row's loss against ½|w|².
+    penalty, l1_ratio
+        As for `SBMClassifier`, with ``squared_error``.
     epsilon : float
         Error that costs nothing; not for ``squared_error``.
     fit_intercept, intercept_scaling, solver, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
@@ -460,6 +473,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         loss: str = "epsilon_insensitive",
         *,
         C: float = 1.0,
+        penalty: str = "l2",
+        l1_ratio: float = 0.5,
         epsilon: float = 0.1,
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
@@ -476,6 +491,8 @@ class SBMRegressor(RegressorMixin, _Linear):
     ) -> None:
         self.loss = loss
         self.C = C
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.epsilon = epsilon
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling

@@ -249,7 +249,7 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     assert "raise --max-passes" not in err
     assert re.search(r"features range from (1\.99|2) to [\d.]+e\+0[45] in size", err)
     advice = err.splitlines()[-1]
-    assert "--cache-frac auto" in advice
+    assert "--solver auto, --cache-frac auto, more --mem" in advice
     assert "smaller -C" in advice
     assert (
         "--cache-frac auto"
@@ -420,8 +420,9 @@ MISUSES = {
     "train big.sbm -B 1 --bias 1": "-B and --bias", "train big.sbm -e 0.1 --tol 1": "-e and --tol",
     "train big.sbm -W v.txt --weights v.txt": "-W and --weights",
     "train big.sbm -w1 2 --class-weight 1=3": "-w and --class-weight",
-    "train big.sbm -s 5": "-s 5 (L1R_L2LOSS_SVC) -s 1 --prune",
-    "train big.sbm -s 8": "-s 8 is unknown; use one of 0, 1, 2, 3, 4, 7, 11, 12, 13, 21",
+    "train big.sbm -s 5 --penalty l1": "-s and --penalty",
+    "tune big.sbm --C 1 -s 6": "penalty tune",
+    "train big.sbm -s 8": "-s 8 is unknown; use one of 0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 21",
     "train big.sbm -w1": "-w1 number nothing", "train big.sbm -w1 x": "-w1 'x'",
     "train big.sbm -w1 --bias 1": "-w1 '--bias'", "train big.sbm -w5 2": "label 5, -1, 1",
     "train big.sbm -B nan": "bias is nan;", "train big.sbm -n 2": "nu is 2;",

@@ -35,6 +35,7 @@ CASES = [
     Case("squared_hinge", 3, {"policy": "none", "cache_frac": 0.0}, "-none"),
     Case("log_loss", 2, {"policy": "mixed"}), Case("crammer_singer", 3, {"bias": 1.0}),
     Case("weston_watkins", 3), Case("epsilon_insensitive", 0), Case("one_class", 1, {"nu": 0.2}),
+    Case("log_loss", 3, {"penalty": "l1", "bias": 1.0}, "-l1"),
 ]  # fmt: skip
 # Which blocks stay decoded.
 STAYING: dict[str, Callable[[list[int]], list[int]]] = {

@@ -110,7 +110,8 @@ def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     report = sbm.precompile(["log_loss"], "float64", threads=1)
     assert report["folder"] == str(compiled.folder())
     kernels = [(commands[0], kind) for commands, kind in done]
-    assert kernels == [("logistic", "float64"), ("logistic", "ones"), ("split", "float64")]
+    both = [(name, kind) for name in ("logistic", "l1") for kind in ("float64", "ones")]
+    assert kernels == [*both, ("split", "float64")]
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: "no space left")
     with pytest.raises(SbmError, match="no space left"):
         sbm.precompile(["log_loss"])

@@ -43,21 +43,17 @@ class Option:
 
 # The loss of each number after -s, and LIBLINEAR's default tolerance.
 SOLVERS = {s: loss.name for loss in LOSSES.values() for s in loss.liblinear}
-_TOLERANCES = {0: 0.01, 2: 0.01, 11: 0.0001, 21: 0.01}
+_SPARSE = {5: "squared_hinge", 6: "log_loss"}  # with --penalty l1
+_TOLERANCES = {0: 0.01, 2: 0.01, 5: 0.01, 6: 0.01, 11: 0.0001, 21: 0.01}
 _TOLERANCE = 0.1  # of the others
 DEFAULT_SOLVER = 1
-_L1 = {5: "L1R_L2LOSS_SVC", 6: "L1R_LR"}
 
 
 def _loss(number: int, _: int | None) -> dict[str, Any]:
-    if number in _L1:
-        raise SettingsError(
-            f"-s {number} ({_L1[number]}) is L1-regularised, which a store by rows does not "
-            "allow; use -s 1 or -s 0 and sbm export --prune for a sparse model, or LIBLINEAR if "
-            "the data fits in memory"
-        )
+    if number in _SPARSE:
+        return {"loss": _SPARSE[number], "penalty": "l1"}
     if number not in SOLVERS:
-        known = ", ".join(map(str, sorted(SOLVERS)))
+        known = ", ".join(map(str, sorted({*SOLVERS, *_SPARSE})))
         raise SettingsError(f"-s {number} is unknown; use one of {known}")
     return {"loss": SOLVERS[number]}
 
@@ -69,10 +65,11 @@ def _tol(tolerance: float, solver: int | None) -> dict[str, Any]:
 
 OPTIONS = (
     Option("-s", "N", int, "loss: " + ", ".join(f"{s} {SOLVERS[s]}" for s in sorted(SOLVERS))
+           + "; with --penalty l1: " + ", ".join(f"{s} {_SPARSE[s]}" for s in _SPARSE)
            + "; default 1 if another option of this table is given", _loss),
     Option("-c", "COST", float, "-C", lambda value, _: {"C": value}),
     Option("-e", "EPS", float,
-           "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2 and 21; "
+           "--tol, scaled: LIBLINEAR's default for the solver (0.1; 0.01 for -s 0, 2, 5, 6 and 21; "
            "0.0001 for 11) is our 1e-3", _tol),
     Option("-B", "BIAS", float, "--bias, none if negative",
            lambda value, _: {"bias": 0.0 if value < 0 else value}),

@@ -169,10 +169,11 @@ def train(report: Report) -> Lines:
     )
     if report["was_finished"]:  # its cost is not that of this command
         return
-    yield (
-        f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free), "
-        f"{report['updates']:,} updates"
-    )
+    if "n_nonzero" in report:
+        used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
+    else:
+        used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
+    yield f"{used}, {report['updates']:,} updates"
     yield (
         f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
         f"{format_size(report['bytes_read'])} read, "
@@ -209,9 +210,11 @@ def not_converged(report: Report, settings: Settings) -> Lines:
             "size; divide each feature by its largest value"
         )
     helps = []
-    if settings.solver == "dual":
+    if settings.penalty != "l2":
+        helps += ["a larger --mem"]
+    elif settings.solver == "dual":
         helps += ["--solver auto"]
-    if settings.solver != "newton" and report.get("blocks", 1) > 1:
+    if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         helps += ["more --mem, or fewer blocks"]
     helps += [] if is_falling else ["a smaller -C"]

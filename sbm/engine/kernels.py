@@ -22,12 +22,14 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
 __all__ = [
-    "NEWTON", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready", "kernels_of",
+    "NEWTON", "SPARSE", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready",
+    "kernels_of",
     "prepare",
 ]  # fmt: skip
 
 STREAM = "stream-"
 NEWTON = "-newton"  # second-order training
+SPARSE = "l1"
 WEIGHTED = "-weighted"  # weighted rows use separate kernels
 TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel, each using 150 MB
@@ -39,6 +41,8 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
 
     `weighted` is for rows whose weights do not come from a file.
     """
+    if settings.penalty != "l2":
+        return SPARSE
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
         name = "multiclass"

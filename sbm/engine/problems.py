@@ -144,7 +144,7 @@ def _classify(
     _check_options(settings, loss)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
-    is_listed = loss.kind is not None and settings.solver != "newton"
+    is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
     if loss.joint or (len(labels) > 2 and is_listed):
         costs = settings.C * np.array(weights)
         if settings.class_blocks is None:
@@ -207,6 +207,7 @@ def _check_costs(costs: Sequence[float]) -> None:
             )
 
 
+_SPARSE = ("log_loss", "squared_hinge", "squared_error")
 _WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
@@ -217,6 +218,13 @@ def _check_options(settings: Settings, loss: Loss) -> None:
             f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
             f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
         )
+    if settings.penalty != "l2" and loss.name not in _SPARSE:
+        raise SettingsError(
+            f"penalty {settings.penalty} applies only to {', '.join(_SPARSE)}; "
+            f"leave it out with {loss.name}"
+        )
+    if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
+        raise SettingsError("l1_ratio applies only to penalty elasticnet; leave it out")
     if settings.class_blocks is not None and loss.name != "weston_watkins":
         raise SettingsError(
             f"class_blocks is {settings.class_blocks}, but it applies only to weston_watkins; "

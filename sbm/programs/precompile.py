@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sbm import compiled
-from sbm.engine.kernels import NEWTON, STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.engine.kernels import NEWTON, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import SbmError, SettingsError
@@ -36,6 +36,16 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
+    # The weight of a class keeps the weights of features from being 0.
+    SPARSE: {
+        "loss": "log_loss",
+        "penalty": "l1",
+        "rounds": "auto",
+        "parts": "auto",
+        "C": 10.0,
+        "tol": 1e-9,
+        "class_weight": {1.0: 3.0},
+    },
 }
 _WITH_NEWTON = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
@@ -114,6 +124,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
         if kernel in _WITH_NEWTON:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
+    tasks += [([SPARSE], dtype), ([SPARSE], "ones")]
     return [*tasks, (["split", "names", "predict", "tune"], dtype)]
 
 
@@ -234,7 +245,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         kernel = command.removesuffix(WEIGHTED).removesuffix(NEWTON)
         for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
             solver = "newton" if NEWTON in command else "dual"
-            settings = Settings(rounds=2, parts="blocks", solver=solver, **chosen)
+            usual = {"rounds": 2, "parts": "blocks", "solver": solver}
+            settings = Settings(**{**usual, **chosen})
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)

@@ -29,6 +29,7 @@ from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.data import open_rows
 from sbm.programs.training.job import TrainingPlan, TrainOptions
+from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     finished_model,
@@ -109,6 +110,7 @@ def train(
         ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
+        ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
         (estimate of the passes to the tolerance), ``feature_scales``
         (smallest and largest, unless it converged), ``model``, ``resumed``, ``was_finished``, and
@@ -179,6 +181,8 @@ def train_ranks(
     return_freed_memory()
     options = options or TrainOptions()
     settings = share_cores(Settings.of(settings), comm)
+    if settings.penalty != "l2":
+        refuse_for_sparse(settings, comm.size)
     if options.test is not None:
         options.test.refuse_in_many(comm.size)
     with open_rows(comm, data, model, settings, options) as (store, path, read):
@@ -210,10 +214,15 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
         return finished
     job.compile_kernels()
     # All checks come before the run of an earlier training is replaced.
-    start = job.with_earlier(start)
+    if job.settings.penalty == "l2":
+        start = job.with_earlier(start)
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
+        if job.settings.penalty != "l2":
+            weights, report = train_sparse(job, run, start.record)
+            is_resumed = start.record is not None
+            return _finish(job, run, weights, None, report, is_resumed=is_resumed)
         training = Training(job, run)
         newton = None
         if job.settings.solver == "newton":

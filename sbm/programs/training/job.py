@@ -194,7 +194,8 @@ class TrainingPlan:
             self.settings = replace(self.settings, solver="dual")
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of the ranks ran out
+        # With several ranks only one of them ran out; sparse models cannot take over a run.
+        self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER

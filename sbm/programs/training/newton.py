@@ -39,6 +39,8 @@ def newton_refusal(settings: Settings, processes: int) -> str:
     loss = LOSSES[settings.loss]
     if loss.joint or loss.name == "one_class":
         return f"loss {loss.name}"
+    if settings.penalty != "l2":
+        return f"penalty {settings.penalty}"
     if settings.calibrate:
         return "calibrate"
     return f"{processes} processes" if processes > 1 else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbm.distributed.comm import SLICE
 from sbm.engine.clock import clock
+from sbm.engine.columns import plan_columns
 from sbm.engine.learners import Folds
 from sbm.engine.machine import system_limit, within_limit
 from sbm.engine.memory import (
@@ -134,6 +135,8 @@ def plan_of(
     cache_frac = 0.0 if is_without else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
+        if settings.penalty != "l2":
+            return plan_columns(store, mem, shape, settings.weights is not None)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:

@@ -1,0 +1,345 @@
+"""Passes over rows that train sparse models: margins and slopes of all rows, and chosen columns.
+
+A pass visits every block once, at fixed weights. It computes the margins, the slopes' sum for every
+feature and the lower bounds, and collects the columns of chosen features in memory. Blocks that fit
+beside the columns stay decoded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.engine.clock import clock
+from sbm.engine.learners import Seconds
+from sbm.engine.machine import usable_threads
+from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
+from sbm.engine.prefetch import loading_thread
+from sbm.engine.progress import Progress
+from sbm.engine.reader import BlockReader, Place, RowWeights
+from sbm.errors import MemoryPlanError
+from sbm.rows import Rows
+from sbm.settings import Settings
+from sbm.solver.l1 import Columns, Labels, Scratch, SparseFit, SparseProblem
+from sbm.store.blocks import NONZERO_BYTES, BlockStore
+
+__all__ = ["AT_ONCE", "ColumnPasses", "FeatureSizes", "plan_columns"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AT_ONCE = 4  # models that are solved at the same time, for any number of threads
+# Doubles per feature: of each model (weights, slopes), and of all together (counts, squares, sizes,
+# last pass, column, and to choose features: eight).
+_OF_A_FIT, _OF_ALL = 2, 13
+# Doubles per row: margins of each model, and of each model that is solved.
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
+# Bytes per column: feature, start, gain; and of each model that is solved.
+_COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
+_COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
+
+
+def _column_bytes(fits: int) -> int:
+    return _COLUMN + _COLUMN_OF_A_SOLVE * min(fits, AT_ONCE)
+
+
+def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -> MemoryPlan:
+    """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
+
+    Memory that the columns cannot use is left for blocks that stay decoded.
+
+    Parameters
+    ----------
+    store : BlockStore
+    mem : int
+        Bytes of the whole process.
+    shape : Shape
+        As for other trainings; its outputs are the models.
+    is_weighted : bool
+        Whether rows have weights.
+
+    Returns
+    -------
+    MemoryPlan
+        Without a cache; ``items["columns"]`` is the room for columns.
+
+    Raises
+    ------
+    MemoryPlanError
+        The bound is too small; the message has the smallest one that works.
+    """
+    fits, rows, n = sum(shape.outputs), store.n_rows, shape.n_weights
+    solves = min(fits, AT_ONCE)
+    margins = 8 * rows * (1 + is_weighted + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
+    nonzero = NONZERO_BYTES[store.value_type]
+    wanted = store.nnz * nonzero + n * _column_bytes(fits)
+    # Half of the room has space for any single column.
+    least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
+    plain = replace(
+        shape, outputs=(1,), listed=False, paired=False, may_join=False,
+        copies=_OF_A_FIT * fits + _OF_ALL,
+    )  # fmt: skip
+
+    def plan(columns: int) -> MemoryPlan:
+        more = shape.more_bytes + margins + columns
+        made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more))
+        items = {name: size for name, size in made.items.items() if name != "cache"}
+        items["overhead"] -= margins + columns
+        return replace(made, items=items | {"margins": margins, "columns": columns})
+
+    try:
+        made = plan(least)
+    except MemoryPlanError as error:
+        rest = {"margins": margins, "columns": least, "weights": 8 * n * plain.copies}
+        rest["blocks and others"] = error.least_bytes - sum(rest.values())
+        Budget(mem, f"to train on {store.name}", rest).check()
+        raise
+    free = mem - made.total + made.items["blocks"] + least
+    if (share := min(wanted, int(_COLUMNS_SHARE * free))) > least:
+        with suppress(MemoryPlanError):  # then blocks take more than their share
+            made = plan(share)
+    room = min(wanted, made.items["columns"] + made.left)
+    return replace(made, items=made.items | {"columns": room})
+
+
+@dataclass
+class FeatureSizes:
+    """Facts about each feature, from the first pass.
+
+    Attributes
+    ----------
+    counts : ndarray, shape (n_weights,), int64
+        Nonzeros.
+    squares : ndarray, shape (n_weights,), float64
+        Sum of squares.
+    """
+
+    counts: npt.NDArray[np.int64]
+    squares: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, n_weights: int) -> FeatureSizes:
+        """Return zeros, to be counted."""
+        return cls(np.zeros(n_weights, np.int64), np.zeros(n_weights))
+
+
+class ColumnPasses:
+    """Reads all rows at fixed weights, and collects columns.
+
+    Parameters
+    ----------
+    store : BlockStore
+    plan : MemoryPlan
+    settings : Settings
+    problems : sequence of SparseProblem
+    progress : Progress
+    y_dtype : str
+        Type of the labels of the store's rows.
+    staying : sequence of int
+        The blocks that stay decoded in memory.
+    weights : RowWeights, optional
+    read_rate : float, optional
+        Maximum bytes read per second.
+
+    Attributes
+    ----------
+    fits : list of SparseFit
+        One per problem.
+    labels : Labels
+        Filled by the first pass.
+    columns : Columns
+    seconds : Seconds
+    reader : BlockReader
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        plan: MemoryPlan,
+        settings: Settings,
+        problems: Sequence[SparseProblem],
+        progress: Progress,
+        y_dtype: str,
+        staying: Sequence[int],
+        weights: RowWeights | None = None,
+        read_rate: float | None = None,
+    ) -> None:
+        self._store, self._plan, self._progress = store, plan, progress
+        self._bias = problems[0].bias
+        threads = usable_threads(settings.threads)
+        rows, n = store.n_rows, store.n_features + (self._bias > 0)
+        self.fits = [SparseFit(one, np.zeros(n), np.zeros(n), np.zeros(rows)) for one in problems]
+        self.labels = Labels(np.zeros(rows), np.ones(rows if weights is not None else 0))
+        self.columns = self._no_columns()
+        self.seconds = Seconds()
+        self._at_once = min(len(problems), AT_ONCE)
+        self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
+        self._team = ThreadPoolExecutor(threads, "sbm-solve")
+        self._pool = loading_thread(threads)
+        is_whole = len(staying) == len(plan.parts)  # nothing is read again
+        arena, offsets, used = store.arena(
+            {block: plan.parts[block].chunks for block in staying},
+            0 if is_whole else 2 * plan.part_nnz,
+        )
+
+        def room(rows: int) -> Rows:
+            return arena.room(rows, y_dtype, weights is not None)
+
+        self.reader = BlockReader(
+            store, plan,
+            {k: Place(room(plan.parts[k].rows), where) for k, where in offsets.items()},
+            [room(0 if is_whole else plan.part_rows) for _ in range(2)], used, self._pool,
+            plan.decoders(threads, plan.left - plan.decoded_bytes(staying)), read_rate, weights,
+        )  # fmt: skip
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Run the threads inside this context."""
+        with self._pool, self._team:
+            yield
+
+    def room(self) -> int:
+        """Return the bytes for columns."""
+        return self._plan.items["columns"]
+
+    def column_sizes(self, sizes: FeatureSizes) -> npt.NDArray[np.int64]:
+        """Return the bytes of each feature's column; 0 for features without nonzeros."""
+        nonzeros = sizes.counts * NONZERO_BYTES[self._store.value_type]
+        if self._bias > 0:
+            nonzeros[-1] = 0  # its values are all the same
+        return np.where(sizes.counts > 0, nonzeros + _column_bytes(len(self.fits)), 0)
+
+    def for_each_fit(self, work: Callable[[SparseFit, Scratch], Result]) -> list[Result]:
+        """Call ``work(fit, scratch)`` for each model, a few at the same time."""
+        found: list[Result] = []
+        for begin in range(0, len(self.fits), self._at_once):
+            some = self.fits[begin : begin + self._at_once]
+            found += self._map(
+                lambda pair: work(*pair), list(zip(some, self._scratch, strict=False))
+            )
+        return found
+
+    def _map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return list(self._team.map(work, items) if len(items) > 1 else map(work, items))
+
+    def read(
+        self,
+        what: str,
+        after_block: Callable[[], None],
+        *,
+        looks: bool = True,
+        sizes: FeatureSizes | None = None,
+        collect: npt.NDArray[np.int32] | None = None,
+        counts: npt.NDArray[np.int64] | None = None,
+    ) -> int:
+        """Read all rows once.
+
+        Parameters
+        ----------
+        what : str
+            Label for progress.
+        after_block : callable
+            Called after each block; may raise.
+        looks : bool
+            Whether to compute margins, slopes and bounds of every model.
+        sizes : FeatureSizes, optional
+            Counted in this pass.
+        collect : ndarray, int32, optional
+            Features whose columns replace those in memory.
+        counts : ndarray, shape (n_weights,), int64, optional
+            Nonzeros of each feature; needed for `collect`.
+
+        Returns
+        -------
+        int
+            Rows with θ ≠ 0, over all models; 0 without `looks`.
+        """
+        kernels = load("sbm.solver.kernels.l1")
+        begin = clock()
+        work: list[Callable[[Rows, int], Any]] = []
+        if looks:
+            for fit in self.fits:
+                fit.begin()
+                work.append(functools.partial(self._look, fit))
+        if collect is not None and counts is not None:
+            work.append(self._collector(collect, counts))
+        if sizes is not None:
+
+            def count(rows: Rows, first: int) -> None:
+                kernels.count(
+                    rows.starts, rows.lengths, rows.indices, rows.values, self._bias,
+                    sizes.counts, sizes.squares,
+                )  # fmt: skip
+
+            work.append(count)
+        for rows, first in self._blocks(what):
+            some = self.labels.part(first, len(rows))
+            some.y[:] = rows.y
+            if rows.weights is not None:
+                some.weights[:] = rows.weights
+            self._map(lambda task: task(rows, first), work)  # noqa: B023  called at once
+            after_block()
+        support = 0
+        if looks:
+            support = sum(self.for_each_fit(lambda fit, scratch: fit.finish(self.labels, scratch)))
+        self.seconds.certify += clock() - begin
+        return support
+
+    def _blocks(self, what: str) -> Iterator[tuple[Rows, int]]:
+        """Yield every block with the number of its first row, in the order of the store."""
+        parts = self._plan.parts
+        self._progress.start(what, len(parts), "blocks")
+        blocks = self.reader.read(range(len(parts)), lambda *_: None, lambda *_: None)
+        first = 0
+        for done, loaded in enumerate(blocks, 1):
+            self.seconds.load += loaded.load_seconds
+            self.seconds.wait += loaded.wait_seconds
+            yield loaded.result, first
+            first += len(loaded.result)
+            self._progress.advance(done)
+        self.seconds.disk = self.reader.disk_seconds
+        self._progress.finish()
+
+    def _look(self, fit: SparseFit, rows: Rows, first: int) -> None:
+        fit.add(rows, self.labels, first)
+
+    def _no_columns(self) -> Columns:
+        nothing = np.empty(0, np.int32)
+        values = None if self._store.value_type == "ones" else np.empty(0, self._store.value_type)
+        return Columns(nothing, np.zeros(1, np.int64), nothing, values, -1)
+
+    def _collector(
+        self, chosen: npt.NDArray[np.int32], counts: npt.NDArray[np.int64]
+    ) -> Callable[[Rows, int], None]:
+        """Replace the columns; return the function that collects the nonzeros of a block."""
+        self.columns = self._no_columns()  # free the memory before the next columns
+        last = len(counts) - 1
+        lengths = counts[chosen]
+        has_bias = self._bias > 0 and len(chosen) > 0 and chosen[-1] == last
+        if has_bias:
+            lengths[-1] = 0
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        values = None
+        if self._store.value_type != "ones":
+            values = np.empty(starts[-1], self._store.value_type)
+        rows_of = np.empty(starts[-1], np.int32)
+        self.columns = Columns(chosen, starts, rows_of, values, len(chosen) - 1 if has_bias else -1)
+        column = np.full(len(counts), -1, np.int32)
+        column[chosen] = np.arange(len(chosen), dtype=np.int32)
+        ends = starts[:-1].copy()
+
+        def collect(rows: Rows, first: int) -> None:
+            load("sbm.solver.kernels.l1").collect(
+                rows.starts, rows.lengths, rows.indices, rows.values, first, column, ends,
+                rows_of, values,
+            )  # fmt: skip
+
+        return collect

@@ -1,0 +1,407 @@
+"""Train sparse models: the passes of `--penalty l1` and `--penalty elasticnet`.
+
+The mirror of selective block minimization: the margins of all rows and the columns of the features
+that matter are in memory. A pass over the blocks of rows computes the slopes of all features, which
+certify the model, and collects the columns chosen last. Between two passes, Newton steps improve
+the weights of these columns (`sbm.solver.l1`).
+
+The first pass counts the nonzeros of each feature, the second collects the first columns. If all
+columns fit, a third pass certifies the model. Each pass ends with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.clock import clock
+from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
+from sbm.engine.engine import y_dtype
+from sbm.engine.machine import peak_bytes, resident_bytes
+from sbm.engine.pace import passes_left
+from sbm.errors import SettingsError, StoreError
+from sbm.programs.training.job import TrainingPlan
+from sbm.programs.training.setup import time_left
+from sbm.programs.training.warmstart import find_run, last_run
+from sbm.settings import Settings, option_name
+from sbm.solver.gap import Certificate
+from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
+from sbm.solver.problem import Problem
+from sbm.store.run import Run
+from sbm.units import format_number
+
+__all__ = ["refuse_for_sparse", "train_sparse"]
+
+# Settings of the cache of rows, and of trainings that sparse models do not have.
+_OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
+# Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
+# otherwise at this share of the last gap.
+_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+_FIRST = 0.1
+_STUCK = 5  # passes
+_MOST_GAP = 1e300  # JSON has no infinity
+
+
+def refuse_for_sparse(settings: Settings, processes: int) -> None:
+    """Check for options that sparse models do not support.
+
+    Raises
+    ------
+    SettingsError
+        Such an option was given.
+    """
+    if processes > 1:
+        raise SettingsError(
+            f"penalty {settings.penalty} needs a single process, but there are {processes}; "
+            "train without --launch"
+        )
+    for name in _OF_ROWS:
+        if getattr(settings, name) != getattr(Settings, name):
+            raise SettingsError(
+                f"{option_name(name)} does not apply to penalty {settings.penalty}; leave it out"
+            )
+
+
+def train_sparse(
+    job: TrainingPlan, run: Run, record: Mapping[str, Any] | None
+) -> tuple[list[npt.NDArray[np.float64]], dict[str, Any]]:
+    """Train from zero, or from a checkpoint of this run.
+
+    Returns
+    -------
+    weights : list of ndarray, shape (n_weights, 1), float64
+        One per problem.
+    report : dict
+        See `sbm.train`.
+    """
+    training = _SparseTraining(job, run)
+    report = job.share.total(training.run_passes(record))
+    return [fit.w[:, None] for fit in training.fits], report
+
+
+@dataclass
+class SparseState:
+    """The progress of a training, without arrays.
+
+    Attributes
+    ----------
+    passes : int
+    rounds : list of int
+        Sweeps over columns after each pass.
+    gaps : list of float
+        Relative gap certified by each pass.
+    updates, visits : int
+        Changes of weights; visits of nonzeros of columns.
+    solves : int
+        Number of times that Newton steps were taken with all columns in memory.
+    certificate : Certificate or None
+    is_done : bool
+    seconds : dict of str to float
+    elapsed : float
+    bytes_read : int
+    """
+
+    passes: int = 0
+    rounds: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    updates: int = 0
+    visits: int = 0
+    solves: int = 0
+    certificate: Certificate | None = None
+    is_done: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
+    bytes_read: int = 0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> SparseState:
+        """Create a state from a checkpoint."""
+        state = cls(**{one.name: record[one.name] for one in fields(cls)})
+        if record["certificate"] is not None:
+            state.certificate = Certificate(**record["certificate"])
+        return state
+
+
+class _SparseTraining:
+    """A running training of sparse models.
+
+    Parameters
+    ----------
+    job : TrainingPlan
+    run : Run
+        Receives the checkpoints.
+    """
+
+    def __init__(self, job: TrainingPlan, run: Run) -> None:
+        self._job, self._run, self._settings = job, run, job.settings
+        self._options, self._begin = job.options, job.begin
+        ratio = job.settings.l1_ratio if job.settings.penalty == "elasticnet" else 1.0
+        problems = []
+        for problem in job.share.problems:
+            assert isinstance(problem, Problem)
+            problems.append(SparseProblem.of(problem, ratio))
+        self._staying = job.plan.staying(job.own, job.reserved)
+        self._reads = ColumnPasses(
+            job.store, job.plan, job.settings, problems, job.options.progress,
+            y_dtype(job.share.problems[0], job.store), self._staying, job.weights,
+            job.options.read_rate,
+        )  # fmt: skip
+        self.fits = self._reads.fits
+        n = len(self.fits[0].w)
+        self._sizes = FeatureSizes.of(n)
+        self._seen = np.zeros(n, np.int32)
+        self._chosen = np.empty(0, np.int32)
+        self._state = SparseState()
+        self._sweeps = 0  # of this solve, for progress
+
+    def run_passes(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Train from zero or from a checkpoint of this run; return the report."""
+        if record is not None:
+            self._resume(record)
+        elif self._settings.warm_start is not None:
+            self._start_warm(self._settings.warm_start)
+        state = self._state
+        with self._reads.at_work():
+            while not state.is_done:
+                self._pass()
+        return self._report()
+
+    # --------------------------------------------------------------------------------- a pass
+
+    def _pass(self) -> None:
+        """Read all rows, certify the model, and improve it unless this is the last pass."""
+        state, settings = self._state, self._settings
+        state.passes += 1
+        # All weights are still 0: the second pass would find the slopes of the first one.
+        is_second = state.passes == 2 and not any(fit.w.any() for fit in self.fits)
+        fresh = self._chosen if not self._is_in_memory() else None
+        support = self._reads.read(
+            f"pass {state.passes}", self._stop_if_asked, looks=not is_second,
+            sizes=self._sizes if state.passes == 1 else None,
+            collect=fresh, counts=self._sizes.counts,
+        )  # fmt: skip
+        if not is_second:
+            state.certificate = self._certificate(support)
+        certificate = state.certificate
+        assert certificate is not None
+        if state.passes == 1 and self._n_nonzero() == 0:
+            self._say_least_cost()
+        state.gaps.append(certificate.relative_gap)
+        is_late = time_left(settings, self._begin) < 0
+        is_last = certificate.relative_gap <= settings.tol or is_late
+        is_last = is_last or state.passes >= settings.max_passes
+        tested = self._test(is_last)
+        work = Work() if is_last else self._improve(certificate.relative_gap)
+        state.rounds.append(work.sweeps)
+        state.updates += work.updates
+        state.visits += work.nonzeros
+        # The limit of the precision: the same columns, and no smaller gap.
+        is_stuck = self._is_in_memory() and state.gaps[-_STUCK:][0] <= certificate.relative_gap
+        is_stuck = is_stuck and state.passes > _STUCK + 2
+        state.is_done = is_last or is_stuck
+        self._log(work, tested)
+        self._commit()
+
+    def _say_least_cost(self) -> None:
+        """If all weights are 0 at the optimum, report the smallest C at which they are not."""
+        most = max(float(np.abs(fit.g).max(initial=0.0)) for fit in self.fits)
+        l1 = self.fits[0].problem.l1
+        if 0 < most <= l1:
+            least = self._settings.C * l1 / most
+            self._options.progress.stage(
+                f"all weights are 0 at -C {format_number(self._settings.C)}; "
+                f"the first weight differs from 0 above -C {least:.6g}"
+            )
+
+    def _is_in_memory(self) -> bool:
+        return np.array_equal(self._reads.columns.features, self._chosen)
+
+    def _certificate(self, support: int) -> Certificate:
+        primal = math.fsum(fit.primal for fit in self.fits)
+        bound = math.fsum(fit.bound for fit in self.fits)
+        gap = max(0.0, primal - bound)
+        scale = max(abs(primal), abs(bound))
+        relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
+        return Certificate(primal, bound, gap, relative, 0.0, support, support)
+
+    def _improve(self, relative_gap: float) -> Work:
+        """Take Newton steps in the columns in memory, and choose those of the next pass."""
+        state, columns, labels = self._state, self._reads.columns, self._reads.labels
+        sizes = self._reads.column_sizes(self._sizes)
+        work, gains = Work(), np.zeros(len(columns))
+        if len(columns):
+            within = _OF_GAP * relative_gap
+            if len(columns) == np.count_nonzero(sizes):
+                within = self._settings.tol * _WITHIN * _SHRINK**state.solves
+                if state.solves == 0 and len(self.fits) > AT_ONCE:  # a start for every class
+                    within = max(within, _FIRST)
+                state.solves += 1
+
+            def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
+                return fit.improve(columns, labels, scratch, within, self._is_over)
+
+            self._sweeps = 0
+            self._options.progress.start(f"solve {state.passes}", None, "sweeps")
+            with self._reads.seconds.measure("solve"):
+                for mine, gain in self._reads.for_each_fit(improve):
+                    work.add(mine)
+                    gains += gain
+            self._options.progress.finish()
+            self._seen[columns.features] = state.passes
+        self._chosen = choose_features(
+            self.fits, sizes, self._sizes.squares, self._reads.room(), columns.features, gains,
+            self._seen,
+        )  # fmt: skip
+        return work
+
+    def _is_over(self) -> bool:
+        """Return whether the time limit is reached; stop if asked. Called after each sweep."""
+        self._stop_if_asked()
+        self._sweeps += 1
+        self._options.progress.advance(self._sweeps)
+        return time_left(self._settings, self._begin) < 0
+
+    def _stop_if_asked(self) -> None:
+        """Stop if asked to; the checkpoint of the last pass is the one to resume from."""
+        if self._options.is_stopped():
+            raise KeyboardInterrupt
+
+    def _test(self, is_last: bool) -> dict[str, Any] | None:
+        """Predict the test data if it is due; its time is excluded from the training time."""
+        test = self._options.test
+        if test is None or not (is_last or test.is_due(self._state.passes)):
+            return None
+        begin = clock()
+        weights = [fit.w[:, None] for fit in self.fits]
+        found = test.judge(
+            self._job.store, self._job.share.problems, weights, self._options.progress,
+            self._stop_if_asked,
+        )  # fmt: skip
+        took = clock() - begin
+        self._begin += took
+        return {**found, "seconds": took}
+
+    # -------------------------------------------------------------------- checkpoints and end
+
+    def _commit(self) -> None:
+        """Write a checkpoint."""
+        state = self._state
+        with self._reads.seconds.measure("write"):
+            arrays: dict[str, npt.NDArray[Any]] = {
+                "counts": self._sizes.counts, "squares": self._sizes.squares, "seen": self._seen,
+                "chosen": self._chosen, "bounds": np.array([fit.bound for fit in self.fits]),
+            }  # fmt: skip
+            for k, fit in enumerate(self.fits):
+                arrays |= {f"w-{k}": fit.w, f"g-{k}": fit.g}
+            state.bytes_read = self._reads.reader.bytes_read
+            state.seconds = asdict(self._reads.seconds)
+            record = {**asdict(state), "elapsed": self._elapsed()}
+            self._run.commit({**self._job.itself, **record}, arrays)
+
+    def _resume(self, record: Mapping[str, Any]) -> None:
+        """Restore the last checkpoint."""
+        try:
+            self._state = state = SparseState.of(record)
+            arrays = self._run.read_state()
+            self._sizes = FeatureSizes(arrays["counts"].copy(), arrays["squares"].copy())
+            self._seen, self._chosen = arrays["seen"].copy(), arrays["chosen"].copy()
+            for k, fit in enumerate(self.fits):
+                fit.w[:], fit.g[:] = arrays[f"w-{k}"], arrays[f"g-{k}"]
+                fit.bound = float(arrays["bounds"][k])
+            for name, value in state.seconds.items():
+                setattr(self._reads.seconds, name, value)
+            self._reads.reader.bytes_read = state.bytes_read
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise StoreError(
+                f"cannot resume {self._run.folder} ({error}); use --fresh to start over"
+            ) from error
+        if state.passes == 1:  # the second pass does not compute them
+            assert state.certificate is not None
+            for fit in self.fits:
+                fit.primal = state.certificate.primal / len(self.fits)
+        self._options.progress.stage(
+            f"resuming {self._run.folder} after {state.passes} passes; --fresh starts over"
+        )
+
+    def _start_warm(self, run: str | Path | bool) -> None:
+        """Start from the weights of an earlier run of sparse models on this store.
+
+        Rows and features may have been added since; the weights of new features are 0.
+        """
+        folders = last_run(self._job.path) if run is True else find_run(str(run))
+        if not folders:
+            self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
+            return
+        record = Run.read(folders[0])
+        was, chosen = record.get("settings", {}), self._settings
+        for name in ("penalty", "loss", "task", "bias"):
+            if was.get(name) != getattr(chosen, name):
+                raise SettingsError(
+                    f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
+                    f"{getattr(chosen, name)}; leave out --warm-start"
+                )
+        if record.get("store") != self._job.store.name:
+            raise StoreError(
+                f"{folders[0]} was trained on {record.get('store')}; leave out --warm-start"
+            )
+        earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
+        n = self._job.store.n_features
+        for k, fit in enumerate(self.fits):
+            w = earlier.get(f"w-{k}", np.empty(0))
+            old = min(n, len(w) - (chosen.bias > 0))
+            fit.w[:old] = w[:old]
+            fit.w[n:] = w[old:][: len(fit.w) - n]
+
+    def _elapsed(self) -> float:
+        return self._state.elapsed + clock() - self._begin
+
+    def _log(self, work: Work, tested: dict[str, Any] | None) -> None:
+        """Log the figures of a pass; those of alphas and of the cache of rows are 0."""
+        state, certificate = self._state, self._state.certificate
+        assert certificate is not None
+        seconds = asdict(self._reads.seconds)
+        solve = max(seconds["solve"], 1e-9)
+        record = {
+            "pass": state.passes, "rounds": state.rounds[-1], "elapsed": self._elapsed(),
+            "seconds": seconds, "rows_per_second": 0.0, "nnz_per_second": state.visits / solve,
+            "dual": certificate.dual, "estimated_gap": certificate.gap,
+            "estimated_relative_gap": certificate.relative_gap, "tol": self._settings.tol,
+            "passes_left": passes_left(state.gaps, self._settings.tol), "visits": work.nonzeros,
+            "updates": work.updates, "newton_steps": work.steps,
+            "nonzero_weights": self._n_nonzero(), "columns": len(self._reads.columns),
+            "column_nnz": int(self._reads.columns.starts[-1]), "free_rows": None,
+            "bytes_read": self._reads.reader.bytes_read, "resident_bytes": resident_bytes(),
+            "certificate": certificate.to_dict(), "test": tested,
+            **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero",
+                             "cache_hits", "rows_at_rest", "visits_cut_short"), 0),
+            "cached_ages": [],
+        }  # fmt: skip
+        self._run.log({"event": "pass", **record})
+        self._options.progress.row(record)
+
+    def _n_nonzero(self) -> int:
+        return sum(int(np.count_nonzero(fit.w)) for fit in self.fits)
+
+    def _report(self) -> dict[str, Any]:
+        """Return the report of the finished training; see `sbm.train`."""
+        state, certificate = self._state, self._state.certificate
+        assert certificate is not None
+        seconds = asdict(self._reads.seconds)
+        seconds["compile"] += self._job.compile_seconds
+        return {
+            **certificate.to_dict(),
+            "converged": certificate.relative_gap <= self._settings.tol,
+            "passes": state.passes, "rounds": state.rounds, "updates": state.updates,
+            "visits": state.visits, "visits_cut_short": 0,
+            "seconds": {"total": self._elapsed(), **seconds},
+            "bytes_read": self._reads.reader.bytes_read, "peak_rss_bytes": peak_bytes(),
+            "n_nonzero": self._n_nonzero(), "n_weights": sum(len(fit.w) for fit in self.fits),
+            "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
+            "passes_left": passes_left(state.gaps, self._settings.tol),
+        }  # fmt: skip

@@ -1,0 +1,379 @@
+"""Sparse models: r|w|₁ + (1-r)/2 |w|² + C Σ loss, by proximal Newton steps on columns in memory.
+
+With θ = -C f'(z), the slopes of the losses at the margins z = Xw, g = X'θ is minus the gradient of
+the losses. The optimality conditions are g_j = r sign(w_j) + (1-r) w_j if w_j is not 0, and
+|g_j| ≤ r if it is.
+
+A Newton step minimises the quadratic model of the losses plus the penalty by coordinate descent.
+It keeps e = -H X d, where H is the diagonal curvature of the losses and d the step, so that a visit
+of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012, newGLMNET). A
+line search then finds the length of the step.
+
+The certificate. For any θ, and for r < 1,
+
+    D(θ) = -Σ C f*(-θ_i / C) - Σ_j max(0, |x_j·θ| - r)² / (2 (1-r))  ≤  P(w) for every w.
+
+For r = 1 the second sum must be 0: θ must fulfil |x_j·θ| ≤ 1 for all j. The slopes at w do only in
+the limit, so they are scaled by s = 1 / max_j |x_j·θ(w)|. A single rare feature beyond its bound
+thus weakens D a lot; Newton steps in the columns of all features beyond their bound restore it.
+
+Terms of a row, for a cost C and q = loss slope:
+
+    log_loss        f = log(1 + exp(-tz))    θ = C t q, q = 1 / (1 + exp(tz))    D = C H(q)
+    squared_hinge   f = max(0, 1 - tz)²      θ = 2 C t b, b = max(0, 1 - tz)     D = C (2b - b²)
+    squared_error   f = (t - z)²             θ = 2 C e, e = t - z                D = C (2et - e²)
+
+H(q) is the entropy -q log q - (1-q) log(1-q). A factor s multiplies q, b and e.
+
+Columns are given as ::
+
+    starts     (m + 1,) int64: column k has nonzeros starts[k] to starts[k + 1]
+    rows       int32
+    values     float32 or float64; None if all are 1
+    dense      the column of the bias feature, whose value is `bias` in every row; -1 for none
+
+and rows as in `common`. `y` has class codes or targets as float64; `weights` is empty if all are 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
+
+__all__ = [
+    "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers", "multiply",
+    "products", "sweep", "visit",
+]  # fmt: skip
+
+LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
+TARGETS = -2  # `positive` if y has targets
+_SUM = {"reassoc", "contract"}  # sums in any order, fixed in the machine code
+_TINY = 1e-300
+_52 = np.int64(52)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _target_and_cost(i, y, weights, positive, cost, other):
+    """Return the target ±1 or y, and the cost of a row."""
+    t, C = y[i], cost
+    if positive != TARGETS:
+        t = 1.0
+        if y[i] != positive:
+            t, C = -1.0, other
+    if len(weights) > 0:
+        C *= weights[i]
+    return t, C
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _slope(kind, z, t):
+    """Return t q, 2 t b or 2 e: minus the derivative of the loss."""
+    if kind == LOG_LOSS:
+        return t / (1.0 + exp(t * z))
+    if kind == SQUARED_HINGE:
+        return 2.0 * t * max(0.0, 1.0 - t * z)
+    return 2.0 * (t - z)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _loss(kind, z, t):
+    if kind == LOG_LOSS:
+        m = t * z
+        return max(-m, 0.0) + log1p(exp(-abs(m)))
+    b = 1.0 - t * z if kind == SQUARED_HINGE else t - z
+    return b * b if kind == SQUARED_ERROR or b > 0.0 else 0.0
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _curvature(kind, z, t):
+    if kind == LOG_LOSS:
+        q = 1.0 / (1.0 + exp(abs(z)))
+        return q * (1.0 - q)
+    return 2.0 if kind == SQUARED_ERROR or t * z < 1.0 else 0.0
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _entropy(q):
+    """Return -q log q - (1-q) log(1-q) for 0 ≤ q ≤ 1."""
+    if q < _TINY or q > 1.0 - 1e-16:
+        return 0.0
+    return -q * log_ratio(q, 1.0) - (1.0 - q) * log_ratio(1.0 - q, 1.0)
+
+
+# ------------------------------------------------------------------------------ passes over rows
+
+
+@njit(nogil=True, error_model="numpy")
+def count(starts, lengths, indices, values, bias, counts, squares):
+    """Add the number of nonzeros and the sum of squares of each feature."""
+    for i in range(len(starts)):
+        begin = np.uint64(starts[i])
+        for p in range(begin, begin + np.uint64(lengths[i])):
+            j = np.uint32(indices[p])
+            v = 1.0 if values is None else np.float64(values[p])
+            counts[j] += 1
+            squares[j] += v * v
+    if bias > 0.0:
+        counts[len(counts) - 1] += len(starts)
+        squares[len(counts) - 1] += bias * bias * len(starts)
+
+
+@njit(nogil=True, error_model="numpy")
+def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g):
+    """Write the margins of rows at fixed w, and add θ_i x_i to g."""
+    last = len(w) - 1
+    for i in range(len(starts)):
+        begin = np.uint64(starts[i])
+        end = begin + np.uint64(lengths[i])
+        first = bias * w[last] if bias > 0.0 else 0.0
+        z[i], _ = dot(indices, values, begin, end, w, first, 0.0)
+        t, C = _target_and_cost(i, y, weights, positive, cost, other)
+        theta = C * _slope(kind, z[i], t)
+        if theta != 0.0:
+            add(indices, values, begin, end, g, theta)
+            if bias > 0.0:
+                g[last] += bias * theta
+
+
+@njit(nogil=True, error_model="numpy")
+def collect(starts, lengths, indices, values, first, column, ends, rows, kept):
+    """Append the nonzeros of chosen features to their columns; `first` is the first row's number.
+
+    `column` has the column of each feature, or -1; `ends` the end of each column.
+    """
+    for i in range(len(starts)):
+        begin = np.uint64(starts[i])
+        for p in range(begin, begin + np.uint64(lengths[i])):
+            k = column[np.uint32(indices[p])]
+            if k >= 0:
+                place = ends[np.uint32(k)]
+                rows[np.uint64(place)] = first + i
+                if values is not None:
+                    kept[np.uint64(place)] = values[p]
+                ends[np.uint32(k)] = place + 1
+
+
+# -------------------------------------------------------------------------- sums over all margins
+
+
+@njit(nogil=True, error_model="numpy")
+def linearize(z, y, weights, kind, positive, cost, other, theta, H, sums):
+    """Write θ and the curvature of all rows; sums: losses, Σ θ_i z_i."""
+    loss = linear = 0.0
+    for i in range(len(z)):
+        t, C = _target_and_cost(i, y, weights, positive, cost, other)
+        loss += C * _loss(kind, z[i], t)
+        theta[i] = C * _slope(kind, z[i], t)
+        H[i] = C * _curvature(kind, z[i], t)
+        linear += theta[i] * z[i]
+    sums[0], sums[1] = loss, linear
+
+
+@njit(nogil=True, error_model="numpy")
+def losses_along(z, step, length, y, weights, kind, positive, cost, other, sums):
+    """Sum the losses at the margins z + length * step."""
+    loss = 0.0
+    for i in range(len(z)):
+        t, C = _target_and_cost(i, y, weights, positive, cost, other)
+        loss += C * _loss(kind, z[i] + length * step[i], t)
+    sums[0] = loss
+
+
+@njit(nogil=True, error_model="numpy")
+def dual(z, y, weights, kind, positive, cost, other, s, sums):
+    """Sum the row terms of D(s θ).
+
+    For the squared losses, sums are the coefficients a and b of a s - b s², whatever s is; for
+    log_loss the value and 0.
+    """
+    a = b = 0.0
+    for i in range(len(z)):
+        t, C = _target_and_cost(i, y, weights, positive, cost, other)
+        if kind == LOG_LOSS:
+            a += C * _entropy(s / (1.0 + exp(t * z[i])))
+        else:
+            half = 0.5 * _slope(kind, z[i], t)
+            a += 2.0 * C * half * t
+            b += C * half * half
+    sums[0], sums[1] = a, b
+
+
+# ------------------------------------------------------------------------------------- columns
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_SUM)
+def _product(starts, rows, values, k, dense, bias, e):
+    """Return e · x_k."""
+    s = 0.0
+    if k == dense:
+        for i in range(len(e)):
+            s += np.float64(e[i])
+        return s * bias
+    begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
+    if values is None:
+        for p in range(begin, end):
+            s += np.float64(e[np.uint32(rows[p])])
+    else:
+        for p in range(begin, end):
+            s += np.float64(values[p]) * e[np.uint32(rows[p])]
+    return s
+
+
+@njit(nogil=True, error_model="numpy")
+def differentiate(starts, rows, values, dense, bias, theta, H, g, h):
+    """Write θ·x_k and Σ_i H_i x_ik² of every column."""
+    for k in range(len(g)):
+        g[k] = _product(starts, rows, values, k, dense, bias, theta)
+        if values is None or k == dense:
+            h[k] = _product(starts, rows, values, k, dense, bias, H)
+            if k == dense:
+                h[k] *= bias
+        else:
+            q = 0.0
+            for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+                v = np.float64(values[p])
+                q += v * v * H[np.uint32(rows[p])]
+            h[k] = q
+
+
+@njit(nogil=True, error_model="numpy")
+def products(starts, rows, values, dense, bias, some, e, out):
+    """Write e · x_k of some columns."""
+    for a in range(len(some)):
+        out[a] = _product(starts, rows, values, some[a], dense, bias, e)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _descend(starts, rows, values, k, dense, bias, H, step, e):
+    """Add -step H x_k to e."""
+    if k == dense:
+        for i in range(len(e)):
+            e[i] -= step * bias * H[i]
+        return
+    begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
+    if values is None:
+        for p in range(begin, end):
+            i = np.uint32(rows[p])
+            e[i] -= step * H[i]
+    else:
+        for p in range(begin, end):
+            i = np.uint32(rows[p])
+            e[i] -= step * np.float64(values[p]) * H[i]
+
+
+@njit(nogil=True, error_model="numpy")
+def sweep(
+    starts, rows, values, dense, bias, H, e, g, w, d, h, l1, l2, box, active, m, limit, gain, sums
+):
+    """Visit the columns active[:m] once; keep those that may still move at the front.
+
+    Columns with w = 0 whose product is more than `limit` inside the bound are dropped. A weight
+    moves at most `box` in one Newton step. `gain` gets the decrease of the model by each column;
+    sums: violations, the largest violation.
+
+    Returns
+    -------
+    tuple of int
+        Columns kept, columns that moved, nonzeros visited.
+    """
+    kept = moved = visited = 0
+    total = worst = 0.0
+    for a in range(m):
+        k = active[a]
+        now = w[k] + d[k]
+        G = g[k] + _product(starts, rows, values, k, dense, bias, e) - l2 * now
+        visited += starts[k + 1] - starts[k]
+        gain[k] = 0.0
+        if now == 0.0:
+            violation = max(0.0, abs(G) - l1)
+            if abs(G) < l1 - limit:
+                continue
+        else:
+            violation = abs(G - l1) if now > 0.0 else abs(G + l1)
+        active[kept] = k
+        kept += 1
+        total += violation
+        worst = max(worst, violation)
+        if violation == 0.0:
+            continue
+        best = now + G / h[k]
+        part = l1 / h[k]
+        new = best - part if best > part else (best + part if best < -part else 0.0)
+        new = min(max(new, w[k] - box), w[k] + box)
+        step = new - now
+        if step != 0.0:
+            d[k] += step
+            if new == 0.0:
+                d[k] = -w[k]
+            gain[k] = 0.5 * h[k] * step * step
+            _descend(starts, rows, values, k, dense, bias, H, step, e)
+            visited += starts[k + 1] - starts[k]
+            moved += 1
+    sums[0], sums[1] = total, worst
+    return kept, moved, visited
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _grade(gain, largest):
+    """Return how many times `gain` is halved from `largest`, up to 63."""
+    top = np.float64(largest).view(np.int64) >> _52
+    return min(np.int64(63), top - (np.float64(gain).view(np.int64) >> _52))
+
+
+@njit(nogil=True, error_model="numpy")
+def movers(starts, active, m, gain, share, room, grades, out):
+    """Write the columns with the largest gains: `share` of the sum, at most `room` nonzeros.
+
+    Gains are sorted by their exponents only; `grades`, shape (2, 64), is scratch. Returns the
+    number of columns.
+    """
+    largest = total = 0.0
+    for a in range(m):
+        total += gain[active[a]]
+        largest = max(largest, gain[active[a]])
+    if not _TINY < largest < np.inf:
+        return 0
+    for grade in range(64):
+        grades[0, grade] = grades[1, grade] = 0.0
+    for a in range(m):
+        k = active[a]
+        if gain[k] > 0.0:
+            grade = _grade(gain[k], largest)
+            grades[0, grade] += gain[k]
+            grades[1, grade] += starts[k + 1] - starts[k] + 1
+    got = used = 0.0
+    last = -1
+    while last < 62 and got < share * total and used + grades[1, last + 1] <= room:
+        last += 1
+        got += grades[0, last]
+        used += grades[1, last]
+    n = 0
+    for a in range(m):
+        k = active[a]
+        if gain[k] > 0.0 and _grade(gain[k], largest) <= last:
+            out[n] = k
+            n += 1
+    return n
+
+
+@njit(nogil=True, error_model="numpy")
+def multiply(starts, rows, values, dense, bias, some, d, out):
+    """Write Σ_a d_a x_k over some columns k to `out`."""
+    out[:] = 0.0
+    for a in range(len(some)):
+        k, step = some[a], d[a]
+        if step == 0.0:
+            continue
+        if k == dense:
+            for i in range(len(out)):
+                out[i] += step * bias
+            continue
+        begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
+        if values is None:
+            for p in range(begin, end):
+                out[np.uint32(rows[p])] += step
+        else:
+            for p in range(begin, end):
+                out[np.uint32(rows[p])] += step * np.float64(values[p])

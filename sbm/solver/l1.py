@@ -1,0 +1,573 @@
+"""Sparse models: the problem, one model in training, and its steps on columns in memory.
+
+See `sbm.solver.kernels.l1` for the mathematics. As in `sbm.solver.problem`, arrays come in and
+arrays go out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.errors import DataError
+from sbm.rows import Rows
+from sbm.solver.problem import TOO_LARGE, Problem
+
+__all__ = ["Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work", "choose_features"]
+
+Floats = npt.NDArray[np.float64]
+
+_KINDS = {"log_loss": 0, "squared_hinge": 1, "squared_error": 2}  # as in kernels/l1.py
+_TARGETS = -2
+_NO_FLOATS = np.empty(0)
+_BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
+_LEAST_CURVATURE = 1e-12
+_INNER = 0.1  # share of the violations that a Newton step leaves
+_SWEEPS = 10  # over all columns, in a Newton step
+_MOST_FLAT = 3
+_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
+_MOST_PATIENCE = 32  # Newton steps without, if they did not pay
+_SHORT_SWEEPS = 200  # over the columns that move most, after each of these
+_SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
+_NEAR = 0.9  # share of its bound that makes a feature worth a visit
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    """Return a · b, independent of the number of threads."""
+    return float(np.einsum("i,i->", a, b))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of all rows in the order of the store, as float64, and row weights; empty if all 1."""
+
+    y: Floats
+    weights: Floats
+
+    def part(self, first: int, n_rows: int) -> Labels:
+        """Return the labels of `n_rows` rows starting at `first`, as views."""
+        return Labels(self.y[first : first + n_rows], self.weights[first : first + n_rows])
+
+
+@dataclass(frozen=True)
+class SparseProblem:
+    """Minimise l1 |w|₁ + l2/2 |w|² + Σ C_i loss_i.
+
+    Attributes
+    ----------
+    kind, positive : int
+        As in `sbm.solver.kernels.l1`.
+    cost, other : float
+        C times class weight, of the positive class or targets, and of all other rows.
+    l1, l2, bias : float
+    """
+
+    kind: int
+    positive: int
+    cost: float
+    other: float
+    l1: float
+    l2: float
+    bias: float
+
+    @classmethod
+    def of(cls, problem: Problem, l1_ratio: float) -> SparseProblem:
+        """Return the sparse version of a problem."""
+        return cls(
+            _KINDS[problem.loss.name], problem.positive if problem.classify else _TARGETS,
+            problem.cost_positive, problem.cost_negative, l1_ratio, 1.0 - l1_ratio, problem.bias,
+        )  # fmt: skip
+
+    def of_rows(self, labels: Labels) -> tuple[Any, ...]:
+        """Return the arguments of kernels that describe rows."""
+        return labels.y, labels.weights, self.kind, self.positive, self.cost, self.other
+
+    def penalty(self, w: Floats) -> float:
+        """Return l1 |w|₁ + l2/2 |w|²."""
+        return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * _dot(w, w))
+
+    def violations(self, w: Floats, g: Floats) -> Floats:
+        """Return how far each weight is from its optimality condition; g as in the kernels."""
+        G = g - self.l2 * w
+        return np.where(
+            w == 0, np.maximum(np.abs(G) - self.l1, 0.0), np.abs(G - np.copysign(self.l1, w))
+        )
+
+    def lower_bound(self, z: Floats, labels: Labels, g: Floats, shift: float = 0.0) -> float:
+        """Return the best dual value of s θ(z) over some s.
+
+        Parameters
+        ----------
+        z : ndarray, shape (n_rows,), float64
+        labels : Labels
+        g : ndarray, float64
+            Σ θ_i x_i for all features.
+        shift : float
+            Added to the dual value, times s.
+        """
+        sums = np.zeros(2)
+
+        def value(s: float) -> float:
+            self._kernels.dual(z, *self.of_rows(labels), s, sums)
+            rows = sums[0] if self.kind == 0 else sums[0] * s - sums[1] * s * s
+            beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
+            return float(
+                rows + s * shift - (_dot(beyond, beyond) / (2 * self.l2) if self.l2 else 0.0)
+            )
+
+        most = float(np.abs(g).max(initial=0.0))
+        feasible = self.l1 / most if most > 0 else math.inf
+        if self.l2 > 0:
+            return max(value(1.0), value(min(1.0, feasible)))
+        if self.kind == 0:
+            return value(min(1.0, feasible))
+        value(1.0)  # the coefficients
+        best = 0.5 * (sums[0] + shift) / sums[1] if sums[1] > 0 else 0.0
+        return value(max(0.0, min(feasible, best)))
+
+    @property
+    def _kernels(self) -> Any:
+        return load("sbm.solver.kernels.l1")
+
+
+@dataclass
+class Columns:
+    """Columns of chosen features in memory.
+
+    Attributes
+    ----------
+    features : ndarray, shape (m,), int32
+        In ascending order. The bias feature has no nonzeros here.
+    starts : ndarray, shape (m + 1,), int64
+    rows : ndarray, shape (at least nnz,), int32
+    values : ndarray, like `rows`, or None
+    dense : int
+        Column of the bias feature, or -1.
+    """
+
+    features: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
+    values: npt.NDArray[np.floating] | None
+    dense: int
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The leading arguments of the kernels of columns, without the value of the bias."""
+        return self.starts, self.rows, self.values, self.dense
+
+
+@dataclass
+class Scratch:
+    """Arrays of one solve, in the notation of `sbm.solver.kernels.l1`.
+
+    Those in the innermost loops are float32: all sums are exact to the size of a Newton step.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (n_rows,), float64
+    H : ndarray, shape (n_rows,), float32
+    change : ndarray, shape (n_rows,), float32
+        -H X d.
+    step : ndarray, shape (n_rows,), float64
+        X d.
+    """
+
+    theta: Floats
+    H: npt.NDArray[np.float32]
+    change: npt.NDArray[np.float32]
+    step: Floats
+
+    @classmethod
+    def of(cls, n_rows: int) -> Scratch:
+        """Return arrays for so many rows."""
+        few = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
+        return cls(np.empty(n_rows), *few, np.empty(n_rows))
+
+
+@dataclass
+class Work:
+    """Counts of work: sweeps, visits of columns that changed a weight, nonzeros, Newton steps."""
+
+    sweeps: int = 0
+    updates: int = 0
+    nonzeros: int = 0
+    steps: int = 0
+
+    def add(self, other: Work) -> None:
+        """Add the counts of another."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass
+class SparseFit:
+    """A model in training: weights, margins and slopes of all rows.
+
+    Attributes
+    ----------
+    problem : SparseProblem
+    w : ndarray, shape (n_weights,), float64
+    g : ndarray, shape (n_weights,), float64
+        Σ θ_i x_i. Exact after `finish`; after `improve` only for the columns in memory.
+    z : ndarray, shape (n_rows,), float64
+        Margins.
+    bound : float
+        The best lower bound on the objective so far.
+    primal : float
+        The objective at the last pass.
+    """
+
+    problem: SparseProblem
+    w: Floats
+    g: Floats
+    z: Floats
+    bound: float = -math.inf
+    primal: float = math.inf
+
+    # ------------------------------------------------------------------------ a pass over rows
+
+    def begin(self) -> None:
+        """Prepare for a pass over all rows."""
+        self.g[:] = 0.0
+
+    def add(self, rows: Rows, labels: Labels, first: int) -> None:
+        """Visit a block, whose first row has this number."""
+        n, problem = len(rows), self.problem
+        load("sbm.solver.kernels.l1").visit(
+            rows.starts, rows.lengths, rows.indices, rows.values, problem.bias,
+            *problem.of_rows(labels.part(first, n)), self.w, self.z[first : first + n], self.g,
+        )  # fmt: skip
+
+    def finish(self, labels: Labels, scratch: Scratch) -> int:
+        """Compute the objective and lower bounds after a pass; return the rows with θ ≠ 0."""
+        problem, sums = self.problem, np.zeros(2)
+        load("sbm.solver.kernels.l1").linearize(
+            self.z, *problem.of_rows(labels), scratch.theta, scratch.H, sums
+        )
+        self.primal = float(sums[0]) + problem.penalty(self.w)
+        bound = problem.lower_bound(self.z, labels, self.g)
+        if not math.isfinite(self.primal) or math.isnan(bound):
+            raise DataError(TOO_LARGE)
+        # Both are sums of many terms; a bound above the objective is rounding.
+        self.bound = min(max(self.bound, bound), self.primal)
+        return int(np.count_nonzero(scratch.theta))
+
+    # ------------------------------------------------------------------------ steps in memory
+
+    def improve(
+        self,
+        columns: Columns,
+        labels: Labels,
+        scratch: Scratch,
+        target: float,
+        is_over: Callable[[], bool] = lambda: False,
+        most_steps: int = 1000,
+    ) -> tuple[Work, Floats]:
+        """Take Newton steps in the columns' weights until the gap of their problem is small enough.
+
+        The other weights are fixed.
+
+        Parameters
+        ----------
+        columns : Columns
+        labels : Labels
+        scratch : Scratch
+        target : float
+            Relative gap to reach.
+        is_over : callable
+            Called after each sweep; ends the steps if true.
+        most_steps : int
+
+        Returns
+        -------
+        work : Work
+        gains : ndarray, shape (m,), float64
+            Decrease of the model that each column made in the last Newton step.
+        """
+        work = Work()
+        newton = _Newton(self, columns, labels, scratch, is_over, work)
+        while work.steps < most_steps and not is_over():
+            if newton.relative_gap() <= target or not newton.step():
+                break
+        newton.store()
+        return work, newton.gains
+
+
+class _Newton:
+    """Newton steps in the weights of some columns."""
+
+    def __init__(
+        self,
+        fit: SparseFit,
+        columns: Columns,
+        labels: Labels,
+        scratch: Scratch,
+        is_over: Callable[[], bool],
+        work: Work,
+    ) -> None:
+        m = len(columns)
+        self._fit, self._columns, self._labels, self._scratch = fit, columns, labels, scratch
+        self._is_over, self._work = is_over, work
+        self._kernels = load("sbm.solver.kernels.l1")
+        self._w = fit.w[columns.features]
+        self._d, self._g, self._h = np.zeros(m), np.empty(m), np.empty(m)
+        self.gains, self._one = np.zeros(m), np.zeros(m)
+        self._active, self._few = np.empty(m, np.int32), np.empty(m, np.int32)
+        self._sums, self._grades = np.zeros(2), np.zeros((2, 64))
+        self._loss = 0.0
+        self._all = np.arange(m, dtype=np.int32)
+        self._lengths = np.diff(columns.starts)
+        self._box = _BOX if fit.problem.kind == 0 else math.inf
+        self._flat = 0  # steps in a row that changed the objective by less than its rounding
+        self._gained = 0.0  # decrease of the model since the last sweep over all columns
+        self._wait = self._patience = 0  # Newton steps without conjugate gradients
+
+    def _look(self) -> None:
+        """Evaluate losses, slopes and curvatures at the current weights."""
+        fit, scratch = self._fit, self._scratch
+        rows = fit.problem.of_rows(self._labels)
+        self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
+        self._loss, self._linear = map(float, self._sums)
+        self._kernels.differentiate(
+            *self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H, self._g, self._h
+        )
+        self._h += fit.problem.l2 + _LEAST_CURVATURE
+        self._work.nonzeros += int(self._columns.starts[-1])
+
+    def relative_gap(self) -> float:
+        """Return the relative gap of the problem in these weights, the others fixed."""
+        self._look()
+        fit = self._fit
+        others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
+        primal = self._loss + fit.problem.penalty(self._w)
+        bound = fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
+        return (primal - bound) / primal if primal > 0 else 0.0
+
+    def step(self) -> bool:
+        """Take a Newton step, after `relative_gap`; return False if nothing is left to gain."""
+        problem, w, g = self._fit.problem, self._w, self._g
+        violations = problem.violations(w, g)
+        total = float(violations.sum())
+        if total == 0:
+            return False
+        near = (violations > 0) | (w != 0) | (np.abs(g) > _NEAR * problem.l1)
+        self._minimise(np.flatnonzero(near).astype(np.int32), _INNER * total)
+        return self._search()
+
+    def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> None:
+        """Minimise the quadratic model over some columns.
+
+        Columns that made most of the decrease are visited again before the next sweep, for about
+        the same number of nonzeros.
+        """
+        m = n = len(chosen)
+        active, few = self._active, self._few
+        active[:n] = chosen
+        self._d[:] = 0.0
+        self._scratch.change[:] = 0.0
+        self.gains[:] = 0.0
+        limit, sweeps, begun = math.inf, 0, self._work.nonzeros
+        while sweeps < _SWEEPS and not self._is_over():
+            was_full = m == n
+            begun, self._gained = self._work.nonzeros, 0.0
+            m, violation, worst, visited = self._sweep(active, m, limit)
+            sweeps += 1
+            limit = worst
+            if violation <= tol:
+                if was_full:
+                    return
+                active[:n] = chosen  # visit also those that were dropped
+                m, limit = n, math.inf
+                continue
+            some = self._kernels.movers(
+                self._columns.starts, active, m, self._one, _SHARE, _ROOM * visited, self._grades,
+                few,
+            )  # fmt: skip
+            if not 0 < some < m:
+                continue
+            before, again, short = self._one[few[:some]].sum(), 0, 0
+            while again < visited and short < _SHORT_SWEEPS:
+                _, _, _, nonzeros = self._sweep(few, some, math.inf)
+                again, short = again + nonzeros, short + 1
+                if self._one[few[:some]].sum() < (1 - _SHARE) * before:
+                    break
+        if self._wait > 0 or sweeps < _SWEEPS:  # too early, or the time is up
+            self._wait = max(0, self._wait - 1)
+            return
+        usual = self._gained / max(1, self._work.nonzeros - begun)
+        begun = self._work.nonzeros
+        if self._conjugate() < usual * (self._work.nonzeros - begun):
+            self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
+        else:
+            self._patience = 0
+
+    def _conjugate(self) -> float:
+        """Move the weights that are not 0 by conjugate gradients; return the model's decrease.
+
+        Signs are kept: weights that would change theirs become 0. Where coordinate descent crawls,
+        because columns are alike, this takes long steps; elsewhere it wastes time, and the caller
+        waits longer and longer before it tries again.
+        """
+        problem, scratch, kernels = self._fit.problem, self._scratch, self._kernels
+        now = self._w + self._d
+        some = np.flatnonzero(now).astype(np.int32)
+        place = (*self._columns.arrays, problem.bias, some)
+        u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
+        r, q = np.empty(len(some)), np.empty(len(some))
+        kernels.products(*place, scratch.change, r)
+        r += self._g[some]
+        r -= problem.l1 * signs + problem.l2 * u
+        slope, p = r.copy(), r / h
+        size = first = _dot(r, p)
+        nonzeros = int(self._lengths[some].sum())
+        for _ in range(_CONJUGATE):
+            kernels.multiply(*place, p, scratch.step)
+            scratch.step *= scratch.H
+            kernels.products(*place, scratch.step, q)
+            self._work.nonzeros += 2 * nonzeros
+            q += problem.l2 * p
+            curve = _dot(p, q)
+            if not curve > 0:
+                break
+            step += size / curve * p
+            r -= size / curve * q
+            before, size = size, _dot(r, r / h)
+            if size <= 0.01 * first:
+                break
+            p = r / h + size / before * p
+        was = self._w[some]
+        for length in (1.0, 0.25, 0.06):
+            new = u + length * step
+            new[np.sign(new) != signs] = 0.0
+            new = np.clip(new, was - self._box, was + self._box)
+            kernels.multiply(*place, new - u, scratch.step)
+            self._work.nonzeros += nonzeros
+            change = scratch.H * scratch.step
+            curve = _dot(scratch.step, change) + problem.l2 * _dot(new - u, new - u)
+            decrease = _dot(slope, new - u) - 0.5 * curve
+            if decrease > 0:
+                self._d[some] = np.where(new == 0, -was, new - was)
+                scratch.change -= change
+                return decrease
+        return 0.0
+
+    def _sweep(
+        self, active: npt.NDArray[np.int32], m: int, limit: float
+    ) -> tuple[int, float, float, int]:
+        """Visit columns once; return how many may still move, violations, and nonzeros."""
+        problem, scratch = self._fit.problem, self._scratch
+        kept, moved, visited = self._kernels.sweep(
+            *self._columns.arrays, problem.bias, scratch.H, scratch.change, self._g, self._w,
+            self._d, self._h, problem.l1, problem.l2, self._box, active, m, limit, self._one,
+            self._sums,
+        )  # fmt: skip
+        visits = active[:kept]
+        self.gains[visits] += self._one[visits]
+        self._gained += float(self._one[visits].sum())
+        self._work.sweeps += 1
+        self._work.updates += moved
+        self._work.nonzeros += visited
+        return kept, float(self._sums[0]), float(self._sums[1]), visited
+
+    def _search(self) -> bool:
+        """Choose the length of the step and take it; return False if nothing is left to gain."""
+        fit, scratch, problem = self._fit, self._scratch, self._fit.problem
+        w, d = self._w, self._d
+        self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
+        before = self._loss + problem.penalty(w)
+        slope = problem.l2 * _dot(w, d) - _dot(self._g, d)
+        slope += problem.l1 * float(np.abs(w + d).sum() - np.abs(w).sum())
+        length = 1.0
+        while length > 1e-6:
+            now = w + length * d
+            rows = problem.of_rows(self._labels)
+            self._kernels.losses_along(fit.z, scratch.step, length, *rows, self._sums)
+            after = float(self._sums[0]) + problem.penalty(now)
+            if after - before <= 0.01 * length * slope + 1e-13 * abs(before):
+                self._w = now
+                fit.z += length * scratch.step
+                self._work.steps += 1
+                self._flat = 0 if after < before else self._flat + 1
+                return self._flat < _MOST_FLAT
+            length *= 0.5
+        return False
+
+    def store(self) -> None:
+        """Write weights and slopes of the columns back."""
+        self._fit.w[self._columns.features] = self._w
+        self._look()
+        self._fit.g[self._columns.features] = self._g
+
+
+def choose_features(
+    fits: list[SparseFit],
+    sizes: npt.NDArray[np.int64],
+    squares: Floats,
+    room: int,
+    cached: npt.NDArray[np.int32],
+    gains: Floats,
+    seen: npt.NDArray[np.int32],
+) -> npt.NDArray[np.int32]:
+    """Choose the features whose columns are collected in the next pass, in ascending order.
+
+    If all features fit, all are chosen; otherwise those with a weight or beyond their bound, and
+    then those closest to their bound. If even the first do not fit, half of the room goes to the
+    columns in memory that decreased the objective most per byte in the last pass, and half to the
+    features that promise the largest decrease per byte, or were not in memory for longest.
+
+    Parameters
+    ----------
+    fits : list of SparseFit
+    sizes : ndarray, shape (n_weights,), int64
+        Bytes of the column of each feature; 0 if it has no nonzeros.
+    squares : ndarray, shape (n_weights,), float64
+        Sum of squares of each feature.
+    room : int
+        Bytes.
+    cached : ndarray, int32
+        Features in memory.
+    gains : ndarray, like `cached`, float64
+        Decrease of the objective by each of them.
+    seen : ndarray, shape (n_weights,), int32
+        The last pass in which each feature was in memory.
+    """
+    if sizes.sum() <= room:
+        return np.flatnonzero(sizes).astype(np.int32)
+    nearness, promise = np.zeros(len(sizes)), np.zeros(len(sizes))
+    needed = np.zeros(len(sizes), bool)
+    for fit in fits:
+        problem = fit.problem
+        violations = problem.violations(fit.w, fit.g)
+        steepest = max(problem.cost, problem.other) * (0.25 if problem.kind == 0 else 2.0)
+        promise += violations**2 / (2 * (steepest * squares + problem.l2 + _LEAST_CURVATURE))
+        needed |= (fit.w != 0) | (violations > 0)
+        np.maximum(nearness, np.abs(fit.g) / max(problem.l1, _LEAST_CURVATURE), out=nearness)
+    needed &= sizes > 0
+    if sizes[needed].sum() <= room:
+        order = np.lexsort((-nearness, ~needed))
+        return _fitting(order[sizes[order] > 0], sizes, room)
+    some = cached[np.argsort(-gains / np.maximum(sizes[cached], 1), kind="stable")]
+    kept = _fitting(some[gains[np.searchsorted(cached, some)] > 0], sizes, room // 2)
+    needed[kept] = False
+    others = np.flatnonzero(needed)
+    order = others[np.lexsort((seen[others], -promise[others] / sizes[others]))]
+    rest = _fitting(order, sizes, room - int(sizes[kept].sum()))
+    return np.union1d(kept, rest).astype(np.int32)
+
+
+def _fitting(
+    order: npt.NDArray[np.integer], sizes: npt.NDArray[np.int64], room: int
+) -> npt.NDArray[np.int32]:
+    """Return the first features of `order` that fit, sorted."""
+    n = int(np.searchsorted(np.cumsum(sizes[order]), room, side="right"))
+    return np.sort(order[:n]).astype(np.int32)

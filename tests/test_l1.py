@@ -1,0 +1,303 @@
+"""Sparse models: optima, certificates, little memory, resuming, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from families import LABELS, make_store, row_losses
+from helpers import full_weights
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from sklearn.svm import LinearSVC
+
+import sbm
+from sbm.cli import cli
+from sbm.cli.liblinear import read_options
+from sbm.engine.memory import MemoryPlan
+from sbm.engine.progress import Progress
+from sbm.programs.training import l1
+from sbm.sklearn import SBMClassifier, SBMRegressor
+from sbm.store import blocks
+
+Array = np.ndarray[Any, Any]
+CASES = [
+    (loss, labels, penalty)
+    for loss, labels in (
+        ("log_loss", 2), ("log_loss", 3), ("squared_hinge", 2), ("squared_hinge", 3),
+        ("squared_error", 0),
+    )
+    for penalty in ("l1", "elasticnet")
+]  # fmt: skip
+
+
+def rows(labels: int, n: int = 150, features: int = 40, seed: int = 0) -> tuple[Array, Array]:
+    """Return sparse rows whose labels or targets depend on a few features."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, features)).astype(np.float32).astype(float)
+    X[random.random(X.shape) < 0.6] = 0
+    X[:, -8:] *= random.random((n, 8)) < 0.1  # rare features
+    scores = X[:, :5] @ random.normal(size=(5, max(1, labels))) + 0.3
+    scores += 0.3 * random.normal(size=scores.shape)
+    if labels == 0:
+        return X, np.round(scores[:, 0], 3)
+    return X, np.array(LABELS[:labels])[
+        scores.argmax(axis=1) if labels > 2 else (scores[:, 0] > 0) * 1
+    ]
+
+
+def primal(model: sbm.Model, X: Array, y: Array, weights: Array | None = None) -> float:
+    """The objective by definition."""
+    chosen = model.info["settings"]
+    r = {"l1": 1.0, "elasticnet": chosen["l1_ratio"]}[chosen["penalty"]]
+    W, b = full_weights(model, X.shape[1]), model.bias_weights
+    each = row_losses(chosen["loss"], X @ W + chosen["bias"] * b, y, model.labels)
+    both = np.vstack([W, b[None, :]])
+    penalty = r * np.abs(both).sum() + 0.5 * (1 - r) * (both**2).sum()
+    return float(penalty + chosen["C"] * (each if weights is None else weights * each).sum())
+
+
+def train(store: Path, **settings: Any) -> tuple[sbm.Model, dict[str, Any]]:
+    """Train a model next to the store."""
+    return sbm.train(store, store.with_suffix(".model"), settings, resume=False)
+
+
+@pytest.mark.parametrize(("loss", "labels", "penalty"), CASES)
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_certificate_bounds_the_optimum(
+    tmp_path: Path, loss: str, labels: int, penalty: str, bias: float
+) -> None:
+    """The primal is the objective by definition, and the dual a bound on a better model's."""
+    X, y = rows(labels)
+    store = make_store(tmp_path, X, y, blocks=3)
+    common = {"loss": loss, "penalty": penalty, "bias": bias, "C": 0.5}
+    model, rough = train(store, **common, tol=0.05)
+    assert rough["primal"] == pytest.approx(primal(model, X, y), rel=1e-9)
+    assert rough["relative_gap"] <= 0.05
+    best, fine = train(store, **common, tol=1e-8)
+    assert fine["converged"]
+    assert primal(best, X, y) == pytest.approx(fine["primal"], rel=1e-9)
+    for report in (rough, fine):
+        assert report["dual"] <= fine["primal"] <= report["primal"] * (1 + 1e-12)
+    assert fine["n_nonzero"] == np.count_nonzero(best.W) + np.count_nonzero(best.bias_weights)
+    assert best.certificate["gap"] == fine["gap"]
+
+
+def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    """The weights are those of LIBLINEAR, saga and coordinate descent."""
+    X, y = rows(2)
+    store = make_store(tmp_path, X, y)
+    exact = {"penalty": "l1", "tol": 1e-10}
+    options = {"fit_intercept": False, "tol": 1e-6, "max_iter": 100000, "C": 0.5}
+    pairs = [
+        ({**exact, "loss": "log_loss"},
+         LogisticRegression(l1_ratio=1, solver="liblinear", **options)),
+        ({**exact, "loss": "squared_hinge"}, LinearSVC(penalty="l1", dual=False, **options)),
+        ({**exact, "loss": "log_loss", "penalty": "elasticnet", "l1_ratio": 0.3},
+         LogisticRegression(solver="saga", l1_ratio=0.3, **options)),
+    ]  # fmt: skip
+    for settings, other in pairs:
+        model, report = train(store, C=0.5, **settings)
+        theirs = other.fit(X, y).coef_[0]
+        ours = full_weights(model, X.shape[1])[:, 0]
+        np.testing.assert_allclose(ours, theirs, atol=2e-4)
+        assert report["n_nonzero"] < X.shape[1] - 5
+    X, y = rows(0)
+    store, n = make_store(tmp_path, X, y, "r"), len(X)
+    for settings, other in (
+        ({"penalty": "l1"}, Lasso(alpha=1 / (2 * n * 0.1), fit_intercept=False, tol=1e-12)),
+        ({"penalty": "elasticnet", "l1_ratio": 0.4},
+         ElasticNet(alpha=1 / (2 * n * 0.1), l1_ratio=0.4, fit_intercept=False, tol=1e-12)),
+    ):  # fmt: skip
+        model, _ = train(store, loss="squared_error", C=0.1, tol=1e-10, **settings)
+        ours = full_weights(model, X.shape[1])[:, 0]
+        np.testing.assert_allclose(ours, other.fit(X, y).coef_, atol=1e-5)
+
+
+def test_estimators_take_the_penalty(tmp_path: Path) -> None:
+    X, y = rows(3)
+    model, _ = train(make_store(tmp_path, X, y), loss="log_loss", penalty="l1", bias=1.0, tol=1e-8)
+    options = {"penalty": "l1", "tol": 1e-8}
+    found = SBMClassifier("log_loss", **options).fit(X, y, sample_weight=np.ones(len(y)))
+    np.testing.assert_allclose(found.coef_.T, full_weights(model, X.shape[1]), atol=1e-4)
+    lasso = SBMRegressor("squared_error", C=0.05, **options).fit(*rows(0))
+    assert 0 < np.count_nonzero(lasso.coef_) < 20
+    with pytest.raises(sbm.SettingsError, match="partial_fit needs l2"):
+        SBMRegressor("squared_error", **options).partial_fit(*rows(0))
+
+
+def test_weights_and_class_weights_multiply_the_cost(tmp_path: Path) -> None:
+    X, y = rows(2)
+    store = make_store(tmp_path, X, y, blocks=3)
+    weights = np.random.default_rng(1).integers(0, 3, len(y))
+    (tmp_path / "w.txt").write_text("".join(f"{w}\n" for w in weights))
+    model, report = train(
+        store, loss="log_loss", penalty="l1", tol=1e-9, weights=str(tmp_path / "w.txt"),
+        class_weight={LABELS[0]: 2.0},
+    )  # fmt: skip
+    both = weights * np.where(y == LABELS[0], 2.0, 1.0)
+    assert report["primal"] == pytest.approx(primal(model, X, y, both), rel=1e-9)
+    assert report["converged"]
+
+
+QUARTER = 250_000  # bytes, of the columns of this store
+
+
+def wide(tmp_path: Path) -> Path:
+    """Return a store with many more features than fit a small room for columns."""
+    random = np.random.default_rng(3)
+    X = (random.random((400, 3000)) < 0.05) * random.normal(size=(400, 3000)).round(2)
+    y = np.where(X[:, :40] @ random.normal(size=40) > 0, 1.0, -1.0)
+    return make_store(tmp_path, X, y, blocks=4)
+
+
+def test_features_take_turns_if_memory_is_small(tmp_path: Path) -> None:
+    store = wide(tmp_path)
+    settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0, "tol": 1e-4}
+    with pytest.raises(sbm.MemoryPlanError) as refusal:
+        train(store, **settings, mem="10MB")
+    assert "margins" in str(refusal.value)
+    _, all_at_once = train(store, **settings)
+    model, in_turns = train(store, **settings, mem=refusal.value.least_bytes + QUARTER)
+    assert in_turns["converged"]
+    assert in_turns["passes"] > all_at_once["passes"] == 3
+    assert in_turns["primal"] == pytest.approx(all_at_once["primal"], rel=2e-4)
+    assert in_turns["dual"] <= all_at_once["primal"]
+    assert in_turns["n_nonzero"] == len(model.compact().ids)
+    # Columns come first; blocks stay decoded in what they leave.
+    assert (all_at_once["decoded_blocks"], in_turns["decoded_blocks"]) == (4, 0)
+    assert in_turns["bytes_read"] == in_turns["passes"] * all_at_once["bytes_read"]
+
+
+@pytest.mark.parametrize("stay", [0, 2, 4])
+def test_text_gives_the_model_of_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stay: int
+) -> None:
+    """Also if only the first blocks stay decoded, and the others are read in each pass."""
+    store, path = wide(tmp_path), tmp_path / "t.model"
+    train(store, loss="log_loss", penalty="l1", C=3.0)
+    read: list[int] = []
+    decode = blocks.decode_rows
+    monkeypatch.setattr(blocks, "decode_rows", lambda *a: (read.append(1), decode(*a)))
+    monkeypatch.setattr(MemoryPlan, "staying", lambda self, own, reserved=0: list(own)[:stay])
+    words = ["--loss", "log_loss", "--penalty", "l1", "-C", "3", "--blocks", "4", "-o", str(path)]
+    done = CliRunner().invoke(cli, ["train", str(store.with_suffix(".svm")), *words])
+    assert done.exit_code == 0, done.output
+    assert f"{stay} of 4 blocks stayed in memory" in done.output
+    assert path.read_bytes() == store.with_suffix(".model").read_bytes()
+    assert len(read) == 3 * (4 - stay)  # one chunk a block, three passes
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_resume_and_threads_give_the_same_bytes(tmp_path: Path, small: bool) -> None:
+    store = wide(tmp_path)
+    settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0, "tol": 1e-3, "threads": 1}
+    if small:
+        with pytest.raises(sbm.MemoryPlanError) as refusal:
+            train(store, **settings, mem="10MB")
+        settings["mem"] = refusal.value.least_bytes + QUARTER
+    train(store, **settings)
+    whole = store.with_suffix(".model").read_bytes()
+    train(store, **(settings | {"threads": 3}))
+    assert store.with_suffix(".model").read_bytes() == whole
+    for most in (2, 5, 9, 14, 40):
+        path = tmp_path / f"{most}.model"
+        calls = []
+
+        def is_stopped(most: int = most, calls: list[int] = calls) -> bool:
+            calls.append(1)
+            return len(calls) == most
+
+        try:
+            sbm.train(store, path, settings, is_stopped=is_stopped)
+        except KeyboardInterrupt:
+            sbm.train(store, path, settings)
+        assert path.read_bytes() == whole
+
+
+def test_max_passes_can_be_raised(tmp_path: Path) -> None:
+    X, y = rows(2)
+    store, settings = make_store(tmp_path, X, y), {"loss": "log_loss", "penalty": "l1"}
+    path = tmp_path / "m.model"
+    _, report = sbm.train(store, path, {**settings, "max_passes": 2})
+    assert not report["converged"]
+    assert report["n_nonzero"] == 0
+    _, report = sbm.train(store, path, {**settings, "max_passes": 9})
+    assert report["converged"]
+
+
+def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
+    X, y = rows(2)
+    store = make_store(tmp_path, X, y, blocks=2)
+    path, settings = tmp_path / "m.model", {"loss": "log_loss", "penalty": "l1", "bias": 1.0}
+    _, cold = sbm.train(store, path, settings)
+    more, labels = rows(2, n=60, features=44, seed=5)
+    make_store(tmp_path, more, labels, "e")
+    sbm.split([tmp_path / "e.svm"], store, append=True)
+    model, warm = sbm.train(store, path, {**settings, "warm_start": True, "tol": 1e-9})
+    assert warm["converged"]
+    X = np.vstack([np.pad(X, ((0, 0), (0, 4))), more])
+    assert warm["primal"] == pytest.approx(primal(model, X, np.append(y, labels)), rel=1e-9)
+    _, again = sbm.train(store, path, {**settings, "warm_start": True})
+    assert again["passes"] == 1
+    assert cold["passes"] == 3
+
+
+def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
+    X, y = rows(2)
+    store = make_store(tmp_path, X, y)
+    said: list[str] = []
+
+    class Notes(Progress):
+        def stage(self, text: str) -> None:
+            said.append(text)
+
+    settings = {"loss": "log_loss", "penalty": "l1", "C": 1e-4}
+    _, report = sbm.train(store, tmp_path / "m.model", settings, progress=Notes())
+    assert report["n_nonzero"] == report["gap"] == 0
+    least = float(said[-1].split()[-1])
+    assert least == pytest.approx(2 / np.abs(X.T @ np.where(y == max(y), 1, -1)).max(), rel=1e-5)
+    for factor, nonzero in ((0.999, False), (1.01, True)):
+        _, report = train(store, **{**settings, "C": factor * least, "tol": 1e-9})
+        assert (report["n_nonzero"] > 0) == nonzero
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": "hinge", "penalty": "l1"}, "penalty hinge log_loss"),
+        ({"l1_ratio": 0.2, "penalty": "l1"}, "l1_ratio elasticnet"),
+        ({"l1_ratio": 1.5, "penalty": "elasticnet"}, "l1_ratio 1.5"),
+        ({"penalty": "l3"}, "penalty l3 elasticnet"),
+        ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
+        ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
+        ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_apply_are_refused(
+    tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    X, y = rows(2)
+    store = make_store(tmp_path, X, y)
+    with pytest.raises(sbm.SettingsError) as refusal:
+        train(store, **{"loss": "log_loss", **settings})
+    assert all(word in str(refusal.value) for word in words.split())
+    with pytest.raises(sbm.SettingsError, match="penalty does not apply to sbm tune"):
+        sbm.tune(store, tmp_path / "t.model", {"penalty": "l1"}, Cs=[1.0])
+    with pytest.raises(sbm.SettingsError, match="single process"):
+        l1.refuse_for_sparse(sbm.Settings(penalty="l1"), 2)
+
+
+def test_liblinear_numbers_choose_the_penalty() -> None:
+    assert read_options({"-s": 6}, {}) == {"loss": "log_loss", "penalty": "l1"}
+    assert read_options({"-s": 5, "-e": 0.01}, {}) == {
+        "loss": "squared_hinge", "penalty": "l1", "tol": 1e-3
+    }  # fmt: skip
+
+
+def test_time_limit_ends_with_a_certified_model(tmp_path: Path) -> None:
+    store = wide(tmp_path)
+    model, report = train(store, loss="log_loss", penalty="l1", C=3.0, tol=1e-12, time_limit=1e-6)
+    assert report["passes"] == 1
+    assert not report["converged"]
+    assert model.certificate["primal"] == pytest.approx(3.0 * 400 * np.log(2))
