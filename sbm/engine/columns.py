@@ -22,9 +22,8 @@ from sbm.engine.clock import clock
 from sbm.engine.learners import Seconds
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
-from sbm.engine.prefetch import loading_thread
 from sbm.engine.progress import Progress
-from sbm.engine.reader import BlockReader, Place, RowWeights
+from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
 from sbm.rows import Rows
 from sbm.settings import Settings
@@ -183,27 +182,15 @@ class ColumnPasses:
         self._at_once = min(len(problems), AT_ONCE)
         self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
-        self._pool = loading_thread(threads)
-        is_whole = len(staying) == len(plan.parts)  # nothing is read again
-        arena, offsets, used = store.arena(
-            {block: plan.parts[block].chunks for block in staying},
-            0 if is_whole else 2 * plan.part_nnz,
-        )
-
-        def room(rows: int) -> Rows:
-            return arena.room(rows, y_dtype, weights is not None)
-
         self.reader = BlockReader(
-            store, plan,
-            {k: Place(room(plan.parts[k].rows), where) for k, where in offsets.items()},
-            [room(0 if is_whole else plan.part_rows) for _ in range(2)], used, self._pool,
-            plan.decoders(threads, plan.left - plan.decoded_bytes(staying)), read_rate, weights,
+            store, plan, staying, len(staying) == len(plan.parts), y_dtype, threads,
+            rate=read_rate, weights=weights,
         )  # fmt: skip
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Run the threads inside this context."""
-        with self._pool, self._team:
+        with self.reader.pool, self._team:
             yield
 
     def room(self) -> int:

@@ -29,9 +29,9 @@ from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock,
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
-from sbm.engine.prefetch import Prefetched, loading_thread
+from sbm.engine.prefetch import Prefetched
 from sbm.engine.progress import Progress
-from sbm.engine.reader import BlockReader, Place, RowWeights
+from sbm.engine.reader import BlockReader, RowWeights
 from sbm.engine.sync import Combiner
 from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
@@ -151,14 +151,13 @@ class Engine:
         self.staying = plan.staying(self.own) if staying is None else list(staying)
         is_whole = len(self.staying) == len(self.own)  # nothing is read again
         self._cache_nnz = plan.cache_nnz // n
-        caches = 0 if is_whole else n * (self._cache_nnz + SPARE)
-        buffers = 0 if is_whole else 2 * plan.part_nnz
-        self._arena, offsets, self._decoded = store.arena(
-            {block: plan.parts[block].chunks for block in self.staying}, caches + buffers
-        )
-        self._y_dtype = y_dtype(problems[0], store)
-        self._weighted = weights is not None
+        self._y_dtype, self._weighted = y_dtype(problems[0], store), weights is not None
         threads = usable_threads(settings.threads)
+        self.reader = BlockReader(
+            store, plan, self.staying, is_whole, self._y_dtype, threads,
+            caches=n * (self._cache_nnz + SPARE), rate=read_rate, weights=weights,
+        )  # fmt: skip
+        self._pool = self.reader.pool
         self.team = ThreadPoolExecutor(threads, "sbm-solve")
         without = held_out.by_learner if held_out else [None] * n
         self.learners = [
@@ -174,14 +173,6 @@ class Engine:
             for k, learner in enumerate(self.learners)
             if self.comm.size > 1
         }
-        self._pool = loading_thread(threads)
-        spare = plan.left - plan.decoded_bytes(self.staying)
-        self.reader = BlockReader(
-            store, plan,
-            {k: Place(self._room(plan.parts[k].rows), where) for k, where in offsets.items()},
-            [self._room(0 if is_whole else plan.part_rows) for _ in range(2)],
-            self._decoded + caches, self._pool, plan.decoders(threads, spare), read_rate, weights,
-        )  # fmt: skip
         self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
@@ -197,10 +188,6 @@ class Engine:
         ]  # fmt: skip
         self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
 
-    def _room(self, rows: int) -> Rows:
-        """Return room for rows, with nonzeros in the arena."""
-        return self._arena.room(rows, self._y_dtype, self._weighted)
-
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""
         plan, settings = self.plan, self.settings
@@ -210,11 +197,11 @@ class Engine:
             variables = min(plan.row_variables, problem.n_outputs)
             n_blocks = len(plan.parts)
             alpha = ListPool(plan.part_rows, rows, variables, n_blocks, problem.n_outputs)
-        base = self._decoded + k * (self._cache_nnz + SPARE)
+        arena, decoded = self.reader.arena, self.reader.decoded
+        base = decoded + k * (self._cache_nnz + SPARE)
         working = WorkingSet(
-            self._arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted,
-            self._decoded,
-        )  # fmt: skip
+            arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted, decoded
+        )
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         return Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
@@ -450,6 +437,14 @@ class Engine:
             self._blocks.close()
             self._blocks = self.coming = None
         self.marks, self.marked = {}, None
+
+    @property
+    def whole_work(self) -> int | None:
+        """Nonzeros times outputs, if one part has all rows; otherwise None."""
+        if not self.plan.is_whole:
+            return None
+        outputs = sum(learner.solver.problem.n_outputs for learner in self.learners)
+        return sum(part.nnz for part in self.plan.parts) * outputs
 
     @property
     def active(self) -> list[Learner]:

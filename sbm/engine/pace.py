@@ -28,8 +28,8 @@ import numpy as np
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
-    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "choose_whole_rounds",
-    "newton_pays", "passes_left",
+    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "newton_pays",
+    "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
@@ -85,6 +85,7 @@ def choose_rounds(
     listed: bool = False,
     warm: bool = False,
     processes: int = 1,
+    whole: int | None = None,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -106,28 +107,21 @@ def choose_rounds(
     processes : int
         Number of ranks that add up their steps. With more than one, each rank sees only part of the
         rows, and solving that part accurately before a sync does not pay: one round.
+    whole : int, optional
+        If one part has all rows, its nonzeros times outputs. Its rounds end at the tolerance; their
+        number only bounds a pass to a few seconds, because a training can stop only between passes.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
+    if whole is not None:
+        return int(min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole))))
     if processes > 1:
         return 1
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
-
-
-def choose_whole_rounds(work: int) -> int:
-    """Return the most rounds of a pass over a single part with all rows.
-
-    Parameters
-    ----------
-    work : int
-        Nonzeros times outputs. A pass takes a few seconds, because a training can stop only between
-        passes.
-    """
-    return int(min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, work))))
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:

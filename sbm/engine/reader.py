@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.memory import MemoryPlan, Part
-from sbm.engine.prefetch import Prefetched, prefetched
+from sbm.engine.prefetch import Prefetched, loading_thread, prefetched
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, Chunk
 
@@ -63,16 +63,15 @@ class BlockReader:
     store : BlockStore
     plan : MemoryPlan
         Its parts are the blocks, by number.
-    staying : dict of int to Place
+    staying : sequence of int
         Blocks that stay decoded.
-    buffers : sequence of Rows
-        Two buffers for the other blocks, each with room for the largest one.
-    first : int
-        Number of nonzeros in the arena before the two buffers.
-    pool : Executor
-        Reads ahead; see `loading_thread`.
-    decoders : int
-        Number of chunks that are decoded in parallel; does not affect the result.
+    is_whole : bool
+        Whether no other blocks are read. Then there are no caches and buffers.
+    y_dtype : dtype
+        int32 for class codes, float64 for targets.
+    threads : int
+    caches : int
+        Nonzeros of the caches, behind those of the blocks that stay decoded.
     rate : float, optional
         Maximum bytes read per second, to simulate a slow disk.
     weights : RowWeights, optional
@@ -80,6 +79,11 @@ class BlockReader:
 
     Attributes
     ----------
+    arena : Arena
+    decoded : int
+        Nonzeros at the front of the arena of the blocks that stay decoded.
+    pool : Executor
+        Reads ahead; see `loading_thread`.
     bytes_read : int
         Bytes of block files read so far.
     failure : Exception or None
@@ -90,23 +94,31 @@ class BlockReader:
         self,
         store: BlockStore,
         plan: MemoryPlan,
-        staying: Mapping[int, Place],
-        buffers: Sequence[Rows],
-        first: int,
-        pool: Executor,
-        decoders: int = 1,
+        staying: Sequence[int],
+        is_whole: bool,
+        y_dtype: npt.DTypeLike,
+        threads: int,
+        *,
+        caches: int = 0,
         rate: float | None = None,
         weights: RowWeights | None = None,
     ) -> None:
-        self._store = store
-        self._parts = plan.parts
-        self._staying = staying
+        self._store, self._parts = store, plan.parts
+        self._weights, self._rate = weights, rate
+        chunks = {block: plan.parts[block].chunks for block in staying}
+        more = 0 if is_whole else caches + 2 * plan.part_nnz
+        self.arena, offsets, self.decoded = store.arena(chunks, more)
+
+        def room(rows: int) -> Rows:
+            return self.arena.room(rows, y_dtype, weights is not None)
+
+        self._staying = {k: Place(room(plan.parts[k].rows), at) for k, at in offsets.items()}
+        self._buffers = [room(0 if is_whole else plan.part_rows) for _ in range(2)]
+        first = self.decoded + caches
         self._offsets = (first, first + plan.part_nnz)
-        self._buffers = buffers
-        self._weights = weights
-        self._pool = pool
-        self._decoders = decoders
-        self._rate = rate
+        # Does not affect the result.
+        self._decoders = plan.decoders(threads, plan.left - plan.decoded_bytes(staying))
+        self.pool = loading_thread(threads)
         self.bytes_read = 0
         self.failure: Exception | None = None
         self._slept = 0.0
@@ -164,7 +176,7 @@ class BlockReader:
                         place.is_decoded = True
                 return place.rows
 
-            yield from prefetched(order, prepare, load, self._pool)
+            yield from prefetched(order, prepare, load, self.pool)
 
     def _place(self, block: int, slot: int) -> Place:
         """Return where a block is, or the buffer to decode it to."""

@@ -13,7 +13,7 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Pass
 from sbm.store.run import Run
 
-__all__ = ["restore", "snapshot"]
+__all__ = ["bare_name", "named", "number_in", "restore", "snapshot"]
 
 
 def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
@@ -47,7 +47,7 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
     state: dict[str, npt.NDArray[np.generic]] = {}
     for learner in engine.learners:
         mine = learner.solver.state()
-        state |= {_named(name, learner.number): array for name, array in mine.items()}
+        state |= {named(name, learner.number): array for name, array in mine.items()}
     if coming is None:  # nothing was read since the snapshot was restored
         moving: Mapping[int, npt.NDArray[np.bool_] | None] = marks
     else:
@@ -56,7 +56,7 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
         }
     for k, rows in moving.items():
         if rows is not None:
-            state[_named("moving", k)] = np.packbits(rows)
+            state[named("moving", k)] = np.packbits(rows)
     return place, state
 
 
@@ -83,7 +83,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
     names, marks = run.state_names(), {}
     for learner in engine.learners:
         k, solver = learner.number, learner.solver
-        mine = {_bare(name): name for name in names if _number(name) == k}
+        mine = {bare_name(name): name for name in names if number_in(name) == k}
         own_W = mine.pop("W")  # read separately: there is memory for only one more copy
         solver.W[:] = run.read_state([own_W])[own_W]
         found = run.read_state(list(mine.values()))
@@ -112,16 +112,16 @@ def _read_cached_rows(engine: Engine) -> None:
         raise ValueError("cached rows are missing from the store")
 
 
-def _named(name: str, k: int) -> str:
+def named(name: str, k: int) -> str:
     """Return the name of an array of the k-th learner in a state."""
     return name if k == 0 else f"{name}-{k}"
 
 
-def _bare(name: str) -> str:
-    """Undo `_named`."""
+def bare_name(name: str) -> str:
+    """Undo `named`."""
     return name.partition("-")[0]
 
 
-def _number(name: str) -> int:
+def number_in(name: str) -> int:
     """Return the number of the learner that an array of a state belongs to."""
     return int(name.partition("-")[2] or 0)

@@ -22,7 +22,7 @@ from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
 from sbm.engine.machine import free_bytes, return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
-from sbm.engine.pace import choose_rounds, choose_whole_rounds, passes_left
+from sbm.engine.pace import choose_rounds, passes_left
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
@@ -272,16 +272,14 @@ def _passes(
     rounds: list[int] = []
     free: dict[int, int] = {}
     looks, listed = 0, problems[0].listed
-    outputs = sum(problem.n_outputs for problem in problems)
-    work = outputs * sum(part.nnz for part in engine.plan.parts)
     while len(rounds) < settings.max_passes:
-        if engine.plan.is_whole and settings.rounds == "auto":
-            rounds.append(choose_whole_rounds(work))
-        else:
-            parts = len(engine.plan.parts)
-            rounds.append(choose_rounds(settings.rounds, parts, rounds, listed=listed))
-        stop = settings.tol * 0.5**looks
-        engine.set_pace(rounds[-1], free, stop)
+        rounds.append(
+            choose_rounds(
+                settings.rounds, len(engine.plan.parts), rounds, listed=listed,
+                whole=engine.whole_work,
+            )
+        )  # fmt: skip
+        engine.set_pace(rounds[-1], free, watch.stop)
         totals, found_free = engine.run_pass(len(rounds))
         for one in totals.values():
             all_totals.add(one)
@@ -291,8 +289,7 @@ def _passes(
             break
         gap, dual = Group(engine.learners).estimate(totals)
         gaps.append(gap / max(abs(dual), 1e-300))
-        is_due = watch.is_due(gap, max(abs(dual), problems[0].unit))
-        if is_due or (engine.plan.is_whole and gaps[-1] <= stop * (1 + 1e-9)):
+        if watch.is_due(gap, max(abs(dual), problems[0].unit), engine.plan.is_whole):
             (certificate, found), looks = certify(engine), looks + 1
             if certificate.relative_gap <= settings.tol:
                 return gaps, all_totals, looks, True

@@ -26,7 +26,7 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import InputOptions
@@ -187,24 +187,17 @@ def split(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
     )  # fmt: skip
-    reserved = reader_memory(sources)
-    options = within_limit(
-        lambda bound: asked.within(bound, reserved), parse_size(mem), system_limit(),
-        progress.note,
-    )  # fmt: skip
-    _prepare(sources, options, progress)
+    options = _prepare(sources, asked, parse_size(mem), progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
                 filling = _Filling(folder, named, sources, options, force, progress)
                 return filling.fill(manifest or _empty_manifest(options))[0]
-        except MemoryError as error:
-            if isinstance(error, MemoryPlanError):
-                raise
-            require_second_reading(sources, options)
-            options = options.with_less(progress)
-            sources = [source.again() for source in sources]
+        except MemoryPlanError:
+            raise
+        except MemoryError:
+            sources, options = _with_less(sources, options, progress)
 
 
 @contextlib.contextmanager
@@ -255,19 +248,17 @@ def read_rows(
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
     asked = reading.options(settings.seed, usable_threads(settings.threads))
-    reserved, mem, limit = reader_memory(sources), settings.mem_bytes, system_limit()
-    options = within_limit(
-        lambda bound: asked.within(bound, reserved), mem, limit, progress.note
-    )  # fmt: skip
+    mem, limit = settings.mem_bytes, system_limit()
+    options = _prepare(sources, asked, mem, progress)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
         options = replace(options, mem=min(options.mem, mem))
-    _prepare(sources, options, progress)
-    keep = None if reading.keep_store is None else Path(reading.keep_store)
-    if keep is not None and keep.exists():
-        raise StoreError(f"{keep} exists; train on it, or name another with --keep-store")
-    beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
-    place = scratch(model.with_name(beside)) if keep is None else new_store(keep, False)
+    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
+    if keep is None:
+        place = scratch(model.with_name(beside))
+    else:
+        keep, advice = Path(keep), "train on it, or name another with --keep-store"
+        place = new_store(keep, False, advice)
     with place as folder:
         while True:
             try:
@@ -286,12 +277,10 @@ def read_rows(
                     f"{error} (it is not a store, so it was read as {sources[0].format}; "
                     "--format reads another format)"
                 ) from None
-            except MemoryError as error:
-                if isinstance(error, MemoryPlanError):
-                    raise
-                require_second_reading(sources, options)
-                options = options.with_less(progress)
-                sources = [source.again() for source in sources]
+            except MemoryPlanError:
+                raise
+            except MemoryError:
+                sources, options = _with_less(sources, options, progress)
             del decoded, filling
             gc.collect()  # errors of threads refer to them: free them before the next try
             store_files.remove_leftovers(folder)
@@ -299,14 +288,30 @@ def read_rows(
         yield BlockStore(folder, rows), report
 
 
-def _prepare(sources: list[Source], options: SplitOptions, progress: Progress) -> None:
-    """Check that the sources can be read as often as needed, and compile the kernels."""
+def _prepare(
+    sources: list[Source], asked: SplitOptions, mem: int, progress: Progress
+) -> SplitOptions:
+    """Plan the memory, check that the sources come again if needed, and compile the kernels."""
+    reserved = reader_memory(sources)
+    options = within_limit(
+        lambda bound: asked.within(bound, reserved), mem, system_limit(), progress.note
+    )
     if options.min_count > 1:
         refuse_once_only(sources)
     return_freed_memory()
     prepare("split", options.dtype, progress)
     if names_record(sources) is not None:
         prepare("names", "float64", progress)
+    return options
+
+
+def _with_less(
+    sources: list[Source], options: SplitOptions, progress: Progress
+) -> tuple[list[Source], SplitOptions]:
+    """Return unread sources, and options with less memory, for another try."""
+    require_second_reading(sources, options)
+    options = options.with_less(progress)
+    return [source.again() for source in sources], options
 
 
 @contextlib.contextmanager

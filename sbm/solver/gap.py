@@ -157,15 +157,28 @@ class GapWatch:
         Ratio of the last certificate to its estimate; 0 before the first certificate.
     since : int
         Passes since the last certificate.
+    misses : int
+        Certificates above the tolerance.
     """
 
     tol: float
     previous: float = float("inf")
     ratio: float = 0.0
     since: int = 1
+    misses: int = 0
 
-    def is_due(self, gap: float, dual: float) -> bool:
-        """Return whether the gap may be below `tol`, given the estimate and dual of a pass."""
+    @property
+    def stop(self) -> float:
+        """Relative gap at which the rounds over a single part end."""
+        return self.tol * 0.5**self.misses
+
+    def is_due(self, gap: float, dual: float, is_whole: bool = False) -> bool:
+        """Return whether the gap may be below `tol`, given the estimate and dual of a pass.
+
+        If one part has all rows (`is_whole`), the estimate is the gap at which its rounds ended.
+        """
+        if is_whole:
+            return gap <= self.stop * abs(dual) * (1 + 1e-9)
         relative = min(gap / max(abs(dual), 1e-300), 1e300) if gap > 0 else 0.0
         shrink = relative / self.previous if self.previous > 0 else 1.0
         ratio = self.ratio or min(1.0, max(0.1, shrink**0.5))
@@ -176,6 +189,7 @@ class GapWatch:
 
     def learn(self, certified: float) -> None:
         """Compare a certified relative gap with the last estimate."""
+        self.misses += certified > self.tol
         self.ratio = min(certified / self.previous, 1e300) if self.previous > 0 else 0.0
         self.since = 0
 

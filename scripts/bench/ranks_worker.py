@@ -68,7 +68,7 @@ def watch_rounds(comm: Comm) -> list[dict[str, Any]]:
 
 def certify_every_pass() -> None:
     """Have a certificate after every pass, not only where the running estimate promises one."""
-    GapWatch.is_due = lambda self, gap, dual: True  # type: ignore[method-assign]
+    GapWatch.is_due = lambda *_: True  # type: ignore[method-assign]
 
 
 def average() -> None:

@@ -19,12 +19,12 @@ from sbm.store.shards import Shard, shard_path, write_shard
 __all__ = ["appended", "new_shards", "new_store", "scratch"]
 
 # Advice for a target that already exists.
-_REPLACE = "replace it with --force"
+_REPLACE = "replace it with --force, or choose another name with -o"
 _ADD_OR_REPLACE = f"add to it with --append, {_REPLACE}"
 
 
 @contextlib.contextmanager
-def new_store(target: Path, force: bool) -> Iterator[Path]:
+def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterator[Path]:
     """Provide a folder to write to. On success it becomes the store; on failure it is removed.
 
     Parameters
@@ -33,6 +33,8 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
         The store.
     force : bool
         Replace an existing store.
+    ways : str
+        Advice if it exists.
 
     Yields
     ------
@@ -44,14 +46,14 @@ def new_store(target: Path, force: bool) -> Iterator[Path]:
         The store exists, is in use, or cannot be written.
     """
     _recover(target)
-    _refuse_to_replace(target, force, _ADD_OR_REPLACE)
+    _refuse_to_replace(target, force, ways)
     with contextlib.ExitStack() as locks:
         _lock_older(target, locks)
         partial = _make_partial(target, locks)
         try:
             store_files.remove_leftovers(partial)
             yield partial
-            _refuse_to_replace(target, force, _ADD_OR_REPLACE)
+            _refuse_to_replace(target, force, ways)
             put_in_place(partial, target)
         finally:
             remove([partial])  # holds an older store, or an incomplete one
@@ -153,7 +155,7 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
 
 def _refuse_to_replace(target: Path, force: bool, ways: str) -> None:
     if target.exists() and not force:
-        raise StoreError(f"{target} exists; {ways}, or choose another name with -o")
+        raise StoreError(f"{target} exists; {ways}")
     if target.exists() and not (target / store_files.MANIFEST).exists():
         raise StoreError(f"{target} exists and is not a store; --force does not replace it")
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.engine.clock import clock
 from sbm.engine.memory import Budget, MemoryPlan
 from sbm.engine.problems import by_label, model_labels
 from sbm.engine.progress import Progress
@@ -79,6 +80,11 @@ class PassTest:
                 f"--test-every needs a single process, but there are {processes}; "
                 "leave it out and run sbm predict after training"
             )
+
+    def measure(self, *arguments: Any) -> dict[str, Any]:
+        """Return the result of `judge`, and its ``seconds``."""
+        begin = clock()
+        return {**self.judge(*arguments), "seconds": clock() - begin}
 
     def judge(
         self,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sbm.alphas import Dense
 from sbm.engine.certificate import visit_all
 from sbm.engine.learners import Learner, LoadedBlock
+from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
 from sbm.programs.training.training import Training
 from sbm.solver.gap import Certificate
@@ -175,7 +176,7 @@ class NewtonPasses:
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the state, by name, except W."""
         return {
-            name if k == 0 else f"{name}-{k}": array
+            named(name, k): array
             for k, method in enumerate(self.methods)
             for name, array in method.arrays().items()
         }
@@ -186,9 +187,8 @@ class NewtonPasses:
         arrays = self._training.run.read_state(names)
         for k, (method, mine) in enumerate(zip(self.methods, record["methods"], strict=True)):
             ours = {
-                name.partition("-")[0]: array for name, array in arrays.items()
-                if int(name.partition("-")[2] or 0) == k
-            }  # fmt: skip
+                bare_name(name): array for name, array in arrays.items() if number_in(name) == k
+            }
             method.restore(mine, ours)
         self.best = {int(k): Certificate(**one) for k, one in record["best"].items()}
         self.done = {int(k): Certificate(**one) for k, one in record["done"].items()}

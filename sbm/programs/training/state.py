@@ -57,8 +57,6 @@ class TrainingState:
     watch : GapWatch
     certificate : Certificate or None
         The last certificate.
-    misses : int
-        Certificates above the tolerance.
     cut_short : int
         Visits of the last pass that were cut short because lists of variables were full.
     is_done : bool
@@ -85,7 +83,6 @@ class TrainingState:
     ended: Totals | None = None
     watch: GapWatch = field(default_factory=lambda: GapWatch(0.0))
     certificate: Certificate | None = None
-    misses: int = 0
     cut_short: int = 0
     is_done: bool = False
     newton: dict[str, Any] | None = None

@@ -21,7 +21,6 @@ from sbm.engine.pace import (
     PassCost,
     choose_blocks,
     choose_rounds,
-    choose_whole_rounds,
     newton_pays,
     passes_left,
 )  # fmt: skip
@@ -385,23 +384,16 @@ class Training:
         if self.state.free_rows is not None:
             each = self.state.free_rows // len(self.learners)
             free = {learner.number: each for learner in self.engine.learners}
-        self.engine.set_pace(self.state.rounds[-1], free, self._stop)
-
-    @property
-    def _stop(self) -> float:
-        """Relative gap at which the rounds over a single part end."""
-        return float(self.settings.tol) * 0.5**self.state.misses
+        self.engine.set_pace(self.state.rounds[-1], free, self.state.watch.stop)
 
     def rounds(self) -> int:
         """Return the rounds of the next pass."""
-        if self.job.plan.is_whole and self.settings.rounds == "auto":
-            work = self.job.store.nnz * sum(problem.n_outputs for problem in self.problems)
-            return choose_whole_rounds(work)
         spent, state = self.spent(), self.state
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         return choose_rounds(
             self.settings.rounds, len(self.job.plan.parts), state.rounds, last,
             self.problems[0].listed, state.is_warm, self.job.share.adding.size,
+            whole=self.engine.whole_work,
         )  # fmt: skip
 
     def spent(self) -> dict[str, float]:
@@ -410,14 +402,12 @@ class Training:
 
     def _test(self, test: PassTest) -> dict[str, Any]:
         """Predict the test data; its time is excluded from the training time."""
-        begin = clock()
         weights = [solver.W for solver in self.solvers]
-        found = test.judge(
+        found = test.measure(
             self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
         )
-        took = clock() - begin
-        self.begin += took
-        return {**found, "seconds": took}
+        self.begin += found["seconds"]
+        return found
 
     # -------------------------------------------------------------------------- certificates
 
@@ -427,9 +417,8 @@ class Training:
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
         state.gaps.append(done.gap)
-        if self.job.plan.is_whole:  # its rounds ended at this gap
-            return done.gap <= self._stop * abs(self.dual) * (1 + 1e-9)
-        return state.watch.is_due(done.gap, max(abs(self.dual), self.problems[0].unit))
+        scale = max(abs(self.dual), self.problems[0].unit)
+        return state.watch.is_due(done.gap, scale, self.job.plan.is_whole)
 
     def certify(self, is_last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
@@ -448,7 +437,6 @@ class Training:
         if certificate.relative_gap > self.settings.tol and not is_last:
             replace_weights(self.engine, found)
         self.state.certificate = certificate
-        self.state.misses += certificate.relative_gap > self.settings.tol
         if self.state.only is None:
             self.state.watch.learn(certificate.relative_gap)
         return certificate
