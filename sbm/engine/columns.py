@@ -28,6 +28,7 @@ from sbm.errors import MemoryPlanError
 from sbm.rows import Rows
 from sbm.settings import Settings
 from sbm.solver.l1 import Columns, Labels, Scratch, SparseFit, SparseProblem
+from sbm.solver.problem import Spread
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = ["AT_ONCE", "ColumnPasses", "FeatureSizes", "plan_columns"]
@@ -213,6 +214,10 @@ class ColumnPasses:
                 lambda pair: work(*pair), list(zip(some, self._scratch, strict=False))
             )
         return found
+
+    def spread(self) -> Spread:
+        """Return a ``map`` for the work of one model; models at the same time have one thread."""
+        return self._team.map if self._at_once == 1 else map
 
     def _map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return list(self._team.map(work, items) if len(items) > 1 else map(work, items))

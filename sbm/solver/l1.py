@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.problem import TOO_LARGE, Problem
+from sbm.solver.problem import TOO_LARGE, Problem, Spread
 
 __all__ = ["Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work", "choose_features"]
 
@@ -35,6 +35,8 @@ _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
+_FAR = 0.2  # change of a weight in a Newton step that the quadratic model does not describe
+_POLISHES, _POLISH_TOL = 5, 0.01  # steps; violation that remains
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -272,6 +274,7 @@ class SparseFit:
         target: float,
         is_over: Callable[[], bool] = lambda: False,
         most_steps: int = 1000,
+        spread: Spread = map,
     ) -> tuple[Work, Floats]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
 
@@ -287,6 +290,8 @@ class SparseFit:
         is_over : callable
             Called after each sweep; ends the steps if true.
         most_steps : int
+        spread : callable
+            As ``map``; may use threads.
 
         Returns
         -------
@@ -295,7 +300,7 @@ class SparseFit:
             Decrease of the model that each column made in the last Newton step.
         """
         work = Work()
-        newton = _Newton(self, columns, labels, scratch, is_over, work)
+        newton = _Newton(self, columns, labels, scratch, is_over, work, spread)
         while work.steps < most_steps and not is_over():
             if newton.relative_gap() <= target or not newton.step():
                 break
@@ -314,10 +319,11 @@ class _Newton:
         scratch: Scratch,
         is_over: Callable[[], bool],
         work: Work,
+        spread: Spread,
     ) -> None:
         m = len(columns)
         self._fit, self._columns, self._labels, self._scratch = fit, columns, labels, scratch
-        self._is_over, self._work = is_over, work
+        self._is_over, self._work, self._spread = is_over, work, spread
         self._kernels = load("sbm.solver.kernels.l1")
         self._w = fit.w[columns.features]
         self._d, self._g, self._h = np.zeros(m), np.empty(m), np.empty(m)
@@ -338,8 +344,20 @@ class _Newton:
         rows = fit.problem.of_rows(self._labels)
         self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
         self._loss, self._linear = map(float, self._sums)
-        self._kernels.differentiate(
-            *self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H, self._g, self._h
+        place = (
+            *self._columns.arrays,
+            fit.problem.bias,
+            scratch.theta,
+            scratch.H,
+            self._g,
+            self._h,
+        )
+        middle = int(np.searchsorted(self._columns.starts, self._columns.starts[-1] // 2))
+        parts = [(0, middle), (middle, len(self._g))]
+        list(
+            self._spread(
+                lambda part: self._kernels.differentiate(*place, self._g, self._h, *part), parts
+            )
         )
         self._h += fit.problem.l2 + _LEAST_CURVATURE
         self._work.nonzeros += int(self._columns.starts[-1])
@@ -497,10 +515,23 @@ class _Newton:
                 self._w = now
                 fit.z += length * scratch.step
                 self._work.steps += 1
+                self._polish(np.abs(length * d))
                 self._flat = 0 if after < before else self._flat + 1
                 return self._flat < _MOST_FLAT
             length *= 0.5
         return False
+
+    def _polish(self, moved: Floats) -> None:
+        """Minimise, with the losses themselves, over weights that moved far."""
+        fit, problem, columns = self._fit, self._fit.problem, self._columns
+        if problem.kind == _KINDS["squared_error"]:
+            return
+        some = np.flatnonzero(moved > _FAR).astype(np.int32)
+        self._work.nonzeros += self._kernels.polish(
+            columns.starts, columns.rows, columns.values, some[some != columns.dense],
+            *problem.of_rows(self._labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
+            _POLISH_TOL,
+        )  # fmt: skip
 
     def store(self) -> None:
         """Write weights and slopes of the columns back."""

@@ -244,7 +244,9 @@ class _SparseTraining:
                 state.solves += 1
 
             def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
-                return fit.improve(columns, labels, scratch, within, self._is_over)
+                return fit.improve(
+                    columns, labels, scratch, within, self._is_over, spread=self._reads.spread()
+                )
 
             self._sweeps = 0
             self._options.progress.start(f"solve {state.passes}", None, "sweeps")
