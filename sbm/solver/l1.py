@@ -344,21 +344,13 @@ class _Newton:
         rows = fit.problem.of_rows(self._labels)
         self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
         self._loss, self._linear = map(float, self._sums)
-        place = (
-            *self._columns.arrays,
-            fit.problem.bias,
-            scratch.theta,
-            scratch.H,
-            self._g,
-            self._h,
-        )
+        place = (*self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H)
         middle = int(np.searchsorted(self._columns.starts, self._columns.starts[-1] // 2))
-        parts = [(0, middle), (middle, len(self._g))]
-        list(
-            self._spread(
-                lambda part: self._kernels.differentiate(*place, self._g, self._h, *part), parts
-            )
-        )
+
+        def differentiate(part: tuple[int, int]) -> None:
+            self._kernels.differentiate(*place, self._g, self._h, *part)
+
+        list(self._spread(differentiate, [(0, middle), (middle, len(self._g))]))
         self._h += fit.problem.l2 + _LEAST_CURVATURE
         self._work.nonzeros += int(self._columns.starts[-1])
 
