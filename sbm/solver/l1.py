@@ -218,6 +218,7 @@ class SparseFit:
     Attributes
     ----------
     problem : SparseProblem
+    labels : Labels
     w : ndarray, shape (n_weights,), float64
     g : ndarray, shape (n_weights,), float64
         Σ θ_i x_i. Exact after `finish`; after `improve` only for the columns in memory.
@@ -230,6 +231,7 @@ class SparseFit:
     """
 
     problem: SparseProblem
+    labels: Labels
     w: Floats
     g: Floats
     z: Floats
@@ -242,34 +244,38 @@ class SparseFit:
         """Prepare for a pass over all rows."""
         self.g[:] = 0.0
 
-    def add(self, rows: Rows, labels: Labels, first: int) -> None:
+    def add(self, rows: Rows, first: int) -> None:
         """Visit a block, whose first row has this number."""
         n, problem = len(rows), self.problem
         load("sbm.solver.kernels.l1").visit(
             rows.starts, rows.lengths, rows.indices, rows.values, problem.bias,
-            *problem.of_rows(labels.part(first, n)), self.w, self.z[first : first + n], self.g,
+            *problem.of_rows(self.labels.part(first, n)), self.w, self.z[first : first + n], self.g,
         )  # fmt: skip
 
-    def finish(self, labels: Labels, scratch: Scratch) -> int:
+    def finish(self, scratch: Scratch) -> int:
         """Compute the objective and lower bounds after a pass; return the rows with θ ≠ 0."""
         problem, sums = self.problem, np.zeros(2)
         load("sbm.solver.kernels.l1").linearize(
-            self.z, *problem.of_rows(labels), scratch.theta, scratch.H, sums
+            self.z, *problem.of_rows(self.labels), scratch.theta, scratch.H, sums
         )
         self.primal = float(sums[0]) + problem.penalty(self.w)
-        bound = problem.lower_bound(self.z, labels, self.g)
+        bound = problem.lower_bound(self.z, self.labels, self.g)
         if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
         self.bound = min(max(self.bound, bound), self.primal)
         return int(np.count_nonzero(scratch.theta))
 
+    def change_cost(self, problem: SparseProblem) -> None:
+        """Continue with the same problem at another C; call `finish` next."""
+        self.g *= problem.cost / self.problem.cost
+        self.problem, self.bound = problem, -math.inf
+
     # ------------------------------------------------------------------------ steps in memory
 
     def improve(
         self,
         columns: Columns,
-        labels: Labels,
         scratch: Scratch,
         target: float,
         is_over: Callable[[], bool] = lambda: False,
@@ -283,7 +289,6 @@ class SparseFit:
         Parameters
         ----------
         columns : Columns
-        labels : Labels
         scratch : Scratch
         target : float
             Relative gap to reach.
@@ -300,7 +305,7 @@ class SparseFit:
             Decrease of the model that each column made in the last Newton step.
         """
         work = Work()
-        newton = _Newton(self, columns, labels, scratch, is_over, work, spread)
+        newton = _Newton(self, columns, scratch, is_over, work, spread)
         while work.steps < most_steps and not is_over():
             if newton.relative_gap() <= target or not newton.step():
                 break
@@ -315,14 +320,13 @@ class _Newton:
         self,
         fit: SparseFit,
         columns: Columns,
-        labels: Labels,
         scratch: Scratch,
         is_over: Callable[[], bool],
         work: Work,
         spread: Spread,
     ) -> None:
         m = len(columns)
-        self._fit, self._columns, self._labels, self._scratch = fit, columns, labels, scratch
+        self._fit, self._columns, self._scratch = fit, columns, scratch
         self._is_over, self._work, self._spread = is_over, work, spread
         self._kernels = load("sbm.solver.kernels.l1")
         self._w = fit.w[columns.features]
@@ -341,7 +345,7 @@ class _Newton:
     def _look(self) -> None:
         """Evaluate losses, slopes and curvatures at the current weights."""
         fit, scratch = self._fit, self._scratch
-        rows = fit.problem.of_rows(self._labels)
+        rows = fit.problem.of_rows(self._fit.labels)
         self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
         self._loss, self._linear = map(float, self._sums)
         place = (*self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H)
@@ -360,7 +364,7 @@ class _Newton:
         fit = self._fit
         others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
         primal = self._loss + fit.problem.penalty(self._w)
-        bound = fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
+        bound = fit.problem.lower_bound(fit.z, self._fit.labels, self._g, shift=-others)
         return (primal - bound) / primal if primal > 0 else 0.0
 
     def step(self) -> bool:
@@ -500,7 +504,7 @@ class _Newton:
         length = 1.0
         while length > 1e-6:
             now = w + length * d
-            rows = problem.of_rows(self._labels)
+            rows = problem.of_rows(self._fit.labels)
             self._kernels.losses_along(fit.z, scratch.step, length, *rows, self._sums)
             after = float(self._sums[0]) + problem.penalty(now)
             if after - before <= 0.01 * length * slope + 1e-13 * abs(before):
@@ -521,7 +525,7 @@ class _Newton:
         some = np.flatnonzero(moved > _FAR).astype(np.int32)
         self._work.nonzeros += self._kernels.polish(
             columns.starts, columns.rows, columns.values, some[some != columns.dense],
-            *problem.of_rows(self._labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
+            *problem.of_rows(self._fit.labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
             _POLISH_TOL,
         )  # fmt: skip
 
