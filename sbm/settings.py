@@ -330,6 +330,11 @@ class Settings:
     bias: float = _setting(
         0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B"
     )
+    intercept: bool = _setting(
+        False, _FLAG, "Add a bias that is not regularized.",
+        "It needs `solver` newton, or `penalty` l1 or elasticnet, and no `bias`.",
+        commands="train tune plan",
+    )
     class_weight: Mapping[float, float] | str = _setting(
         None, _Rule(read=_read_class_weight),
         "Factor of C for label L, or balanced; repeatable.",
@@ -399,6 +404,11 @@ class Settings:
     def mem_bytes(self) -> int:
         """The memory limit in bytes."""
         return int(self.mem)
+
+    @property
+    def bias_value(self) -> float:
+        """The value of the extra feature of `bias` or `intercept`; 0 for none."""
+        return 1.0 if self.intercept else self.bias
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "settings") -> "Settings":

@@ -87,7 +87,8 @@ def make_problems(
         return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
     _check_costs([C])
-    return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
+    bias, intercept = settings.bias_value, settings.intercept
+    return [Problem(loss, C, C, -1, bias, epsilon, classify=False, intercept=intercept)]
 
 
 def choose_task(settings: Settings, loss: Loss) -> str:
@@ -141,6 +142,11 @@ def _classify(
             f"all rows of {rows.name} have the label {format_number(labels[0])}; "
             f"{settings.loss} needs at least two classes"
         )
+    if settings.intercept and len(labels) < 2:
+        raise DataError(
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            "intercept needs at least two classes"
+        )
     _check_options(settings, loss)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
@@ -154,7 +160,8 @@ def _classify(
 
     def one(positive: int, weight: float, other: float) -> Problem:
         C = settings.C
-        return Problem(loss, C * weight, C * other, positive, settings.bias)
+        bias, intercept = settings.bias_value, settings.intercept
+        return Problem(loss, C * weight, C * other, positive, bias, intercept=intercept)
 
     if len(labels) > 2:
         return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
@@ -223,6 +230,8 @@ def _check_options(settings: Settings, loss: Loss) -> None:
             f"penalty {settings.penalty} applies only to {', '.join(_SPARSE)}; "
             f"leave it out with {loss.name}"
         )
+    if settings.bias and settings.intercept:
+        raise SettingsError("bias and intercept exclude each other; leave out one of them")
     if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
         raise SettingsError("l1_ratio applies only to penalty elasticnet; leave it out")
     if settings.class_blocks is not None and loss.name != "weston_watkins":
@@ -314,7 +323,7 @@ def assemble_model(
     Model
     """
     W = by_label(weights, labels)
-    n, bias = len(ids), settings.bias
+    n, bias = len(ids), settings.bias_value
     bias_weights = W[n] if bias else np.zeros(W.shape[1])
     if isinstance(problems[0], OneClass):
         bias, bias_weights = 1.0, np.array([-problems[0].rho])

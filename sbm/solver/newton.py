@@ -123,7 +123,8 @@ class Newton(ABC):
         self.sums = Sums(len(W), problem.bias, spread)
         self.base: Floats | None = None
         self.base_primal = _MOST
-        self._shares = np.zeros((SLICES, *W.shape))
+        self.ridge = problem.ridge(len(W))
+        self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
         self._certifier = Certifier(problem, W, W_alpha)
 
     def start_pass(self) -> None:
@@ -133,7 +134,7 @@ class Newton(ABC):
 
     def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
-        return self.problem.certify(rows, Dense(alpha), self.W, self._shares[k])
+        return self.problem.certify(rows, Dense(alpha), self.W, *self._shares[k])
 
     def respond(self, rows: Rows) -> Floats:
         """Return dual variables of rows at `W`."""
@@ -141,8 +142,9 @@ class Newton(ABC):
 
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
-        for share in self._shares:
-            self._certifier.W_alpha += share
+        for shares in self._shares:
+            for array, share in zip(self._certifier.arrays, shares, strict=True):
+                array += share
         # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
         return replace(self._certifier.finish(), drift=0.0)
 
@@ -251,7 +253,7 @@ class SmoothNewton(Newton):
 
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
         """Set `W` for the next pass; return whether there is progress to be made."""
-        P, gradient = certificate.primal, self.W[:, 0] - self._slopes.sum(axis=0)
+        P, gradient = certificate.primal, self.ridge * self.W[:, 0] - self._slopes.sum(axis=0)
         if self.base is not None and self.base_primal + _ARMIJO * self.slope < P:
             way = self.W - self.base
             # The minimum of the parabola through both values and the slope at the base.
@@ -265,7 +267,7 @@ class SmoothNewton(Newton):
         H = self._H[0]
         for part in self._H[1:]:
             H += part
-        H.flat[:: len(H) + 1] += 1.0
+        H.flat[:: len(H) + 1] += self.ridge
         step = self.sums.solve(self.sums.factorize(H), -gradient)
         self.base, self.base_primal = self.W.copy(), P
         self.slope = dot(gradient, step)
@@ -340,7 +342,8 @@ class HingeNewton(Newton):
             return
         size = sum(dot(one.c, np.maximum(one.b, 0.0)) for one in near)
         tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
-        w, _ = solve_near(self.sums, near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0, self.G)
+        v = np.zeros(len(self.W))
+        w, _ = solve_near(self.sums, near, v, self.W[:, 0], tol, 0.0, self.G, self.ridge)
         self.W[:, 0] = w
 
     def start_pass(self) -> None:
@@ -445,10 +448,14 @@ class HingeNewton(Newton):
         ]
         near = [join([self._near.pop(key) for key in group]) for group in groups if group]
         v = self._fixed.sum(axis=0)
-        w, alpha = solve_near(self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G)
+        w, alpha = solve_near(
+            self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G, self.ridge
+        )
         s, b, c = vectors(near)
         h = b - s * self.sums.times([one.rows for one in near], w)
-        self.model = 0.5 * dot(w, w) - dot(v, w) + self._constant + dot(c, np.maximum(h, 0.0))
+        self.model = (
+            0.5 * dot(self.ridge * w, w) - dot(v, w) + self._constant + dot(c, np.maximum(h, 0.0))
+        )
         self.alphas = dict(zip(keys, np.split(alpha, np.cumsum(lengths)[:-1]), strict=True))
         self.W[:, 0] = w
         self.reach, self._near = self.limit, {}
@@ -475,7 +482,9 @@ class HingeNewton(Newton):
                 self._shrink(4.0 * self._crossed.farthest)
             return True
         way = self.W - self.base
-        values = self._steps + [0.5 * float(np.square(self.base + q * way).sum()) for q in _STEPS]
+        values = self._steps + [
+            0.5 * dot(self.ridge, np.square(self.base + q * way)[:, 0]) for q in _STEPS
+        ]
         q = float(_STEPS[int(np.argmin(values))])
         self.W[:] = self.base + q * way
         self.base, self._near, self.alphas = None, {}, {}

@@ -21,6 +21,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     MOST_FEATURES,
+    first_solver,
     near_bytes,
     newton_refusal,
     refuse_newton,
@@ -191,7 +192,7 @@ class TrainingPlan:
         self.carried: Carried | None = None
         self.is_resumed = False  # before it switched to another solver
         if self.asked.solver == "auto":
-            self.settings = replace(self.settings, solver="dual")
+            self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         # With several ranks only one of them ran out; sparse models cannot take over a run.

@@ -16,7 +16,7 @@ from sbm.solver.sums import hessian_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_bytes", "near_capacity",
+    "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes", "near_capacity",
     "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
 ]  # fmt: skip
 
@@ -32,6 +32,11 @@ _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
 def is_smooth(loss: Loss) -> bool:
     """Return whether a loss has a derivative everywhere."""
     return loss.squared or not loss.rests
+
+
+def first_solver(settings: Settings) -> str:
+    """Return the solver that `auto` begins with, before the rows are known."""
+    return "newton" if settings.intercept and settings.penalty == "l2" else "dual"
 
 
 def newton_refusal(settings: Settings, processes: int) -> str:
@@ -54,7 +59,13 @@ def refuse_newton(settings: Settings, processes: int) -> None:
     SettingsError
         There is none.
     """
-    if settings.solver == "newton" and (reason := newton_refusal(settings, processes)):
+    needs_newton = first_solver(settings) == "newton"
+    if needs_newton and settings.solver == "dual":
+        raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
+    reason = newton_refusal(settings, processes)
+    if needs_newton and reason:
+        raise SettingsError(f"intercept needs solver newton, which does not support {reason}")
+    if settings.solver == "newton" and reason:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
