@@ -335,6 +335,13 @@ class Settings:
         "It needs `solver` newton, or `penalty` l1 or elasticnet, and no `bias`.",
         commands="train tune plan",
     )
+    scale: str = _setting(
+        "none", _Rule(str, choices=("none", "maxabs", "std")),
+        "Divide each feature by its largest value or standard deviation while training.",
+        "The weights of the model are for values as they are; the certificate is of the scaled "
+        "problem. Features are not centred: with `intercept`, that changes no prediction.",
+        commands="train tune plan",
+    )
     class_weight: Mapping[float, float] | str = _setting(
         None, _Rule(read=_read_class_weight),
         "Factor of C for label L, or balanced; repeatable.",

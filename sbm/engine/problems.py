@@ -11,7 +11,7 @@ from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
 from sbm.settings import Settings
 from sbm.solver.class_blocks import ClassBlocks, deal_classes
-from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_number
 
@@ -270,7 +270,7 @@ def make_model(
     settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-        One array per problem.
+        One array per problem, for the rows as the store scales them.
     report : dict
         Report of the training.
 
@@ -291,6 +291,9 @@ def make_model(
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     labels = model_labels(problems[0], store)
+    weights = [store.unscaled(W) for W in weights]
+    if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
+        raise DataError(TOO_LARGE)
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
 
 

@@ -26,6 +26,7 @@ from sbm.engine.pace import choose_rounds, passes_left
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import find_store, open_run, plan_of, shape_of
 from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
@@ -132,6 +133,7 @@ def plan(
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
+    scale_features(blocks, settings)
     problems = make_problems(settings, blocks)
     memory = plan_of(settings, blocks, shape_of(settings, blocks, problems), None, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)

@@ -31,6 +31,7 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
@@ -246,6 +247,7 @@ def _make_validation(
     begin: float,
 ) -> _CrossValidation:
     """Create the models of a tuning, plan their memory, and compile the kernels."""
+    scale_features(store, settings)
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
     problems = [

@@ -39,6 +39,7 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )  # fmt: skip
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     held_out_problems,
@@ -213,9 +214,11 @@ class TrainingPlan:
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
+        scale_features(self.store, self.settings, self.comm)
         if self.options.test is not None:
             mem = self.settings.mem_bytes
-            self.reserved += reserve(self.store, mem, self._plan_within)
+            outputs = sum(problem.n_outputs for problem in self.share.problems)
+            self.reserved += reserve(self.store, outputs, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)

@@ -28,6 +28,7 @@ from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
 from sbm.programs.training.newton import bytes_of_matrices
+from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -180,6 +181,7 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
@@ -188,10 +190,12 @@ def shape_of(
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1) + 8 * scaled,
         noted_blocks=settings.sync_every if processes > 1 else 0,
         hessian_bytes=bytes_of_matrices(settings, store, problems),
-        first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
+        first_bytes=max(
+            row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
+        ),
         models=models,
         may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
     )
