@@ -16,8 +16,8 @@ from sbm.solver.sums import hessian_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes", "near_capacity",
-    "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
+    "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes",
+    "near_capacity", "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
