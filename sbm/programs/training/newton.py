@@ -34,19 +34,17 @@ def is_smooth(loss: Loss) -> bool:
     return loss.squared or not loss.rests
 
 
-def newton_refusal(settings: Settings, processes: int) -> str:
+def newton_refusal(settings: Settings) -> str:
     """Return what the second-order methods do not support of the settings; empty if nothing."""
     loss = LOSSES[settings.loss]
     if loss.joint or loss.name == "one_class":
         return f"loss {loss.name}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
-    if settings.calibrate:
-        return "calibrate"
-    return f"{processes} processes" if processes > 1 else ""
+    return "calibrate" if settings.calibrate else ""
 
 
-def refuse_newton(settings: Settings, processes: int) -> None:
+def refuse_newton(settings: Settings) -> None:
     """Check that a second-order method exists for the settings, if they ask for one.
 
     Raises
@@ -54,7 +52,7 @@ def refuse_newton(settings: Settings, processes: int) -> None:
     SettingsError
         There is none.
     """
-    if settings.solver == "newton" and (reason := newton_refusal(settings, processes)):
+    if settings.solver == "newton" and (reason := newton_refusal(settings)):
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
@@ -96,10 +94,10 @@ def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     return max(1000, min(room, wanted))
 
 
-def starts_with_newton(settings: Settings, store: BlockStore, processes: int) -> bool:
+def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     """Return whether Newton's method is expected to take less time than a few other passes."""
     loss = LOSSES[settings.loss]
-    if newton_refusal(settings, processes) or not is_smooth(loss) or not store.n_rows:
+    if newton_refusal(settings) or not is_smooth(loss) or not store.n_rows:
         return False
     if store.n_features > MOST_FEATURES or settings.warm_start is not None:
         return False
