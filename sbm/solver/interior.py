@@ -57,7 +57,8 @@ def join(near: list[Near]) -> Near:
 
 def vectors(near: Sequence[Near]) -> tuple[Floats, Floats, Floats]:
     """Return s, b and c of all rows."""
-    s, b, c = (np.concatenate([getattr(one, name) for one in near]) for name in "sbc")
+    none = np.empty(0)
+    s, b, c = (np.concatenate([none, *(getattr(one, name) for one in near)]) for name in "sbc")
     return s, b, c
 
 
@@ -93,11 +94,11 @@ def solve_near(
     -------
     w : ndarray, shape (n_weights,), float64
     alpha : ndarray, shape (n,), float64
-        Of all rows, in order.
+        Of all rows of this rank, in order.
     """
     pieces = [one.rows for one in near]
     s, b, c = vectors(near)
-    n, w = len(b), start.copy()
+    n, w = sums.total(len(b)), start.copy()
     alpha, rest = 0.5 * c, 0.5 * c
     if n == 0 and rho == 0.0:
         return np.where(ridge > 0.0, v, start), alpha
@@ -113,13 +114,14 @@ def solve_near(
         if rho:
             r += rho * _symmetric(G, w - start)
         gap = dot(rest, np.maximum(h, 0.0)) - dot(alpha, np.minimum(h, 0.0))
-        gap += 0.5 * dot(r, sums.solve(Q_factor, r)) + dot(1.0 - ridge, abs(r))
+        own = 0.5 * dot(r, sums.solve(Q_factor, r)) + dot(1.0 - ridge, abs(r))
+        gap = sums.total(gap, own)
         if gap <= tol:
             break
         if n == 0:
             w -= sums.solve(Q_factor, r)
             break
-        mu = (dot(alpha, t) + dot(rest, xi)) / (2 * n)
+        mu = sums.total(dot(alpha, t) + dot(rest, xi)) / (2 * n)
         D = 1.0 / (t / alpha + xi / rest)
         M = sums.gram(pieces, D)
         M += Q
@@ -130,7 +132,7 @@ def solve_near(
         length = system.longest(step)
         after = dot(alpha + length * step.alpha, t + length * step.t)
         after += dot(rest - length * step.alpha, xi + length * step.xi)
-        centre = mu * (after / (2 * n * mu)) ** 3
+        centre = mu * (sums.total(after) / (2 * n * mu)) ** 3
         step = system.direction(
             centre - alpha * t - step.alpha * step.t, centre - rest * xi + step.alpha * step.xi
         )
@@ -140,7 +142,8 @@ def solve_near(
         rest -= length * step.alpha
         t += length * step.t
         xi += length * step.xi
-        if min(map(np.min, (alpha, rest, t, xi))) <= 0.0:  # rounding leaves nothing to gain
+        least = min(one.min(initial=1.0) for one in (alpha, rest, t, xi))
+        if sums.least(least) <= 0.0:  # rounding leaves nothing to gain
             break
         h = b - s * sums.times(pieces, w)
     return w, np.clip(alpha, 0.0, c)
@@ -191,4 +194,4 @@ class _System:
         for value, change in zip(self.values, steps, strict=True):
             falls = change < 0
             longest = min(longest, float((-value[falls] / change[falls]).min(initial=1.0)))
-        return longest
+        return self.sums.least(longest)

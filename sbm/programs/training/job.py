@@ -232,7 +232,10 @@ class TrainingPlan:
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
 
     def _has_switched(self) -> bool:
-        """Return whether the run to start from was switched to Newton's method."""
+        """Return whether the run to start from was switched to Newton's method, in all ranks."""
+        return not any_of(self.comm, not self._has_switched_here())[0]
+
+    def _has_switched_here(self) -> bool:
         if self.asked.solver != "auto" or self.options.resume is False:
             return False
         folders, warm_start = [self.folder], self.settings.warm_start
@@ -246,7 +249,7 @@ class TrainingPlan:
         """Return whether `auto` begins with Newton's method."""
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
-        found = starts_with_newton(self.settings, self.store, self.comm.size)
+        found = starts_with_newton(self.settings, self.store)
         return found and self.can_switch()
 
     def switch(self, carried: Carried, start: StartPoint) -> None:
@@ -259,15 +262,14 @@ class TrainingPlan:
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
         other = replace(self.settings, solver="newton")
-        if newton_refusal(other, self.comm.size) or self.store.n_features > MOST_FEATURES:
+        if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
             return False
+        problems, is_too_large = WorkShare.of(self.comm, other, self.store).problems, False
         try:
-            problems = WorkShare.of(self.comm, other, self.store).problems
-            shape = shape_of(other, self.store, problems)
-            plan_of(other, self.store, shape, self.bound)
+            plan_of(other, self.store, shape_of(other, self.store, problems), self.bound)
         except MemoryPlanError:
-            return False
-        return True
+            is_too_large = True
+        return not any_of(self.comm, is_too_large)[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -278,7 +280,7 @@ class TrainingPlan:
             Such an option was given with several ranks.
         """
         n = self.comm.size
-        refuse_newton(self.settings, n)
+        refuse_newton(self.settings)
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
                 f"calibrate needs a single process, but there are {n}; train without it, then "

@@ -39,19 +39,17 @@ def first_solver(settings: Settings) -> str:
     return "newton" if settings.intercept and settings.penalty == "l2" else "dual"
 
 
-def newton_refusal(settings: Settings, processes: int) -> str:
+def newton_refusal(settings: Settings) -> str:
     """Return what the second-order methods do not support of the settings; empty if nothing."""
     loss = LOSSES[settings.loss]
     if loss.joint or loss.name == "one_class":
         return f"loss {loss.name}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
-    if settings.calibrate:
-        return "calibrate"
-    return f"{processes} processes" if processes > 1 else ""
+    return "calibrate" if settings.calibrate else ""
 
 
-def refuse_newton(settings: Settings, processes: int) -> None:
+def refuse_newton(settings: Settings) -> None:
     """Check that a second-order method exists for the settings, if they ask for one.
 
     Raises
@@ -62,7 +60,7 @@ def refuse_newton(settings: Settings, processes: int) -> None:
     needs_newton = first_solver(settings) == "newton"
     if needs_newton and settings.solver == "dual":
         raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
-    reason = newton_refusal(settings, processes)
+    reason = newton_refusal(settings)
     if needs_newton and reason:
         raise SettingsError(f"intercept needs solver newton, which does not support {reason}")
     if settings.solver == "newton" and reason:
@@ -107,10 +105,10 @@ def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     return max(1000, min(room, wanted))
 
 
-def starts_with_newton(settings: Settings, store: BlockStore, processes: int) -> bool:
+def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     """Return whether Newton's method is expected to take less time than a few other passes."""
     loss = LOSSES[settings.loss]
-    if newton_refusal(settings, processes) or not is_smooth(loss) or not store.n_rows:
+    if newton_refusal(settings) or not is_smooth(loss) or not store.n_rows:
         return False
     if store.n_features > MOST_FEATURES or settings.warm_start is not None:
         return False

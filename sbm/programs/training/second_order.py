@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -45,7 +46,7 @@ class NewtonPasses:
         for learner in training.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
-            arguments = problem, solver.W, solver.W_seen, engine.team.map
+            arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
             if is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(*arguments))
             else:
@@ -105,23 +106,28 @@ class NewtonPasses:
         engine, state = self._training.engine, self._training.state
         for learner in active:
             self.methods[learner.number].start_pass()
-        for number, visit in enumerate(visit_all(engine, f"pass {state.passes}")):
+        visits = visit_all(engine, f"pass {state.passes}")
+        first = list(itertools.islice(visits, 1))  # empty in a rank without blocks
+        with engine.seconds.measure("solve"):
+            self._begin(first, active)
+        for visit in itertools.chain(first, visits):
             with engine.seconds.measure("solve"):
-                if number == 0:
-                    self._begin(visit, active)
                 for learner in active:
                     self._visit(visit, learner)
 
-    def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
-        """Start from about the optimum of some rows of the first block."""
-        store = self._training.job.store
-        rows = visit.rows.part(0, min(len(visit.rows), piece_rows(store)))
-        factor = store.n_rows / max(1, len(rows))
-        for learner in active:
-            method = self.methods[learner.number]
-            if method.is_new:
-                method.begin(rows, factor, self._training.settings.tol)
-                method.start_pass()
+    def _begin(self, first: list[LoadedBlock], active: list[Learner]) -> None:
+        """Start from about the optimum of some rows of the first block, in one of the ranks."""
+        store, comm = self._training.job.store, self._training.engine.comm
+        new = [self.methods[one.number] for one in active if self.methods[one.number].is_new]
+        if not new:
+            return
+        size = min(len(first[0].rows), piece_rows(store)) if first else 0
+        sizes = comm.gather([size])[:, 0]
+        rank = int(np.argmax(sizes > 0))
+        rows = first[0].rows.part(0, size) if comm.rank == rank else None
+        for method in new:
+            method.begin(rows, store.n_rows / sizes[rank], self._training.settings.tol)
+            method.start_pass()
 
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""

@@ -347,6 +347,8 @@ class Training:
         left = self.passes_left()
         if state.is_done or self.extra is not None or left is None or state.passes < _LEAST_PASSES:
             return None
+        if job.share.is_by_class:  # each rank is at a pass of its own
+            return None
         visits = state.totals.visits // state.passes
         outputs = sum(problem.n_outputs for problem in self.problems)
         smooth = is_smooth(self.problems[0].loss)
