@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
+from sbm.programs.training.scales import MOST_RATIO
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_number, format_size
 
@@ -196,20 +197,16 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     """Name the limit that was reached before the tolerance, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
     left = report.get("passes_left")
-    is_falling = left is None or left <= report["passes"]
+    is_falling = report["is_falling"]
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
         f"{settings.tol:g}"
         + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
         + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
-    scales = report.get("feature_scales")
-    if scales and scales[1] > _SCALES * scales[0]:
-        yield (
-            f"sbm: values of frequent features range from {scales[0]:.3g} to {scales[1]:.3g} in "
-            "size; divide each feature by its largest value"
-        )
-    helps = []
+    helps, scales = [], report.get("feature_scales")
+    if scales and scales[1] > MOST_RATIO * scales[0]:
+        helps += ["--scale std"]
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
@@ -253,7 +250,6 @@ def tune(report: Report) -> Lines:
 
 
 _NOT_CONVERGED = "not converged"
-_SCALES = 1e3  # largest over smallest feature scale that training copes with
 
 
 def _tuned(row: Report) -> str:

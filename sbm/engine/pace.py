@@ -28,7 +28,7 @@ import numpy as np
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
-    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "newton_pays",
+    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "is_falling", "newton_pays",
     "passes_left",
 ]  # fmt: skip
 
@@ -166,6 +166,11 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
+
+
+def is_falling(left: float | None, passes: int) -> bool:
+    """Return whether more passes would help, given the result of `passes_left` after `passes`."""
+    return left is None or left <= passes
 
 
 def newton_pays(

@@ -133,10 +133,11 @@ def plan(
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
-    scale_features(blocks, settings)
+    blocks.scaling = settings.scale
     problems = make_problems(settings, blocks)
     memory = plan_of(settings, blocks, shape_of(settings, blocks, problems), None, progress)
     prepare(kernels_of(settings, problems), blocks.value_type, progress)
+    scale_features(blocks, progress)
     with blocks.in_use():
         chunks = [chunk for part in memory.parts for chunk in part.chunks]
         disk = blocks.read_cold(chunks, READ_SECONDS)

@@ -423,6 +423,8 @@ class BlockStore:
         The shard in this folder; None for a whole store.
     read_seconds : float
         Total time spent reading chunks, without decoding.
+    scaling : {"none", "maxabs", "std"}
+        How `scales` are found, or will be.
     scales : ndarray, shape (n_features,), float64, or None
         What `read` divides the values of each feature by; None for 1.
 
@@ -439,6 +441,7 @@ class BlockStore:
         self.chunks = self._read_index() if memory is None else memory.chunks()
         self.shard = read_shard(self.folder) if memory is None else None
         self.read_seconds = 0.0
+        self.scaling = "none"
         self.scales: npt.NDArray[np.float64] | None = None
         self._buffers = Buffers(_BUFFER)
 
@@ -505,7 +508,7 @@ class BlockStore:
     @property
     def value_type(self) -> str:
         """``ones``, ``float32`` or ``float64``; scaled values are not ones."""
-        is_ones = self.manifest["value_type"] == "ones" and self.scales is None
+        is_ones = self.manifest["value_type"] == "ones" and self.scaling != "std"
         return "ones" if is_ones else str(self.manifest["dtype"])
 
     @property

@@ -168,6 +168,8 @@ class TrainingPlan:
         Bytes of the bound for predictions of test data, and for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
+    feature_scales : list of float or None
+        See `scale_features`.
     may_plan_with_less : bool
         Whether all ranks will retry together after memory ran out.
     """
@@ -189,6 +191,8 @@ class TrainingPlan:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.store.scaling = self.settings.scale
+        self.feature_scales: list[float] | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.is_resumed = False  # before it switched to another solver
@@ -214,7 +218,6 @@ class TrainingPlan:
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
-        scale_features(self.store, self.settings, self.comm)
         if self.options.test is not None:
             mem = self.settings.mem_bytes
             outputs = sum(problem.n_outputs for problem in self.share.problems)
@@ -446,7 +449,7 @@ class TrainingPlan:
     # --------------------------------------------------------------------------------- start
 
     def compile_kernels(self) -> None:
-        """Report the plan and compile the kernels.
+        """Report the plan, compile the kernels and find the scales of features.
 
         Raises
         ------
@@ -465,6 +468,7 @@ class TrainingPlan:
         if self.options.test is not None:
             prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
+        self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

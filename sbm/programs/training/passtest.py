@@ -185,7 +185,7 @@ def reserve(store: BlockStore, outputs: int, mem: int, plan: Callable[[int], Mem
         There is not enough; the message has the smallest bound that works.
     """
     needed, least = _needed_bytes(store), mem
-    if store.scales is not None:  # a copy of the weights, for rows that are not scaled
+    if store.scaling != "none":  # a copy of the weights, for rows that are not scaled
         needed += 8 * store.n_features * outputs
     while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total

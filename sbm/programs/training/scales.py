@@ -8,32 +8,48 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.rows import Arena, Rows
-from sbm.settings import Settings
 from sbm.solver.problem import TOO_LARGE
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "feature_scales", "scale_features"]
+__all__ = ["FEATURE_BYTES", "MOST_RATIO", "scale_features"]
 
 Floats = npt.NDArray[np.float64]
 
+MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
 FREQUENT = 0.1  # minimum share of rows with the feature
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
 
 
-def scale_features(store: BlockStore, settings: Settings, comm: Comm | None = None) -> None:
-    """Find the scales of all features, if settings ask for it; the store then reads scaled rows.
+def scale_features(
+    store: BlockStore, progress: Progress, comm: Comm | None = None
+) -> list[float] | None:
+    """Find the scales of all features for the ``scaling`` of a store, which then scales its rows.
 
-    Several ranks read a part of the blocks each.
+    Several ranks read a part of the blocks each. Without scaling, report if scales differ much.
+
+    Returns
+    -------
+    list of float or None
+        See `feature_scales`; None with scaling.
 
     Raises
     ------
     DataError
         A standard deviation exceeds the range of a float64.
     """
-    if settings.scale == "none" or store.scales is not None:
-        return
+    if store.scaling == "none":
+        found = feature_scales(store)
+        if found and found[1] > MOST_RATIO * found[0]:
+            progress.stage(
+                f"values of frequent features range from {found[0]:.3g} to {found[1]:.3g} in "
+                "size; --scale std may need fewer passes and predict better"
+            )
+        return found
+    if store.scales is not None or store.value_type == "ones":
+        return None
     comm = comm or SerialComm()
     here = store.blocks_here
     if store.shard is None:
@@ -41,13 +57,14 @@ def scale_features(store: BlockStore, settings: Settings, comm: Comm | None = No
     chunks = (chunk for block in here for chunk in store.chunks[block])
     rows = (_read(store, chunk) for chunk in chunks)
     with np.errstate(over="ignore", invalid="ignore"):
-        if settings.scale == "maxabs":
+        if store.scaling == "maxabs":
             scales = _largest(rows, store.n_features, comm)
         else:
             scales = _deviations(rows, store.n_features, store.n_rows, comm)
     if not np.isfinite(scales).all():
         raise DataError(TOO_LARGE)
     store.scales = np.where(scales > 0, scales, 1.0)
+    return None
 
 
 def _read(store: BlockStore, chunk: Chunk) -> tuple[npt.NDArray[np.int32], Floats]:
@@ -105,7 +122,8 @@ def feature_scales(store: BlockStore) -> list[float] | None:
     The scale of a feature is its largest absolute value. The result is None if no feature is
     frequent, or all values are 1.
     """
-    chunk = next(iter(store.chunks[store.blocks_here[0]]), None)
+    here = store.blocks_here
+    chunk = next(iter(store.chunks[here[0]]), None) if here else None
     if chunk is None or not chunk.nnz or store.value_type == "ones":
         return None
     indices, values = _read(store, chunk)
