@@ -163,11 +163,15 @@ def train(report: Report) -> Lines:
             f"{report['model']}: already trained on this store with these settings; use --fresh "
             "to train again"
         )
+    scaled = f" (scaled by {report['scale']})" if report["scale"] != "none" else ""
     yield (
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
-        f"certified relative gap {report['relative_gap']:.2e} "
+        f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("switched_after") is not None:
+        passes = count(report["switched_after"], "pass")
+        yield f"solver dual for {passes}, then {report['solver']}"
     if report["was_finished"]:  # its cost is not that of this command
         return
     if "n_nonzero" in report:

@@ -288,6 +288,9 @@ def make_model(
         "rows": store.n_rows,
         "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
+    if settings.scale != "none":  # the problem that is certified
+        facts["certificate"]["scale"] = settings.scale
+    facts |= {k: report[k] for k in ("solver", "switched_after") if report.get(k) is not None}
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     labels = model_labels(problems[0], store)

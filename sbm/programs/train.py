@@ -107,7 +107,9 @@ def train(
         The certified model, as written.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
-        ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
+        ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
+        solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
+        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
         ``n_nonzero`` and ``n_weights`` (of sparse models),
@@ -271,6 +273,7 @@ def _finish(
     """Write the model and mark the run as finished."""
     begin = clock()
     model = crc32 = None
+    report["scale"] = job.settings.scale
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(job.store, job.asked, job.share.every, weights, report)

@@ -114,6 +114,8 @@ def final_report(training: Training) -> dict[str, Any]:
         "relative_gap": certificate.relative_gap,
         "converged": certificate.relative_gap <= training.settings.tol,
         "passes": state.passes,
+        "solver": training.settings.solver,
+        "switched_after": state.switched_after,
         "rounds": state.rounds,
         "updates": state.totals.updates,
         "visits": state.totals.visits,
@@ -220,6 +222,7 @@ class Training:
             self._start_from(start.earlier)
         elif start.carried is not None:
             self.state = start.carried.state
+            self.state.switched_after = self.state.passes
             self.engine.disk_before = self.state.seconds["disk"]
             self.engine.reader.bytes_read = self.state.bytes_read
             for name, value in self.state.seconds.items():
