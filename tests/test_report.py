@@ -310,7 +310,8 @@ def test_tables_equal_the_figures(made):
     for run in (first, second):
         for one in run.passes:
             (row,) = (r for r in rows if r[:5] == [
-                f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}"
+                f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}",
+                f"{one.dual:.8g}",
             ])  # fmt: skip
             assert row[7] == f"{one.accuracy:.3f}"
             assert row[9:15] == [f"{one.seconds[k]:.3f}" for k in (*SECONDS, "load")]

@@ -42,6 +42,9 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 WHOLE_WORK = 2_000_000_000
 MOST_WHOLE_ROUNDS = 50
+# A later pass may take a tenth of the time so far: the default `max_passes` is then enough for
+# trainings that need many rounds.
+FEW_PASSES, GROWTH = 12, 1.1
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
 # What Newton's method usually needs: passes, steps of the interior point method in each of them,
@@ -115,7 +118,8 @@ def choose_rounds(
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
     if whole is not None:
-        return int(min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole))))
+        rounds = min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole)))
+        return int(rounds * GROWTH ** max(0, len(before) - FEW_PASSES))
     if processes > 1:
         return 1
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
@@ -181,6 +185,7 @@ def newton_pays(
     weights: int,
     problems: int,
     smooth: bool,
+    listed: bool = False,
     is_enough: bool = False,
 ) -> bool:
     """Return whether Newton's method is expected to take less time than coordinate descent.
@@ -197,11 +202,13 @@ def newton_pays(
         Numbers of rows, their nonzeros, and weights of each problem.
     smooth : bool
         Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
+    listed : bool
+        Whether a visit is of a row with the variables of all problems.
     is_enough : bool
         Whether so many passes are allowed. If so, saving less than a moment does not count.
     """
     each = nnz / max(1, rows)
-    dual = passes * (PASS_TIME + visits * (80 + 6 * each))
+    dual = passes * (PASS_TIME + visits * (80 + (6 + problems * listed) * each))
     pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
     read, factor = 100 + 6 * each, 0.5 * weights**3
     if smooth:  # a large sample is a good start

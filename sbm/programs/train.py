@@ -253,7 +253,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
                     job.switch(carried, start)
                     return None
             training.wait_for_all()
-            calibration = calibrate_beside(training) if job.spare else None
+            calibration = calibrate_beside(training, newton) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
         is_resumed = job.is_resumed or start.record is not None

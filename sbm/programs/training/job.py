@@ -231,7 +231,7 @@ class TrainingPlan:
             self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
-        n = len(self.share.problems)
+        n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
 
     def _has_switched(self) -> bool:

@@ -46,7 +46,7 @@ def newton_refusal(settings: Settings) -> str:
         return f"loss {loss.name}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
-    return "calibrate" if settings.calibrate else ""
+    return ""
 
 
 def refuse_newton(settings: Settings) -> None:

@@ -358,7 +358,15 @@ class Training:
         weights = len(self.solvers[0].W)
         is_enough = state.passes + left <= self.settings.max_passes
         pays = newton_pays(
-            left, visits, store.n_rows, store.nnz, weights, outputs, smooth, is_enough
+            left,
+            visits,
+            store.n_rows,
+            store.nnz,
+            weights,
+            outputs,
+            smooth,
+            self.problems[0].listed,
+            is_enough,
         )
         if not pays or not job.can_switch():
             return None
