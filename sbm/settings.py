@@ -281,7 +281,7 @@ class Settings:
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
         "save time. Folds of `sbm tune` always use `dual`.", metavar="NAME",
-        commands="train tune", ignored_by="plan stream",
+        commands="train tune plan", ignored_by="stream",
     )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),

@@ -170,8 +170,7 @@ def train(report: Report) -> Lines:
         f"after {count(report['passes'], 'pass')}"
     )
     if report.get("switched_after") is not None:
-        passes = count(report["switched_after"], "pass")
-        yield f"solver dual for {passes}, then {report['solver']}"
+        yield f"solver: {_solver(report)}"
     if report["was_finished"]:  # its cost is not that of this command
         return
     if "n_nonzero" in report:
@@ -280,7 +279,7 @@ def plan(report: Report) -> Lines:
     passes = _with_range(report["passes"], "{:,}")
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
-    if not report["trials"][-1]["is_done"]:
+    if report["solver"] == "dual" and not report["trials"][-1]["is_done"]:
         passes += "; no trial finished, raise --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
@@ -295,10 +294,18 @@ def plan(report: Report) -> Lines:
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "solver": _solver(report),
         "passes": passes,
         "total": _in_time(report["seconds"]),
     }.items():
         yield f"{name:>8}  {text}"
+
+
+def _solver(report: Report) -> str:
+    """Return the solvers of a training in words."""
+    if report["switched_after"] is None:
+        return str(report["solver"])
+    return f"dual for {count(report['switched_after'], 'pass')}, then {report['solver']}"
 
 
 def _with_range(figures: list[float], form: str) -> str:

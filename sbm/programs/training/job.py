@@ -42,6 +42,7 @@ from sbm.programs.training.ranks import (
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
+    fits_newton,
     held_out_problems,
     open_run,
     plan_of,
@@ -267,12 +268,8 @@ class TrainingPlan:
         other = replace(self.settings, solver="newton")
         if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
             return False
-        problems, is_too_large = WorkShare.of(self.comm, other, self.store).problems, False
-        try:
-            plan_of(other, self.store, shape_of(other, self.store, problems), self.bound)
-        except MemoryPlanError:
-            is_too_large = True
-        return not any_of(self.comm, is_too_large)[0]
+        problems = WorkShare.of(self.comm, other, self.store).problems
+        return not any_of(self.comm, not fits_newton(other, self.store, problems, self.bound))[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.

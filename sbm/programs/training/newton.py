@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sbm.engine.memory import AUTO_BLOCKS, MemoryPlan
-from sbm.engine.pace import newton_pays
+from sbm.engine.pace import Work
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
@@ -18,6 +18,7 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 __all__ = [
     "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes",
     "near_capacity", "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
+    "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -113,5 +114,13 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     if store.n_features > MOST_FEATURES or settings.warm_start is not None:
         return False
     labels = len(store.labels or [])
-    counts = store.n_rows, store.nnz, store.n_features, labels if labels > 2 else 1
-    return newton_pays(_FEW_PASSES, 2 * store.n_rows * counts[-1], *counts, smooth=True)
+    problems = labels if labels > 2 else 1
+    work = Work(store.n_rows, store.nnz, store.n_features, problems, smooth=True)
+    return work.newton_pays(_FEW_PASSES, 2 * store.n_rows * problems)
+
+
+def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
+    """Return what passes of a training cost."""
+    first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
+    weights = store.n_features + (first.bias > 0)
+    return Work(store.n_rows, store.nnz, weights, outputs, is_smooth(first.loss), first.listed)

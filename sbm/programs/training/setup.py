@@ -24,7 +24,7 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
 from sbm.programs.training.newton import bytes_of_matrices
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = [
-    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
+    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "fits_newton",
+    "held_out_problems",
     "open_run", "place_of", "plan_of", "read_weights", "shape_of", "time_left",
 ]  # fmt: skip
 
@@ -145,6 +146,17 @@ def plan_of(
     limit = system_limit()
     found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
     return found if limit is None else replace(found, mem=min(found.mem, limit.size))
+
+
+def fits_newton(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
+) -> bool:
+    """Return whether Newton's method fits into memory, given its settings and problems."""
+    try:
+        plan_of(settings, store, shape_of(settings, store, problems), bound)
+    except MemoryPlanError:
+        return False
+    return True
 
 
 def time_left(settings: Settings, begin: float) -> float:
