@@ -243,6 +243,9 @@ def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
     _, again = sbm.train(store, path, {**settings, "warm_start": True})
     assert again["passes"] == 1
     assert cold["passes"] == 3
+    other = make_store(tmp_path, more, labels, force=True)
+    with pytest.raises(sbm.StoreError, match="other data"):
+        sbm.train(other, path, {**settings, "C": 2.0, "warm_start": True})
 
 
 def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
@@ -274,6 +277,7 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
         ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
         ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
         ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
+        ({"penalty": "l1", "intercept": True}, "l1 intercept --bias"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(

@@ -12,7 +12,7 @@ from helpers import full_weights
 
 import sbm
 from sbm.compiled import load
-from sbm.engine.pace import newton_pays
+from sbm.engine.pace import Work
 from sbm.rows import Rows
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
@@ -106,12 +106,11 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
 
 
 def test_auto_compares_expected_work() -> None:
-    a9a = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
-    assert newton_pays(100, smooth=True, **a9a)
-    assert newton_pays(1000, smooth=False, **a9a)
-    assert not newton_pays(2, smooth=True, **a9a)
-    wide = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 5000, "problems": 1}
-    assert not newton_pays(100, smooth=True, **wide)
+    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
+    assert Work(**a9a, smooth=True).newton_pays(100, 65_000)
+    assert Work(**a9a, smooth=False).newton_pays(1000, 65_000)
+    assert not Work(**a9a, smooth=True).newton_pays(2, 65_000)
+    assert not Work(**a9a | {"weights": 5000}, smooth=True).newton_pays(100, 65_000)
 
 
 def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:

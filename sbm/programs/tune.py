@@ -32,6 +32,7 @@ from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.l1 import refuse_for_sparse
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
@@ -256,6 +257,7 @@ def _make_validation(
     begin: float,
 ) -> _CrossValidation:
     """Create the models of a tuning, plan their memory, and compile the kernels."""
+    store.scaling = settings.scale
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
     problems = [
@@ -266,6 +268,7 @@ def _make_validation(
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 
 

@@ -29,7 +29,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
-from sbm.programs.training.warmstart import find_run, last_run
+from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
@@ -63,6 +63,11 @@ def refuse_for_sparse(settings: Settings, processes: int) -> None:
         raise SettingsError(
             f"penalty {settings.penalty} needs a single process, but there are {processes}; "
             "train without --launch"
+        )
+    if settings.intercept:
+        raise SettingsError(
+            f"penalty {settings.penalty} does not support intercept; use --bias 100, whose weight "
+            "is penalised a hundredth as much"
         )
     for name in _OF_ROWS:
         if getattr(settings, name) != getattr(Settings, name):
@@ -399,10 +404,8 @@ class _SparseTraining:
                     f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
                     f"{getattr(chosen, name)}; leave out --warm-start"
                 )
-        if record.get("store") != self._job.store.name:
-            raise StoreError(
-                f"{folders[0]} was trained on {record.get('store')}; leave out --warm-start"
-            )
+        shape = record["shape"]
+        earlier_blocks(folders[0], shape["blocks"], shape["files"], self._job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
         n = self._job.store.n_features
         for k, fit in enumerate(self.fits):
