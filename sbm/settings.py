@@ -280,8 +280,8 @@ class Settings:
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
-        "save time. Folds of `sbm tune` always use `dual`.", metavar="NAME",
-        commands="train tune plan", ignored_by="stream",
+        "save time. Folds of `sbm tune` always use `dual`, with a bias of 1 for an intercept.",
+        metavar="NAME", commands="train tune plan", ignored_by="stream",
     )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
@@ -411,6 +411,10 @@ class Settings:
     def mem_bytes(self) -> int:
         """The memory limit in bytes."""
         return int(self.mem)
+
+    def for_dual(self) -> "Settings":
+        """Return settings for the dual solver, whose bias is always regularized."""
+        return replace(self, solver="dual", intercept=False, bias=self.bias_value)
 
     @property
     def bias_value(self) -> float:

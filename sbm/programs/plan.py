@@ -146,10 +146,7 @@ def plan(
     require_whole(blocks)
     blocks.scaling = settings.scale
     refuse_newton(settings)
-    # Trials are of the dual solver; a regularized bias needs about as many passes.
-    bias = 1.0 if settings.intercept else settings.bias
-    dual = replace(settings, solver="dual", intercept=False, bias=bias)
-    newton = replace(settings, solver="newton")
+    dual, newton = settings.for_dual(), replace(settings, solver="newton")
     problems = make_problems(dual, blocks)
     memory = plan_of(dual, blocks, shape_of(dual, blocks, problems), None, progress)
     prepare(kernels_of(dual, problems), blocks.value_type, progress)

@@ -32,6 +32,7 @@ from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.l1 import refuse_for_sparse
+from sbm.programs.training.newton import refuse_newton
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
@@ -123,8 +124,9 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
+    refuse_newton(settings)
     # Screening does not pay with few passes.
-    few_passes = replace(settings, screen=False, solver="dual")
+    few_passes = replace(settings.for_dual(), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:

@@ -465,7 +465,8 @@ class TrainingPlan:
         if self.options.test is not None:
             prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
-        self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
+        if self.carried is None:  # otherwise they are known
+            self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
