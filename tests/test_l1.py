@@ -86,21 +86,6 @@ def test_certificate_bounds_the_optimum(
     assert best.certificate["gap"] == fine["gap"]
 
 
-def test_features_of_one_class_take_few_steps(tmp_path: Path) -> None:
-    """Their weights move far, where the quadratic model of a Newton step is poor."""
-    random = np.random.default_rng(0)
-    X = np.zeros((2000, 41))
-    X[np.arange(2000), random.integers(0, 40, 2000)] = 1.0
-    y = np.where(X[:, 20:40].any(axis=1), 1.0, -1.0)
-    X[:, 40] = random.normal(size=2000) + 0.1 * y
-    store = make_store(tmp_path, X, y)
-    _, report = train(store, loss="log_loss", penalty="l1", C=30.0, tol=1e-6)
-    log = store.with_suffix(".model.run") / "log.jsonl"
-    steps = [json.loads(line).get("newton_steps", 0) for line in log.read_text().splitlines()]
-    assert report["converged"]
-    assert sum(steps) <= 6
-
-
 def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
     """The weights are those of LIBLINEAR, saga and coordinate descent."""
     X, y = rows(2)

@@ -35,8 +35,6 @@ _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
-_FAR = 0.2  # change of a weight in a Newton step that the quadratic model does not describe
-_POLISHES, _POLISH_TOL = 5, 0.01  # steps; violation that remains
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -511,23 +509,10 @@ class _Newton:
                 self._w = now
                 fit.z += length * scratch.step
                 self._work.steps += 1
-                self._polish(np.abs(length * d))
                 self._flat = 0 if after < before else self._flat + 1
                 return self._flat < _MOST_FLAT
             length *= 0.5
         return False
-
-    def _polish(self, moved: Floats) -> None:
-        """Minimise, with the losses themselves, over weights that moved far."""
-        fit, problem, columns = self._fit, self._fit.problem, self._columns
-        if problem.kind == _KINDS["squared_error"]:
-            return
-        some = np.flatnonzero(moved > _FAR).astype(np.int32)
-        self._work.nonzeros += self._kernels.polish(
-            columns.starts, columns.rows, columns.values, some[some != columns.dense],
-            *problem.of_rows(self._fit.labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
-            _POLISH_TOL,
-        )  # fmt: skip
 
     def store(self) -> None:
         """Write weights and slopes of the columns back."""

@@ -7,8 +7,7 @@ the losses. The optimality conditions are g_j = r sign(w_j) + (1-r) w_j if w_j i
 A Newton step minimises the quadratic model of the losses plus the penalty by coordinate descent.
 It keeps e = -H X d, where H is the diagonal curvature of the losses and d the step, so that a visit
 of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012, newGLMNET). A
-line search then finds the length of the step. Where a weight moved far, the model was poor: these
-weights are then minimised one by one, with the losses themselves.
+line search then finds the length of the step.
 
 The certificate. For any θ, and for r < 1,
 
@@ -45,7 +44,7 @@ from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
     "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers", "multiply",
-    "polish", "products", "sweep", "visit",
+    "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -318,45 +317,6 @@ def sweep(
             moved += 1
     sums[0], sums[1] = total, worst
     return kept, moved, visited
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _sums_of_column(starts, rows, values, k, y, weights, kind, positive, cost, other, z, by):
-    """Add `by` x_k to the margins; return Σ θ_i x_ik and Σ H_i x_ik²."""
-    g = h = 0.0
-    for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
-        i = np.uint32(rows[p])
-        v = 1.0 if values is None else np.float64(values[p])
-        z[i] += by * v
-        t, C = _target_and_cost(i, y, weights, positive, cost, other)
-        g += v * C * _slope(kind, z[i], t)
-        h += v * v * C * _curvature(kind, z[i], t)
-    return g, h
-
-
-@njit(nogil=True, error_model="numpy")
-def polish(
-    starts, rows, values, some, y, weights, kind, positive, cost, other, z, w, l1, l2, most, tol
-):
-    """Minimise the objective in one weight after the other, by at most `most` Newton steps each.
-
-    Ends early if the violation falls to `tol`. Returns the visits of nonzeros.
-    """
-    visited = 0
-    for a in range(len(some)):
-        k, step = some[a], 0.0
-        for turn in range(most + 1):
-            g, h = _sums_of_column(
-                starts, rows, values, k, y, weights, kind, positive, cost, other, z, step
-            )
-            visited += starts[k + 1] - starts[k]
-            h = max(h + l2, 1e-12)
-            new = _minimum(w[k] + (g - l2 * w[k]) / h, l1 / h)
-            step = min(max(new - w[k], -1.0), 1.0)
-            if abs(step) * h <= tol or turn == most:
-                break
-            w[k] = new if step == new - w[k] else w[k] + step
-    return visited
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
