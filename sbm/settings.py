@@ -413,7 +413,9 @@ class Settings:
         return int(self.mem)
 
     def for_dual(self) -> "Settings":
-        """Return settings for the dual solver, whose bias is always regularized."""
+        """Return settings for the dual solver, whose bias is regularized; or for sparse models."""
+        if self.penalty != "l2":
+            return replace(self, solver="dual")
         return replace(self, solver="dual", intercept=False, bias=self.bias_value)
 
     @property

@@ -44,6 +44,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "parts": "auto",
         "C": 10.0,
         "tol": 1e-9,
+        "intercept": True,
         "class_weight": {1.0: 3.0},
     },
 }

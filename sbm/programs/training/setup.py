@@ -138,7 +138,7 @@ def plan_of(
 
     def plan(mem: int) -> MemoryPlan:
         if settings.penalty != "l2":
-            return plan_columns(store, mem, shape, settings.weights is not None)
+            return plan_columns(store, mem, shape, settings.weights is not None, settings.intercept)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:

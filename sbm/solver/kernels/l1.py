@@ -25,6 +25,11 @@ Terms of a row, for a cost C and q = loss slope:
 
 H(q) is the entropy -q log q - (1-q) log(1-q). A factor s multiplies q, b and e.
 
+An intercept is the weight of the bias feature, of value 1, without a penalty. It adds the condition
+Σ θ_i = 0 to the dual point. The larger one of Σ θ_i > 0 and Σ -θ_i > 0 is scaled down to the other,
+and the sums θ·x_j of both sides are kept apart for this. Between two passes, the intercept is set
+to its optimum, so that both are equal except for rounding.
+
 Columns are given as ::
 
     starts     (m + 1,) int64: column k has nonzeros starts[k] to starts[k + 1]
@@ -43,8 +48,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers", "multiply",
-    "products", "sweep", "visit",
+    "center", "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers",
+    "multiply", "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -121,8 +126,10 @@ def count(starts, lengths, indices, values, bias, counts, squares):
 
 
 @njit(nogil=True, error_model="numpy")
-def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g):
-    """Write the margins of rows at fixed w, and add θ_i x_i to g."""
+def visit(
+    starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g, rising
+):
+    """Write the margins of rows at fixed w, and add θ_i x_i to `rising` if θ_i > 0, else to g."""
     last = len(w) - 1
     for i in range(len(starts)):
         begin = np.uint64(starts[i])
@@ -132,9 +139,10 @@ def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, co
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
         theta = C * _slope(kind, z[i], t)
         if theta != 0.0:
-            add(indices, values, begin, end, g, theta)
+            side = rising if theta > 0.0 else g
+            add(indices, values, begin, end, side, theta)
             if bias > 0.0:
-                g[last] += bias * theta
+                side[last] += bias * theta
 
 
 @njit(nogil=True, error_model="numpy")
@@ -182,8 +190,38 @@ def losses_along(z, step, length, y, weights, kind, positive, cost, other, sums)
 
 
 @njit(nogil=True, error_model="numpy")
-def dual(z, y, weights, kind, positive, cost, other, s, sums):
-    """Sum the row terms of D(s θ).
+def center(z, y, weights, kind, positive, cost, other, sums):
+    """Find the shift of all margins at which Σ θ_i is 0; written to sums[0]."""
+    shift, low, high = 0.0, -np.inf, np.inf
+    for _ in range(100):
+        slope = size = curvature = 0.0
+        for i in range(len(z)):
+            t, C = _target_and_cost(i, y, weights, positive, cost, other)
+            theta = C * _slope(kind, z[i] + shift, t)
+            slope += theta
+            size += abs(theta)
+            curvature += C * _curvature(kind, z[i] + shift, t)
+        if abs(slope) <= 1e-15 * size or not curvature > 0.0:
+            break
+        if slope > 0.0:
+            low = shift
+        else:
+            high = shift
+        step = slope / curvature
+        if kind == LOG_LOSS:
+            step = min(max(step, -2.0), 2.0)
+        new = shift + step
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        if new == shift or not np.isfinite(new):
+            break
+        shift = new
+    sums[0] = shift
+
+
+@njit(nogil=True, error_model="numpy")
+def dual(z, y, weights, kind, positive, cost, other, s, up, down, sums):
+    """Sum the row terms of D(s θ), where θ_i > 0 are multiplied by `up`, and θ_i < 0 by `down`.
 
     For the squared losses, sums are the coefficients a and b of a s - b s², whatever s is; for
     log_loss the value and 0.
@@ -192,9 +230,11 @@ def dual(z, y, weights, kind, positive, cost, other, s, sums):
     for i in range(len(z)):
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
         if kind == LOG_LOSS:
-            a += C * _entropy(s / (1.0 + exp(t * z[i])))
+            q = s * (up if t > 0.0 else down)
+            a += C * _entropy(q / (1.0 + exp(t * z[i])))
         else:
             half = 0.5 * _slope(kind, z[i], t)
+            half *= up if half > 0.0 else down
             a += 2.0 * C * half * t
             b += C * half * half
     sums[0], sums[1] = a, b
@@ -271,12 +311,14 @@ def _descend(starts, rows, values, k, dense, bias, H, step, e):
 
 @njit(nogil=True, error_model="numpy")
 def sweep(
-    starts, rows, values, dense, bias, H, e, g, w, d, h, l1, l2, box, active, m, limit, gain, sums
+    starts, rows, values, dense, bias, free, H, e, g, w, d, h, ridge, lasso, box, active, m, limit,
+    gain, sums
 ):
     """Visit the columns active[:m] once; keep those that may still move at the front.
 
-    Columns with w = 0 whose product is more than `limit` inside the bound are dropped. A weight
-    moves at most `box` in one Newton step. `gain` gets the decrease of the model by each column;
+    The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
+    product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
+    Newton step. `gain` gets the decrease of the model by each column;
     sums: violations, the largest violation.
 
     Returns
@@ -288,6 +330,7 @@ def sweep(
     total = worst = 0.0
     for a in range(m):
         k = active[a]
+        l1, l2 = (lasso, ridge) if k != free else (0.0, 0.0)
         now = w[k] + d[k]
         G = g[k] + _product(starts, rows, values, k, dense, bias, e) - l2 * now
         visited += starts[k + 1] - starts[k]
