@@ -312,8 +312,8 @@ def _descend(starts, rows, values, k, dense, bias, H, step, e):
 @njit(nogil=True, error_model="numpy")
 def sweep(
     starts, rows, values, dense, bias, free, H, e, g, w, d, h, ridge, lasso, box, active, m, limit,
-    gain, sums
-):
+    gain, sums,
+):  # fmt: skip
     """Visit the columns active[:m] once; keep those that may still move at the front.
 
     The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
