@@ -65,6 +65,15 @@ class Comm(Protocol):
     def gather(self, numbers: Sequence[float]) -> Floats:
         """Gather n numbers from each rank; return shape (size, n), float64."""
 
+    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        """Return the array of each rank, by rank; all know their sizes.
+
+        Parameters
+        ----------
+        mine : ndarray, shape (sizes[rank],)
+        sizes : sequence of int
+        """
+
     def share(self, content: Any) -> list[Any]:
         """Return the JSON content of each rank, by rank, as copies."""
 
@@ -96,6 +105,10 @@ class SerialComm:
     def gather(self, numbers: Sequence[float]) -> Floats:
         """See `Comm`."""
         return np.array([numbers], np.float64)
+
+    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        """See `Comm`."""
+        return [mine]
 
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
@@ -251,16 +264,19 @@ class MpiComm:
         theirs: Floats = self._gather(np.array(numbers, np.float64))
         return theirs
 
+    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        """See `Comm`."""
+        ends = np.cumsum(sizes)
+        theirs = np.empty(ends[-1], mine.dtype)
+        self._count(mine.nbytes * (self.size - 1))
+        self._wait(self._world.Iallgatherv(mine, [theirs, (sizes, ends - sizes)]))
+        return np.split(theirs, ends[:-1])
+
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
         mine = np.frombuffer(json.dumps(content).encode(), np.uint8)
         sizes = self._gather(np.array([len(mine)], np.int64))[:, 0]
-        ends = np.cumsum(sizes)
-        theirs = np.empty(ends[-1], np.uint8)
-        self._count(mine.nbytes * (self.size - 1))
-        self._wait(self._world.Iallgatherv(mine, [theirs, (sizes, ends - sizes)]))
-        texts = [theirs[end - n : end].tobytes() for end, n in zip(ends, sizes, strict=True)]
-        return [json.loads(text) for text in texts]
+        return [json.loads(text.tobytes()) for text in self.collect(mine, sizes)]
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`."""

@@ -62,6 +62,11 @@ class DenseSet:
         """Return a copy of the variables of some working rows."""
         return Dense(self.values[rows])
 
+    def put(self, rows: npt.NDArray[np.int64], alpha: Alphas) -> None:
+        """Replace the variables of some working rows."""
+        assert isinstance(alpha, Dense)
+        self.values[rows] = alpha.values
+
     def spill(
         self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
@@ -242,6 +247,22 @@ class ListPool:
             self.begin[:n], self.outputs, self.betas,
         )  # fmt: skip
         self.used[0] = n + len(lists.outputs)
+
+    def fits(self, home: Int32s, rows: npt.NDArray[np.int64], alpha: Alphas) -> bool:
+        """Return whether `replace` can be called with these lists."""
+        assert isinstance(alpha, Lists)
+        growth = alpha.counts - self.count[rows]
+        held = self.held + np.bincount(home, growth, len(self.held)).astype(np.int64)
+        most = self.count.astype(np.int64).sum() + self.capacity + max(0, int(growth.sum()))
+        return most <= len(self.outputs) and bool((held <= self.held_limit).all())
+
+    def replace(self, home: Int32s, rows: npt.NDArray[np.int64], alpha: Lists, n: int) -> None:
+        """Replace the lists of some of the first `n` working rows, of the given blocks."""
+        growth = alpha.counts - self.count[rows]
+        self.held += np.bincount(home, growth, len(self.held)).astype(np.int64)
+        lists = self.take(np.arange(n))
+        lists.put(rows, alpha)
+        self.fill(lists)
 
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
         """Return the lists of the first `n` rows as arrays to store."""

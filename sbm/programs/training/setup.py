@@ -14,6 +14,7 @@ from sbm.engine.clock import clock
 from sbm.engine.columns import plan_columns
 from sbm.engine.learners import Folds
 from sbm.engine.machine import system_limit, within_limit
+from sbm.engine.sync import shared_bytes
 from sbm.engine.memory import (
     EVICTED_BYTES,
     UNWRITTEN_BYTES,
@@ -159,11 +160,12 @@ def shape_of(
     problems: Sequence[AnyProblem],
     models: int = 1,
     processes: int = 1,
+    by_block: bool = False,
 ) -> Shape:
     """Return what the memory of a training depends on.
 
     With several models, rows have folds. With several ranks, each rank keeps the weights and
-    alphas of the start of a stretch.
+    alphas of the last sum.
 
     Parameters
     ----------
@@ -171,6 +173,8 @@ def shape_of(
         Those of the training.
     models, processes : int
         Number of models trained at the same time, and number of ranks.
+    by_block : bool
+        Whether the ranks have different blocks.
 
     Returns
     -------
@@ -180,20 +184,25 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    n_weights = store.n_features + (problems[0].bias > 0)
+    shared = 0
+    if processes > 1:
+        shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
-        n_weights=store.n_features + (problems[0].bias > 0),
+        n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
-        noted_blocks=settings.sync_every if processes > 1 else 0,
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + shared,
+        ranks=processes,
+        by_block=by_block,
         hessian_bytes=bytes_of_matrices(settings, store, problems),
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
-        may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
+        may_join=settings.parts == "auto" and models == 1 and not has_step,
     )
 
 

@@ -20,9 +20,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "add", "add_sums", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
-    "is_last", "is_solved", "log1p", "log_ratio", "mix", "new_order", "permute", "prefetch",
-    "prefetch_ahead", "prefetch_row", "rounding", "rows_left", "sign_and_cost", "step_in_box",
+    "GOLDEN", "SEEN", "add", "add_damped", "add_sums", "damped_square", "dot", "dot_within",
+    "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p", "log_ratio", "mix",
+    "new_order", "permute", "prefetch", "prefetch_ahead", "prefetch_row", "rest_longer",
+    "rounding", "rows_left", "sign_and_cost", "step_in_box", "touch",
 ]  # fmt: skip
 
 
@@ -268,6 +269,59 @@ def add(indices, values, begin, end, w, step):
     else:
         for p in range(begin, end):
             w[np.uint32(indices[p])] += step * np.float64(values[p])
+
+
+# If several processes add up their changes of W, the code of a weight is the number of its bucket,
+# plus SEEN after this process changed the weight.
+SEEN = np.uint8(128)
+_MOST_REST = np.uint8(8)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def damped_square(indices, values, begin, end, damping, code):
+    """Return Σ damping x² of one row."""
+    a = 0.0
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        a += v * v * damping[code[np.uint32(indices[p])] & np.uint8(127)]
+    return a
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def touch(j, code, touched):
+    """List weight j as changed; return its bucket.
+
+    `touched[0]` is the number of changed weights, which follow it as far as there is room.
+    """
+    mine = code[j]
+    if mine < SEEN:
+        code[j] = mine | SEEN
+        n = touched[0] + 1
+        touched[0] = n
+        if n < len(touched):
+            touched[n] = j
+    return mine & np.uint8(127)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def add_damped(indices, values, begin, end, w, step, damping, code, touched):
+    """Add step times one row to w, each entry times its damping, and list these weights."""
+    for p in range(begin, end):
+        j = np.uint32(indices[p])
+        v = step if values is None else step * np.float64(values[p])
+        w[j] += v * damping[touch(j, code, touched)]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def rest_longer(rest, is_at_rest):
+    """Return how a row is left alone after a visit: the turns to skip, + 16 times their period.
+
+    A row at rest skips 1, then 3, then 7 turns.
+    """
+    if not is_at_rest:
+        return np.uint8(0)
+    period = min(_MOST_REST, np.uint8(2) * max(np.uint8(1), rest >> np.uint8(4)))
+    return np.uint8((period << np.uint8(4)) + period - np.uint8(1))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -44,10 +44,19 @@ from sbm.solver.kernels.classes import (
     decide_few,
     decision_error,
     move,
+    move_damped,
     prefetch_weights,
     squared_norm,
 )
-from sbm.solver.kernels.common import add_sums, is_last, is_solved, new_order, rows_left
+from sbm.solver.kernels.common import (
+    add_sums,
+    damped_square,
+    is_last,
+    is_solved,
+    new_order,
+    rest_longer,
+    rows_left,
+)
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 
@@ -121,18 +130,18 @@ def _shut_out(beta, new, room, turn, shut):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _steps(
-    own, cost, beta, new, n_outputs, kind, cost_rest, squared, sigma, columns, steps
+    own, cost, beta, new, n_outputs, kind, cost_rest, squared, columns, steps
 ):  # fmt: skip
     """List the columns of W that move, and their steps; return (their number, rise of Σ d)."""
     n = 0
     gain = 0.0
     for k in range(n_outputs):
         change = new[k] - beta[k]
-        sign = -sigma
+        sign = -1.0
         rise = change
         if kind == ONE_VS_REST:
             C = cost if k == own else cost_rest
-            sign = sigma if k == own else -sigma
+            sign = 1.0 if k == own else -1.0
             rise = change * (1.0 - (0.25 / C if squared and C > 0.0 else 0.0) * (new[k] + beta[k]))
         gain += rise
         columns[n] = k
@@ -140,7 +149,7 @@ def _steps(
         n += change != 0.0
     if kind != ONE_VS_REST and n > 0:
         columns[n] = own
-        steps[n] = sigma * gain
+        steps[n] = gain
         n += 1
     return n, gain
 
@@ -183,9 +192,10 @@ def _matters(k, own, z, new, most, kind):
 @njit(nogil=True, error_model="numpy")
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
-    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds,
-    chunk, ahead, inner_tol, stop, dual_sum, block, state, active, order, scratch, scratch_few,
-    columns, shut, shut_few, stats,
+    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, damping, damping_extra,
+    code, touched, rest_turns, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    stop, dual_sum, block, state, active, order, scratch, scratch_few, columns, shut, shut_few,
+    stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -217,8 +227,10 @@ def solve(
         Value of the extra feature; 0 for none.
     squared : bool
         Squared hinge; one-vs-rest only.
-    sigma : float
-        1 for one process; scales curvature and step of W if several are summed.
+    damping, damping_extra, code, touched, turn
+        As in rounds.py.
+    rest_turns : (n,) uint8, in place, or None
+        `rest` of rounds.py.
     held_limit : int
         Maximum number of variables of a block.
     rounds, chunk, ahead : int
@@ -245,16 +257,17 @@ def solve(
     scratch[2, :] = 0.0
     shut[:] = False
     shut_few[:] = False
-    n = len(starts)
-    m = n
+    m = len(starts)
     gain = 0.0
     gap = 0.0
     updates = 0
     visits = 0
     starved = 0
     limit = np.inf
-    for r in range(rounds):
-        chunks = new_order(order, m, chunk, state)
+    for r in range(turn, rounds):
+        chunks = len(order)
+        if damping is None:
+            chunks = new_order(order, m, chunk, state)
         worst = 0.0
         total = 0.0
         dropped = 0
@@ -264,10 +277,15 @@ def solve(
         for k in range(chunks):
             last = min(m, (order[k] + 1) * chunk)
             for t in range(order[k] * chunk, last):
+                is_picked = damping is None and r > 0
                 if ahead > 0 and t + ahead < last:
-                    q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
+                    q = np.uint64(active[t + ahead] if is_picked else t + ahead)
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-                i = np.uint64(active[t] if r > 0 else t)
+                i = np.uint64(active[t] if is_picked else t)
+                if damping is not None and rest_turns[i] & 15:
+                    rest_turns[i] -= 1
+                    visits -= 1
+                    continue
                 label = np.int64(y[i])
                 cost, rest = _costs_of(i, label, costs, cost_rest, weight)
                 if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
@@ -275,7 +293,11 @@ def solve(
                     continue
                 start = np.uint64(starts[i])
                 end = start + np.uint64(lengths[i])
-                a = sigma * (squared_norm(values, start, end) + bias * bias)
+                if damping is None:
+                    a = squared_norm(values, start, end) + bias * bias
+                else:
+                    a = damped_square(indices, values, start, end, damping, code)
+                    a += damping_extra * bias * bias
                 in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
                 room_for = scratch_few if in_few else scratch
                 z, beta, new = room_for[0], room_for[1], room_for[2]
@@ -304,8 +326,11 @@ def solve(
                 score[i] = rank
                 if len(n_few) > 0 and not in_few and r + 1 < rounds:
                     n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
+                if damping is not None:
+                    is_at_rest = violation == 0.0 and rank < 0.0
+                    rest_turns[i] = rest_longer(rest_turns[i], is_at_rest)
                 if violation == 0.0:
-                    if rank < -limit:
+                    if damping is None and rank < -limit:
                         active[t] = -1
                         dropped += 1
                     continue
@@ -328,21 +353,32 @@ def solve(
                         joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
                     closed[:] = False
                 n_steps, rise = _steps(
-                    own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
+                    own, cost, beta, new, n_outputs, kind, rest, squared, columns, steps
                 )
                 if in_few:
                     for j in range(n_steps):
                         columns[j] = few[i, np.uint32(columns[j])]
                 updates += n_steps > 0
                 gain += rise
-                move(indices, values, start, end, W, bias, columns, steps, n_steps)
+                if damping is None:
+                    move(indices, values, start, end, W, bias, columns, steps, n_steps)
+                elif n_steps > 0:
+                    move_damped(
+                        indices, values, start, end, W, bias, columns, steps, n_steps,
+                        damping, damping_extra, code, touched,
+                    )  # fmt: skip
                 write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
                 if in_few:
                     for q in range(begin[i], begin[i] + count[i]):
                         outputs[q] = few[i, np.uint32(outputs[q])]
                 held[np.uint32(home[i])] += np.int64(count[i]) - before
-        visits += m
+            if damping is not None:
+                visits += last - order[k] * chunk
+        if damping is None:
+            visits += m
         stats[4] += 1
+        if damping is not None:
+            break
         if is_last(r, rounds, worst, inner_tol):
             break
         if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
