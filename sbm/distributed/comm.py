@@ -36,6 +36,7 @@ EXIT_TIMEOUT = 75
 TIMEOUT = 600.0
 # Numbers per slice of a sum: a rank needs memory for at most 5 times as many in addition to W.
 SLICE = 1 << 19
+SMALL = 8192  # fewer numbers are sent to all ranks at once
 PAIR_BYTES = 12  # an index and a value
 MOST_BYTES = 1 << 30  # per message: an MPI library may count in 32 bits
 # Polling, in seconds. A waiting rank first polls without a pause, then sleeps for a share of the
@@ -164,6 +165,9 @@ class MpiComm:
         flat = array.reshape(-1)
         parts = [flat[k : k + SLICE] for k in range(0, len(flat), SLICE)]
         if not parts or self.size == 1:
+            return
+        if len(flat) <= SMALL:
+            flat[:] = 0.0 + np.add.reduce(self._gather(flat), axis=0)
             return
         counts = self._gather(np.array([np.count_nonzero(part) for part in parts], np.int64))
         for part, n_nonzero in zip(parts, counts.sum(axis=0), strict=True):

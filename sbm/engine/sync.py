@@ -197,7 +197,7 @@ class Combiner:
         theirs = comm.gather([n, stats[0], stats[1], stats[3], *numbers])
         sizes = theirs[:, 0].astype(np.int64)
         squares = np.zeros(BUCKETS + 2)
-        if sizes.max() < len(self._touched):
+        if sizes.max() + 1 < len(self._touched):
             own = np.zeros(BUCKETS)
             n_union = self._exchange(sizes, own)
             self._kernels.settle(self._union, n_union, W, base, self._code, squares)

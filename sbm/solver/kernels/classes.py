@@ -156,12 +156,15 @@ def move_damped(
     damping, damping_extra, code, touched,
 ):  # fmt: skip
     """Do the same, each row of W times its damping, and list these rows."""
+    n = np.int64(touched[0])
     for p in range(begin, end):
         f = np.uint32(indices[p])
         v = 1.0 if values is None else np.float64(values[p])
-        v *= damping[touch(f, code, touched)]
+        bucket, n = touch(f, code, touched, n)
+        v *= damping[bucket]
         for j in range(n_steps):
             W[f, np.uint32(columns[j])] += v * steps[j]
+    touched[0] = n
     if bias > 0.0:
         for j in range(n_steps):
             W[W.shape[0] - 1, np.uint32(columns[j])] += damping_extra * bias * steps[j]

@@ -288,28 +288,31 @@ def damped_square(indices, values, begin, end, damping, code):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def touch(j, code, touched):
-    """List weight j as changed; return its bucket.
+def touch(j, code, touched, n):
+    """List weight j as changed; return its bucket, and the number n of changed weights.
 
-    `touched[0]` is the number of changed weights, which follow it as far as there is room.
+    They follow `touched[0]` as far as there is room. New ones are rare enough to be mispredicted,
+    so there is no branch.
     """
     mine = code[j]
-    if mine < SEEN:
-        code[j] = mine | SEEN
-        n = touched[0] + 1
-        touched[0] = n
-        if n < len(touched):
-            touched[n] = j
-    return mine & np.uint8(127)
+    code[j] = mine | SEEN
+    touched[min(n + 1, len(touched) - 1)] = j
+    return mine & np.uint8(127), n + (mine < SEEN)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def add_damped(indices, values, begin, end, w, step, damping, code, touched):
-    """Add step times one row to w, each entry times its damping, and list these weights."""
+    """Add step times one row to w, each entry times its damping, and list these weights.
+
+    `touched[0]` is the number of listed weights.
+    """
+    n = np.int64(touched[0])
     for p in range(begin, end):
         j = np.uint32(indices[p])
         v = step if values is None else step * np.float64(values[p])
-        w[j] += v * damping[touch(j, code, touched)]
+        bucket, n = touch(j, code, touched, n)
+        w[j] += v * damping[bucket]
+    touched[0] = n
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -163,6 +163,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                         continue
                     begin = np.uint64(starts[i])
                     end = begin + np.uint64(lengths[i])
+                    if damping is not None:
+                        prefetch_row(code, indices, starts, lengths, i)
                     share = bias * w_extra
                     first = 0.0 if late else share
                     z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
