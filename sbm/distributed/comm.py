@@ -66,13 +66,15 @@ class Comm(Protocol):
     def gather(self, numbers: Sequence[float]) -> Floats:
         """Gather n numbers from each rank; return shape (size, n), float64."""
 
-    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
         """Return the array of each rank, by rank; all know their sizes.
 
         Parameters
         ----------
         mine : ndarray, shape (sizes[rank],)
-        sizes : sequence of int
+        sizes : ndarray, shape (size,), int64
         """
 
     def share(self, content: Any) -> list[Any]:
@@ -107,7 +109,9 @@ class SerialComm:
         """See `Comm`."""
         return np.array([numbers], np.float64)
 
-    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
         """See `Comm`."""
         return [mine]
 
@@ -268,7 +272,9 @@ class MpiComm:
         theirs: Floats = self._gather(np.array(numbers, np.float64))
         return theirs
 
-    def collect(self, mine: npt.NDArray[Any], sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
         """See `Comm`."""
         ends = np.cumsum(sizes)
         theirs = np.empty(ends[-1], mine.dtype)

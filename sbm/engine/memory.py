@@ -300,10 +300,10 @@ def plan_training(
     """Choose block and cache sizes for a memory bound.
 
     If all rows of a rank fit, decoded, and are few enough for several rounds between two looks at
-    the clock, they are a single part without a cache (`shape` must allow it). If not, blocks are loaded whole
-    if they fit, otherwise in equal parts that fit; small appended blocks are loaded together. The
-    cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
-    of the largest part, so it is `cache_frac` of the working set, as in the SBM paper.
+    the clock, they are a single part without a cache (`shape` must allow it). If not, blocks are
+    loaded whole if they fit, otherwise in equal parts that fit; small appended blocks are loaded
+    together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of the
+    largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Sums of the changes of several ranks, each of which solves on its own rows.
 
-Every rank holds the same W. In a round over its working set, a rank moves its own copy of W, and the
-changes of all ranks are added up several times: the most frequent weights, which carry most of the
-interference, `SUMS` times, all weights `FULL_SUMS` times.
+Every rank holds the same W. In a round over its working set, a rank moves its own copy of W, and
+the changes of all ranks are added up several times: the most frequent weights, which carry most of
+the interference, `SUMS` times, all weights `FULL_SUMS` times.
 
 Damping. If all ranks push a weight in the same direction, the sum goes too far. So each rank
 moves its own copy of W by σ times its change, as in CoCoA+ (Ma et al. 2015; Smith et al. 2018), but
@@ -25,26 +25,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Lists, blend
+from sbm.alphas import blend
 from sbm.compiled import load
 from sbm.distributed.comm import Comm
 from sbm.rows import Rows
 from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, Damping, OneClass, Rounds, mean_square, squared_norm
-from sbm.solver.variables import ListPool
 
 __all__ = ["Combiner", "agree_on_unit", "shared_bytes"]
 
 Floats = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
-SUMS, FULL_SUMS = 64, 4  # per round over a large working set
+SUMS, FULL_SUMS = 64, 2  # per round over a large working set
 LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
 FREQUENT = 4096  # number of frequent weights
 LEAST_SHARE = 0.5
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
 # Buckets of weights: by the logarithm of their frequency, then the same for the frequent ones.
 BUCKETS, HALF = 64, 32
+# If a rank visits that many times as many nonzeros as there are weights between two sums of all
+# weights, changed weights are not listed.
+DENSE = 2
 # Most listed changes of all ranks together; more are added up with all weights.
 MOST_LISTED = 1 << 19
 
@@ -109,32 +110,30 @@ class Combiner:
         nnz = int(self._comm.gather([work.rows.nnz]).max())
         n_sums = max(1, min(SUMS, nnz // LEAST_NNZ))
         every = -(-n_sums // FULL_SUMS)
-        total: Floats | None = None
+        self._lists = nnz < DENSE * self._W.size * -(-n_sums // every)
+        total = since = np.zeros(0)
         for turn in range(how.rounds):
-            gap, updates, since = 0.0, 0.0, None
+            gap, updates = 0.0, 0.0
             n_chunks = self._shuffle(how.order, work.n, how.chunk, how.state)
             ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
             for k in range(n_sums):
                 if k % every == 0:
-                    chunks = how.order[ends[k] : ends[min(k + every, n_sums)]]
-                    rows, since = _rows_of(chunks, how.chunk, work.n), None
-                    self._begin(work, rows)
+                    self._begin(work)
                 chunks = how.order[ends[k] : ends[k + 1]]
                 part = replace(how, turn=turn, order=chunks, damping=self._how_to(work))
                 stats = self._problem.solve(work, self._W, part)
-                since = stats if since is None else since + stats
+                since = since + stats if k % every else stats
                 self._add_frequent()
                 if (k + 1) % every == 0 or k + 1 == n_sums:
-                    theirs = self._add_all(work, rows, since)
+                    theirs = self._add_all(work, since)
                     gap, updates = gap + theirs[0], updates + theirs[1]
-                    total = since if total is None else total + since
+                    total = total + since if len(total) else since
             if updates == 0.0:
                 break
             if how.stop > 0.0 and gap <= how.stop * abs(
                 self.dual_sum - 0.5 * squared_norm(self._W)
             ):
                 break
-        assert total is not None
         total[4] = turn + 1
         if how.stop > 0.0:
             total[1] = gap / self._comm.size  # all ranks' gaps are added up at the end of the pass
@@ -144,7 +143,8 @@ class Combiner:
         extra = float(self._damping[self._code[-1] & 127]) if self._problem.bias > 0 else 1.0
         if isinstance(self._problem, OneClass):
             extra = float(self._comm.size)
-        return Damping(self._damping, extra, self._code, self._touched, work.rest)
+        listed = self._touched if self._lists else self._touched[:0]
+        return Damping(self._damping, extra, self._code, listed, work.rest)
 
     def _learn_frequencies(self, rows: Rows) -> None:
         """Put the weights into buckets by the number of rows with each feature.
@@ -161,7 +161,7 @@ class Combiner:
         np.clip(np.frexp(column)[1], 0, HALF - 1, out=self._code, casting="unsafe")
         n = min(FREQUENT, len(column))
         least = np.partition(column, len(column) - n)[len(column) - n]
-        often = np.flatnonzero((column >= max(least, 1.0)))
+        often = np.flatnonzero(column >= max(least, 1.0))
         self._mark_frequent(often[:n])
 
     def _mark_frequent(self, places: npt.NDArray[np.int64]) -> None:
@@ -172,9 +172,9 @@ class Combiner:
 
     # ------------------------------------------------------------------------------- sums
 
-    def _begin(self, work: WorkingSet, rows: Int64s) -> None:
+    def _begin(self, work: WorkingSet) -> None:
         """Save what a partial step returns to."""
-        self._before = work.alpha.take(rows)
+        self._before = work.alpha.copy(work.n)
         self._numbers = self._problem.numbers()
         self._start = self._W[self._frequent]
 
@@ -189,15 +189,15 @@ class Combiner:
         self._kernels.receive_frequent(*of_frequent, self._code, self._changes, squares)
         self._learn(squares, self._changes[-BUCKETS:], slice(HALF, BUCKETS))
 
-    def _add_all(self, work: WorkingSet, rows: Int64s, stats: Floats) -> Floats:
+    def _add_all(self, work: WorkingSet, stats: Floats) -> Floats:
         """Add up the changes of all other weights; return the ranks' gap and updates."""
         comm, W, base = self._comm, self._W, self._base
-        n = int(self._touched[0])
+        n = int(self._touched[0]) if self._lists else 0
         numbers = self._problem.numbers()
         theirs = comm.gather([n, stats[0], stats[1], stats[3], *numbers])
         sizes = theirs[:, 0].astype(np.int64)
         squares = np.zeros(BUCKETS + 2)
-        if sizes.max() + 1 < len(self._touched):
+        if self._lists and sizes.max() + 1 < len(self._touched):
             own = np.zeros(BUCKETS)
             n_union = self._exchange(sizes, own)
             self._kernels.settle(self._union, n_union, W, base, self._code, squares)
@@ -209,7 +209,7 @@ class Combiner:
         size, gain = squares[-1] + float(np.sum(moved * moved)), math.fsum(theirs[:, 1])
         share = self._share(gain, cross, size)
         if share < 1.0:
-            share = self._move_back(work, rows, share)
+            share = self._move_back(work, share)
             W[self._frequent] = base[self._frequent] = self._start + share * moved
         if n_union >= 0:
             self._kernels.apply(self._union, n_union, W, base, share)
@@ -255,11 +255,10 @@ class Combiner:
         """Update σ, given |Σ_p d_p|² and Σ_p |d_p|² of the last sum, by bucket."""
         if isinstance(self._problem, OneClass):
             return  # its constraint couples all rows, so that a partial step is not defined
-        for average, new in zip(self._averages, (squares, own), strict=True):
-            average[buckets] += RATE * (new[buckets] - average[buckets])
-        sums, single = self._averages
-        ratio = np.divide(sums, single, out=np.full(BUCKETS, np.inf), where=single > 0)
-        np.clip(SPARE * ratio, 1.0, self._comm.size, out=self._damping)
+        self._kernels.learn(
+            self._averages, squares, own, buckets.start, buckets.stop, RATE, SPARE, self._damping,
+            float(self._comm.size),
+        )  # fmt: skip
 
     def _share(self, gain: float, cross: float, size: float) -> float:
         """Return the share of the sum to apply.
@@ -276,17 +275,13 @@ class Combiner:
         best = (gain - cross) / size
         return 1.0 if best >= LEAST_SHARE else max(0.0, best)
 
-    def _move_back(self, work: WorkingSet, rows: Int64s, share: float) -> float:
+    def _move_back(self, work: WorkingSet, share: float) -> float:
         """Move the alphas back to a share of their change; return the share that is possible."""
-        before, pool = self._before, work.alpha
-        mixed = blend(before, pool.take(rows), share)
-        if not isinstance(pool, ListPool):
-            pool.put(rows, mixed)
-            return share
-        if not self._comm.gather([pool.fits(work.home[rows], rows, mixed)]).all():
+        before, pool, home = self._before, work.alpha, work.home[: work.n]
+        mixed = blend(before, pool.copy(work.n), share)
+        if not self._comm.gather([pool.fits(home, mixed)]).all():
             share, mixed = 0.0, before
-        assert isinstance(mixed, Lists)
-        pool.replace(work.home[rows], rows, mixed, work.n)
+        pool.replace(home, mixed)
         return share
 
     # ------------------------------------------------------------------------------ state
@@ -303,12 +298,6 @@ class Combiner:
             self._code[:] = state["code"]
             self._mark_frequent(np.flatnonzero(self._code >= HALF))
             self._averages[:], self._damping[:] = state["averages"], state["damping"]
-
-
-def _rows_of(chunks: Int64s, chunk: int, n: int) -> Int64s:
-    """Return the rows of some chunks of n rows."""
-    rows: Int64s = (np.sort(chunks)[:, np.newaxis] * chunk + np.arange(chunk)).ravel()
-    return rows[: np.searchsorted(rows, n)]
 
 
 def agree_on_unit(comm: Comm, problem: OneClass, rows: Rows | None) -> None:

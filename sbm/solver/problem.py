@@ -257,8 +257,8 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum, how.block,
-            how.state, how.active, how.order, stats,
+            *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum,
+            how.block, how.state, how.active, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 

@@ -62,10 +62,17 @@ class DenseSet:
         """Return a copy of the variables of some working rows."""
         return Dense(self.values[rows])
 
-    def put(self, rows: npt.NDArray[np.int64], alpha: Alphas) -> None:
-        """Replace the variables of some working rows."""
-        assert isinstance(alpha, Dense)
-        self.values[rows] = alpha.values
+    def copy(self, n: int) -> Dense:
+        """Return a copy of the variables of the first `n` rows."""
+        return Dense(self.values[:n].copy())
+
+    def fits(self, home: Int32s, alpha: Alphas) -> bool:
+        """Return whether `replace` can be called with these variables."""
+        return True
+
+    def replace(self, home: Int32s, alpha: Alphas) -> None:
+        """Replace the variables of all working rows, which are of the given blocks."""
+        self.fill(alpha)
 
     def spill(
         self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
@@ -248,21 +255,26 @@ class ListPool:
         )  # fmt: skip
         self.used[0] = n + len(lists.outputs)
 
-    def fits(self, home: Int32s, rows: npt.NDArray[np.int64], alpha: Alphas) -> bool:
+    def copy(self, n: int) -> Lists:
+        """Return a copy of the lists of the first `n` rows."""
+        return self.take(np.arange(n))
+
+    def fits(self, home: Int32s, alpha: Alphas) -> bool:
         """Return whether `replace` can be called with these lists."""
         assert isinstance(alpha, Lists)
-        growth = alpha.counts - self.count[rows]
-        held = self.held + np.bincount(home, growth, len(self.held)).astype(np.int64)
-        most = self.count.astype(np.int64).sum() + self.capacity + max(0, int(growth.sum()))
-        return most <= len(self.outputs) and bool((held <= self.held_limit).all())
+        held = self._held_with(home, alpha)
+        room = len(alpha) + len(alpha.values)
+        return room <= len(self.outputs) and bool((held <= self.held_limit).all())
 
-    def replace(self, home: Int32s, rows: npt.NDArray[np.int64], alpha: Lists, n: int) -> None:
-        """Replace the lists of some of the first `n` working rows, of the given blocks."""
-        growth = alpha.counts - self.count[rows]
-        self.held += np.bincount(home, growth, len(self.held)).astype(np.int64)
-        lists = self.take(np.arange(n))
-        lists.put(rows, alpha)
-        self.fill(lists)
+    def replace(self, home: Int32s, alpha: Alphas) -> None:
+        """Replace the lists of all working rows, which are of the given blocks."""
+        assert isinstance(alpha, Lists)
+        self.held[:] = self._held_with(home, alpha)
+        self.fill(alpha)
+
+    def _held_with(self, home: Int32s, alpha: Lists) -> npt.NDArray[np.int64]:
+        growth = alpha.counts - self.count[: len(alpha)]
+        return self.held + np.bincount(home, growth, len(self.held)).astype(np.int64)
 
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
         """Return the lists of the first `n` rows as arrays to store."""

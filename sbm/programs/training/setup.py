@@ -14,7 +14,6 @@ from sbm.engine.clock import clock
 from sbm.engine.columns import plan_columns
 from sbm.engine.learners import Folds
 from sbm.engine.machine import system_limit, within_limit
-from sbm.engine.sync import shared_bytes
 from sbm.engine.memory import (
     EVICTED_BYTES,
     UNWRITTEN_BYTES,
@@ -25,6 +24,7 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
+from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output

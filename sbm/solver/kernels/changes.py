@@ -11,8 +11,8 @@ from numba import njit
 from sbm.solver.kernels.common import SEEN
 
 __all__ = [
-    "apply", "count", "receive", "receive_frequent", "settle", "settle_all", "take", "take_all",
-    "take_frequent",
+    "apply", "count", "learn", "receive", "receive_frequent", "settle", "settle_all", "take",
+    "take_all", "take_frequent",
 ]  # fmt: skip
 
 _BUCKET = np.uint8(127)
@@ -39,6 +39,30 @@ def take_frequent(places, W, base, damping, code, changes):
             change = (W[j, c] - base[j, c]) / damping[bucket]
             changes[k * outputs + c] = change
             changes[n * outputs + bucket] += change * change
+
+
+@njit(nogil=True, error_model="numpy")
+def learn(averages, squares, own, first, last, rate, spare, damping, most):
+    """Update the damping of the buckets from `first` to `last`.
+
+    Parameters
+    ----------
+    averages : (2, n_buckets) float64, in place
+        Moving averages of |Σ_p d_p|² and Σ_p |d_p|².
+    squares, own : (n_buckets,) float64
+        Both, of the last sum.
+    first, last : int
+    rate, spare : float
+        Rate of the averages; safety factor.
+    damping : (n_buckets,) float64, in place
+    most : float
+        The number of processes.
+    """
+    for b in range(np.uint64(first), np.uint64(last)):
+        averages[0, b] += rate * (squares[b] - averages[0, b])
+        averages[1, b] += rate * (own[b] - averages[1, b])
+        if averages[1, b] > 0.0:
+            damping[b] = min(most, max(1.0, spare * averages[0, b] / averages[1, b]))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -155,16 +155,20 @@ def move_damped(
     indices, values, begin, end, W, bias, columns, steps, n_steps,
     damping, damping_extra, code, touched,
 ):  # fmt: skip
-    """Do the same, each row of W times its damping, and list these rows."""
-    n = np.int64(touched[0])
+    """Do the same, each row of W times its damping, and list these rows; see `add_damped`."""
+    is_listed = len(touched) > 0
+    n = np.int64(touched[0]) if is_listed else 0
     for p in range(begin, end):
         f = np.uint32(indices[p])
         v = 1.0 if values is None else np.float64(values[p])
-        bucket, n = touch(f, code, touched, n)
+        bucket = code[f] & np.uint8(127)
+        if is_listed:
+            _, n = touch(f, code, touched, n)
         v *= damping[bucket]
         for j in range(n_steps):
             W[f, np.uint32(columns[j])] += v * steps[j]
-    touched[0] = n
+    if is_listed:
+        touched[0] = n
     if bias > 0.0:
         for j in range(n_steps):
             W[W.shape[0] - 1, np.uint32(columns[j])] += damping_extra * bias * steps[j]

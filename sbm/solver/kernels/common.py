@@ -304,8 +304,14 @@ def touch(j, code, touched, n):
 def add_damped(indices, values, begin, end, w, step, damping, code, touched):
     """Add step times one row to w, each entry times its damping, and list these weights.
 
-    `touched[0]` is the number of listed weights.
+    `touched[0]` is the number of listed weights; if `touched` is empty, none is listed.
     """
+    if len(touched) == 0:
+        for p in range(begin, end):
+            j = np.uint32(indices[p])
+            v = step if values is None else step * np.float64(values[p])
+            w[j] += v * damping[code[j] & np.uint8(127)]
+        return
     n = np.int64(touched[0])
     for p in range(begin, end):
         j = np.uint32(indices[p])

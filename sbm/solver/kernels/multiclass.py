@@ -526,7 +526,7 @@ def certify(
         loss += row_loss
         dual += row_dual
         n_steps, _ = _steps(
-            own, cost, nothing, beta, n_outputs, kind, rest, squared, 1.0, columns, steps
+            own, cost, nothing, beta, n_outputs, kind, rest, squared, columns, steps
         )
         if n_steps > 0:
             if kind == ONE_VS_REST:

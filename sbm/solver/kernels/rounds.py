@@ -101,7 +101,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             Cache score of each row's last visit (SBM 2011, section 2.2, second form).
         damping : (n_buckets,) float64, or None
             If several processes are summed: the factor of curvature and step of w, by bucket of
-            features. Then a call visits the chunks in `order` once, and no row is dropped: see `rest`.
+            features. Then a call visits the chunks in `order` once, and `rest` is used instead of
+            dropping rows.
         damping_extra : float
             That of the extra feature.
         code, touched : (n_weights,) uint8, (n,) int32, in place, or None
