@@ -160,9 +160,8 @@ class Combiner:
             column[-1] = column.max(initial=0.0) + 1.0
         np.clip(np.frexp(column)[1], 0, HALF - 1, out=self._code, casting="unsafe")
         n = min(FREQUENT, len(column))
-        least = np.partition(column, len(column) - n)[len(column) - n]
-        often = np.flatnonzero(column >= max(least, 1.0))
-        self._mark_frequent(often[:n])
+        often = np.sort(np.argsort(-column, kind="stable")[:n])
+        self._mark_frequent(often[column[often] > 0])
 
     def _mark_frequent(self, places: npt.NDArray[np.int64]) -> None:
         self._frequent = places.astype(np.int32)
