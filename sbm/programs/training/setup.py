@@ -25,10 +25,11 @@ from sbm.engine.memory import (
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
-from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
 from sbm.programs.training.newton import bytes_of_matrices
+from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = [
-    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
+    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "fits_newton",
+    "held_out_problems",
     "open_run", "place_of", "plan_of", "read_weights", "shape_of", "time_left",
 ]  # fmt: skip
 
@@ -147,6 +149,17 @@ def plan_of(
     return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
+def fits_newton(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
+) -> bool:
+    """Return whether Newton's method fits into memory, given its settings and problems."""
+    try:
+        plan_of(settings, store, shape_of(settings, store, problems), bound)
+    except MemoryPlanError:
+        return False
+    return True
+
+
 def time_left(settings: Settings, begin: float) -> float:
     """Return the seconds left of the time limit, counted from `begin`; infinity without one."""
     if settings.time_limit is None:
@@ -188,6 +201,7 @@ def shape_of(
     shared = 0
     if processes > 1:
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
+    scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=n_weights,
@@ -196,11 +210,13 @@ def shape_of(
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + shared,
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + shared + 8 * scaled,
         ranks=processes,
         by_block=by_block,
         hessian_bytes=bytes_of_matrices(settings, store, problems),
-        first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
+        first_bytes=max(
+            row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
+        ),
         models=models,
         may_join=settings.parts == "auto" and models == 1 and not has_step,
     )
