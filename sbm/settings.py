@@ -370,18 +370,6 @@ class Settings:
         0, _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
         "Seed of every random choice.",
     )
-    sigma: float | str = _setting(
-        "adaptive",
-        _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
-              "at least 1, adaptive or safe"),
-        "Damping of each process: adaptive, safe or a number from 1.",
-        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` adapts to the last "
-        "exchanges.", metavar="S", commands="train", ignored_by="tune plan stream",
-    )
-    sync_every: int = _setting(
-        1, _COUNT, "Number of blocks between exchanges of weights.", metavar="N",
-        commands="train", ignored_by="tune plan stream",
-    )
     comm_timeout: float | str = _setting(
         "10m", _DURATION, "Maximum time to wait for the other processes.", metavar="T",
         commands="train", ignored_by="tune plan stream",

@@ -63,7 +63,7 @@ def _options(name: str) -> str:
 
 def _ranks() -> str:
     """Return the options of several processes."""
-    names = ("launch", "sigma", "sync_every", "comm_timeout")
+    names = ("launch", "comm_timeout")
     options = {o.name: o for o in cli.commands["train"].params if isinstance(o, click.Option)}
     return _table(_OPTION, [_row_of(options[name], in_detail=True) for name in names])
 

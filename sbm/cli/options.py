@@ -51,7 +51,7 @@ GROUPS = {
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
                      "text", "keep_store"), _TEXT),
-    **dict.fromkeys(("launch", "class_blocks", "sigma", "sync_every", "comm_timeout"), _PROCESSES),
+    **dict.fromkeys(("launch", "class_blocks", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
 

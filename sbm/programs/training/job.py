@@ -307,7 +307,8 @@ class TrainingPlan:
         """Return the shape for the memory plan, including the weights that rank 0 collects."""
         share, models = self.share, 2 if self.spare else 1
         problems = [*share.problems, *self.spare]
-        shape = shape_of(self.settings, self.store, problems, models, share.adding.size)
+        size, by_block = share.adding.size, share.by_block
+        shape = shape_of(self.settings, self.store, problems, models, size, by_block)
         if share.is_by_class and self.comm.rank == 0:
             others = sum(problem.n_outputs for problem in share.every)
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)

@@ -24,6 +24,7 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
+from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
@@ -172,11 +173,12 @@ def shape_of(
     problems: Sequence[AnyProblem],
     models: int = 1,
     processes: int = 1,
+    by_block: bool = False,
 ) -> Shape:
     """Return what the memory of a training depends on.
 
     With several models, rows have folds. With several ranks, each rank keeps the weights and
-    alphas of the start of a stretch.
+    alphas of the last sum.
 
     Parameters
     ----------
@@ -184,6 +186,8 @@ def shape_of(
         Those of the training.
     models, processes : int
         Number of models trained at the same time, and number of ranks.
+    by_block : bool
+        Whether the ranks have different blocks.
 
     Returns
     -------
@@ -193,23 +197,28 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    n_weights = store.n_features + (problems[0].bias > 0)
+    shared = 0
+    if processes > 1:
+        shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
-        n_weights=store.n_features + (problems[0].bias > 0),
+        n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1) + 8 * scaled,
-        noted_blocks=settings.sync_every if processes > 1 else 0,
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + shared + 8 * scaled,
+        ranks=processes,
+        by_block=by_block,
         hessian_bytes=bytes_of_matrices(settings, store, problems),
         first_bytes=max(
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=models,
-        may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
+        may_join=settings.parts == "auto" and models == 1 and not has_step,
     )
 
 
