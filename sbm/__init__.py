@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sbm.programs.expire import expire
     from sbm.programs.export import export
     from sbm.programs.info import check, info
+    from sbm.programs.inspect import inspect
     from sbm.programs.plan import plan
     from sbm.programs.precompile import precompile
     from sbm.programs.predict import predict
@@ -48,6 +49,7 @@ __all__ = [
     "expire",
     "export",
     "info",
+    "inspect",
     "plan",
     "precompile",
     "predict",
@@ -70,6 +72,7 @@ _HOMES = {
     "expire": "sbm.programs.expire",
     "export": "sbm.programs.export",
     "info": "sbm.programs.info",
+    "inspect": "sbm.programs.inspect",
     "plan": "sbm.programs.plan",
     "precompile": "sbm.programs.precompile",
     "predict": "sbm.programs.predict",

@@ -516,6 +516,28 @@ def info(terminal: Terminal, path: Path) -> None:
     terminal.answer(job(path), lambda facts: show.info(facts, every=terminal.verbose))
 
 
+@cli.command(cls=Command, example="sbm inspect big.model --top 20")
+@click.argument("model", type=FILE)
+@click.argument("newer", required=False, metavar="[NEWER]", type=FILE)
+@click.option(
+    "--top", type=int, default=10, metavar="N",
+    help="Number of largest and smallest weights, or of changes, per class.  [default: 10]",
+)  # fmt: skip
+@click.option("--tsv", is_flag=True, help="Print a table separated by tabs.")
+@shared
+def inspect(terminal: Terminal, model: Path, tsv: bool, **options: Any) -> None:
+    """Show the weights of a model, or what changed in a newer one.
+
+    MODEL and NEWER are models of sbm or LIBLINEAR. Features are shown by name if the training data
+    had names, otherwise by id.
+    """
+    from sbm.programs.inspect import inspect as job
+
+    if tsv and terminal.as_json:
+        raise SettingsError("--tsv and --json are two forms of the same output; give one")
+    terminal.answer(job(model, **options), show.inspect_table if tsv else show.inspect)
+
+
 @cli.command(cls=Command, example="sbm check big.sbm")
 @click.argument("store", type=FILE)
 @shared

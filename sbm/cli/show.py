@@ -8,8 +8,8 @@ from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_number, format_size
 
 __all__ = [
-    "check", "expire", "export", "info", "not_converged", "open_lines", "plan",
-    "precompile", "quality", "report", "split", "stream", "train", "tune",
+    "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged", "open_lines",
+    "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
 ]  # fmt: skip
 
 Report = dict[str, Any]
@@ -460,6 +460,65 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
 
 
 # ------------------------------------------------------------------------- models and reports
+
+
+def inspect(report: Report) -> Lines:
+    """Show the largest and smallest weights per class, or the largest changes."""
+    if "models" in report:
+        yield from _changed(report)
+        return
+    yield (
+        f"{report['loss']}, {count(report['features'], 'feature')}: "
+        f"{count(report['nonzero_weights'], 'nonzero weight')} of {report['weights']:,} "
+        f"({100 * report['nonzero_share']:.3g} %)"
+    )
+    if report["scale"]:
+        yield f"scale: {_plainly(report['scale'])}"
+    for row in report["classes"]:
+        yield (
+            f"{_class(row)}: intercept {row['intercept']:.6g}, norm {row['l2_norm']:.6g} "
+            f"(l1 {row['l1_norm']:.6g}), {count(row['nonzero_weights'], 'nonzero weight')}"
+        )
+        for feature in row["top"] + row["bottom"][::-1]:
+            yield f"{feature['weight']:14.6g}  {_feature(feature)}"
+
+
+def _class(row: Report) -> str:
+    return "prediction" if row["label"] is None else f"label {row['label']}"
+
+
+def _feature(feature: Report) -> str:
+    return feature["name"] or str(feature["id"])
+
+
+def _changed(report: Report) -> Lines:
+    yield (
+        f"{count(report['features_added'], 'feature')} added, "
+        f"{report['features_removed']:,} removed (with nonzero weights)"
+    )
+    for what in ("added", "removed"):
+        if labels := report[f"labels_{what}"]:
+            yield f"labels {what}: {', '.join(map(str, labels))}"
+    for row in report["classes"]:
+        cosine = "-" if row["cosine"] is None else f"{row['cosine']:.6f}"
+        before, after = row["intercepts"]
+        yield (
+            f"{_class(row)}: cosine {cosine}, norm of the change {row['l2_change']:.6g}, "
+            f"intercept {before:.6g} -> {after:.6g}"
+        )
+        for feature in row["changes"]:
+            yield f"{feature['before']:14.6g} -> {feature['after']:<12.6g}  {_feature(feature)}"
+
+
+def inspect_table(report: Report) -> Lines:
+    """Show the same features as a table."""
+    figures = ("before", "after") if "models" in report else ("weight",)
+    yield "\t".join(["label", "id", "name", *figures])
+    for row in report["classes"]:
+        for feature in row.get("changes") or row.get("top", []) + row.get("bottom", [])[::-1]:
+            cells = ["" if row["label"] is None else row["label"], feature["id"]]
+            name = (feature["name"] or "").replace("\t", " ").replace("\n", " ")
+            yield "\t".join(map(str, [*cells, name, *(feature[figure] for figure in figures)]))
 
 
 def export(report: Report) -> Lines:
