@@ -70,9 +70,23 @@ _READING = {
         "--label", metavar="COLUMN",
         help="Column of the labels in a table.  [default: label, y or target]",
     ),
-    "text": click.option(
-        "--text", multiple=True, metavar="COLUMN",
-        help="Column of a table whose cells are always text; may be repeated.",
+    "categorical": click.option(
+        "--categorical", multiple=True, metavar="COLUMN",
+        help="Column of a table whose cells are always words; may be repeated.",
+    ),
+    "weight": click.option(
+        "--weight", metavar="COLUMN", help="Column of a table that holds the weight of each row."
+    ),
+    "exclude": click.option(
+        "--exclude", multiple=True, metavar="COLUMN",
+        help="Column of a table to leave out; may be repeated.",
+    ),
+    "feature_names": click.option(
+        "--feature-names", type=click.Path(), metavar="FILE",
+        help="Names of features, for text that has only ids: a line ID NAME for each.",
+    ),
+    "names": click.option(
+        "--names/--no-names", default=True, help="Keep the names of features.  [default: keep]"
     ),
 }  # fmt: skip
 _KEEP_STORE = click.option(
@@ -130,8 +144,8 @@ def cli() -> None:
 @some(without(_READING, "blocks", "dtype"))
 @shared
 def split(
-    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
-    on_error: str | None, **options: Any,
+    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
+    categorical: tuple[str, ...], on_error: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Turn text into a block store to train on.
 
@@ -143,8 +157,8 @@ def split(
 
     begin, compiled_before = clock(), compile_seconds()
     report = job(
-        inputs, shuffle=not no_shuffle, text=text or None, on_error=on_error or "fail",
-        progress=terminal, **options,
+        inputs, shuffle=not no_shuffle, categorical=categorical or None,
+        on_error=on_error or "fail", progress=terminal, **options,
     )  # fmt: skip
     report["seconds"] = clock() - begin
     report["compile_seconds"] = compile_seconds() - compiled_before
@@ -207,7 +221,8 @@ def train(
     data, options["warm_start"] = _start(data, options["warm_start"])
     data, keep_store = _kept(data, keep_store)
     reading = {name: options.pop(name) for name in _READING}
-    reading |= {"text": reading["text"] or None, "on_error": reading["on_error"] or "fail"}
+    reading["categorical"] = reading["categorical"] or None
+    reading["on_error"] = reading["on_error"] or "fail"
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)

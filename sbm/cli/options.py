@@ -50,7 +50,8 @@ GROUPS = {
                      "checkpoint_every"), _MEMORY),
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
-                     "text", "keep_store"), _TEXT),
+                     "categorical", "weight", "exclude", "feature_names", "names",
+                     "keep_store"), _TEXT),
     **dict.fromkeys(("launch", "class_blocks", "sigma", "sync_every", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import TIME, choose_unit, count, format_number, format_size
+from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
 __all__ = [
     "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged", "open_lines",
@@ -41,6 +41,8 @@ def split(report: Report, min_count: int) -> Lines:
     yield from _compiling(report["compile_seconds"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
+    for one, other in report["collisions"][:1]:
+        yield f"features share ids, such as {one} and {other}; more --hash-bits avoid this"
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
 
@@ -85,7 +87,7 @@ def open_lines(report: Report) -> Lines:
 
 # ---------------------------------------------------------------------------------------- info
 
-_ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired")
+_ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired", "names_bytes")
 _ONLY_IF_VERBOSE = ("block_rows", "options")
 
 
@@ -104,7 +106,7 @@ def info(facts: Report, every: bool = False) -> Lines:
 
 
 def _in_words(name: str, value: Any) -> str:
-    if name in ("bytes", "memory_bytes"):
+    if name in ("bytes", "memory_bytes", "names_bytes"):
         return format_size(value)
     if name == "labels" and isinstance(value, dict):
         return _label_counts(value)
@@ -137,7 +139,8 @@ def _plainly(value: Any) -> str:
 
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
-    shown = ", ".join(f"{format_number(label)} ({n:,})" for label, n in pairs[:20])
+    words = dict(enumerate(labels.get("names", [])))
+    shown = ", ".join(f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs[:20])
     return shown + (f", ... {len(pairs)} in total" if len(pairs) > 20 else "")
 
 
@@ -412,7 +415,7 @@ def _classes(classes: list[Report], width: int) -> Lines:
             for k in ("precision", "recall", "f1")
         )
         yield (
-            f"{format_number(row['label']):>{width}}{figures} {row['support']:9,} "
+            f"{format_label(row['label']):>{width}}{figures} {row['support']:9,} "
             f"{row['predicted']:10,}"
         )
 
@@ -429,7 +432,7 @@ def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
     if report["top_n"] > 1:
         yield f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %"
     classes = report["classes"]
-    width = max(8, *(len(format_number(label)) for label in report["labels"]))
+    width = max(8, *(len(format_label(label)) for label in report["labels"]))
     if every_class or len(classes) <= _ALL_CLASSES:
         yield from _classes(classes, width)
     else:
@@ -456,7 +459,7 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
         return
     yield "most frequent confusions (true -> predicted: rows)"
     for true, predicted, n in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
-        yield f"{format_number(true):>{width}} -> {format_number(predicted)}: {n:,}"
+        yield f"{format_label(true):>{width}} -> {format_label(predicted)}: {n:,}"
 
 
 # ------------------------------------------------------------------------- models and reports

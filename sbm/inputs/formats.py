@@ -139,8 +139,11 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
     if not hashed:
         return None
+    record = hashed[0].options.record()
     columns = list(dict.fromkeys(name for source in hashed for name in source.columns))
-    return hashed[0].options.record() | ({"columns": columns} if columns else {})
+    words = [name for source in hashed for name in source.categorical]
+    record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
+    return record | ({"columns": columns} if columns else {})
 
 
 def reader_memory(sources: Sequence[Source]) -> int:

@@ -73,8 +73,8 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
-    columns : list of str
-        Columns of a table that was read, without the label column.
+    columns, categorical : list of str
+        Columns of a table that are features, and those of them that hold only words.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Source:
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
     columns: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
 
     @property
     def comes_again(self) -> bool:

@@ -5,6 +5,7 @@ All classes have the same use: ``add`` rows, then read ``result``. `BinaryMetric
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class Confusion:
         Rows of each pair, above 0.
     """
 
-    labels: list[float]
+    labels: Sequence[float | str]
     true: npt.NDArray[np.int64]
     predicted: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]

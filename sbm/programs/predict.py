@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,7 +117,8 @@ def predict(
     _check_top(model, top, decision, probability)
     _check_kinds(model, decision, probability, bool(confusion), labels)
     progress = progress or Progress()
-    sources = sources_of(data, model.info.get("names"), format, labels)
+    words = dict(zip(model.label_names, model.labels, strict=False))
+    sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:
         prepare("predict", "float64", progress)
         if names_record(sources):
@@ -143,16 +145,43 @@ def predict(
         raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
-        write_confusion(answers.metrics.confusion(), path)
+        write_confusion(replace(answers.metrics.confusion(), labels=_sorted_texts(model)), path)
     return {
-        **(answers.result() if has_labels else {}),
+        **(_with_words(answers.result(), model) if has_labels else {}),
         "rows": rows,
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table) + _other_columns(sources or []),
+        "warnings": _shifted(model, table) + _other_columns(sources or []) + _new_words(sources),
         "output": None if output is None else str(output),
     }
+
+
+def _sorted_texts(model: Model) -> list[str]:
+    """Return the labels as text, in ascending order of their numbers."""
+    texts = model.label_texts()
+    return [texts[k] for k in np.argsort(model.labels)]
+
+
+def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
+    """Replace the numbers of labels by words, if the model has words."""
+    if not model.label_names:
+        return result
+    words: dict[Any, Any] = dict(zip(model.labels, model.label_names, strict=True))
+    words[None] = None
+    result["labels"] = [words[label] for label in result["labels"]]
+    for row in result["classes"]:
+        row["label"] = words[row["label"]]
+    if "macro_f1" in result:
+        result["confusion"] = [[words[t], words[p], n] for t, p, n in result["confusion"]]
+    return result
+
+
+def _new_words(sources: list[Source] | None) -> list[str]:
+    """Warn about labels that the model does not know."""
+    new = sources[0].options.words.new if sources else []
+    shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
+    return [f"labels not in the model: {shown}; their rows count as wrong"] if new else []
 
 
 _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
@@ -328,4 +357,4 @@ def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
     """Write text; without a file, the pieces are not generated."""
     if file is not None:
-        file.writelines(piece.encode("ascii") for piece in pieces)
+        file.writelines(piece.encode() for piece in pieces)

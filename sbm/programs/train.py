@@ -63,7 +63,11 @@ def train(
     format: str | None = None,  # noqa: A002  its name on the command line
     hash_bits: int | None = None,
     label: str | None = None,
-    text: Sequence[str] | None = None,
+    categorical: Sequence[str] | None = None,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    feature_names: str | Path | Sequence[str] | None = None,
+    names: bool = True,
     name: str = "arrays",
     keep_store: str | Path | None = None,
 ) -> tuple[Model, dict[str, Any]]:
@@ -96,7 +100,9 @@ def train(
         and its time is not counted.
     test_every : int
         Number of passes.
-    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
+        How to read text or matrices, as for `sbm.split`.
+    feature_names, names, name
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
@@ -133,7 +139,20 @@ def train(
     """
     pass_test = None if test is None else PassTest(test, test_every)
     reading = Reading(
-        blocks, dtype, min_count, on_error, format, hash_bits, label, text, name, keep_store
+        blocks,
+        dtype,
+        min_count,
+        on_error,
+        format,
+        hash_bits,
+        label,
+        categorical,
+        weight,
+        exclude,
+        feature_names,
+        names,
+        name,
+        keep_store,
     )
     options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)

@@ -188,7 +188,9 @@ def shape_of(
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
+        more_bytes=HELD_OUT_BYTES * settings.calibrate
+        + COMM_BYTES * (processes > 1)
+        + 2 * store.names_bytes,
         noted_blocks=settings.sync_every if processes > 1 else 0,
         hessian_bytes=bytes_of_matrices(settings, store, problems),
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
