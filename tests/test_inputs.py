@@ -441,7 +441,7 @@ def test_vw_rows_match_vowpal_wabbit(line: str, theirs: Any) -> None:
 REFUSED_LINES = [
     ("|f a", "no label .*bar"), ("1|f a", "no label .*bar"),
     ("x |f a", "'x' .*label"), ("1 1 0 7 |f a", "'7' .*label"), ("nan |f a", "'nan'.*finite"),
-    ("1 2.5 |f a", "importance '2.5'.*--weights"), ("1 1 0.5 |f a", "base '0.5'"),
+    ("1 -2.5 |f a", "importance '-2.5'.*at least 0"), ("1 1 0.5 |f a", "base '0.5'"),
     ("1 |f a:x", "'x' .*number"), ("1 |f a:", "'' .*number"), ("1 |f a:1:2", "'1:2' .*number"),
     ("1 |f a:inf", "'inf'.*finite"), ("1 |f:x a", "'x' .*number"),
     ("1 |f a:1e39", "'1e39', too large"), ("1 1:2 3:4", "'1' without a bar"),

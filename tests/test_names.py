@@ -194,3 +194,36 @@ def test_exports_have_names(trained):
         assert file["labels"].tolist() == ["ant ear", "zebra"]
         names = dict(zip(file["ids"].tolist(), file["names"].tolist(), strict=True))
     assert names == {int(k): v for k, v in content["names"].items()}
+
+
+def test_names_of_vw_text_have_their_namespace(tmp_path):
+    (tmp_path / "a.vw").write_text(
+        "1 |user age:33 city=Oslo |i:2 red\r\n-1 'tag | x city=Oslo\n" * 3
+    )
+    for threads in (1, 3):
+        sbm.split(tmp_path / "a.vw", tmp_path / "a.sbm", threads=threads, force=True)
+        names = names_of(tmp_path / "a.sbm")
+        assert set(names.values()) == {"user^age", "user^city=Oslo", "i^red", "x", "city=Oslo"}
+    model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model")
+    (tmp_path / "b.vw").write_text("1 |user age:1\n")
+    sbm.predict(model, tmp_path / "b.vw", tmp_path / "out", decision=True)
+    assert float((tmp_path / "out").read_text()) == dict(model.top(9))["user^age"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "vw"])
+def test_names_do_not_depend_on_threads(tmp_path, monkeypatch, ending):
+    words = RNG.integers(0, 500, 4000).tolist()
+    rows = [f"{k % 2} | w={w}x a:{k}\n" for k, w in enumerate(words)]
+    if ending == "csv":
+        rows = ["y,w,a\n"] + [f"{k % 2},{w}x,{k}\n" for k, w in enumerate(words)]
+    (tmp_path / f"a.{ending}").write_text("".join(rows))
+    found = []
+    for threads, piece in ((1, 1000), (3, 1000), (1, 2 << 20)):
+        if ending == "vw":  # a piece of a table is read column by column
+            monkeypatch.setattr("sbm.inputs.text.PIECE", piece)
+        sbm.split(
+            tmp_path / f"a.{ending}", tmp_path / "a.sbm", hash_bits=7, force=True, threads=threads
+        )
+        found.append(names_of(tmp_path / "a.sbm"))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 100

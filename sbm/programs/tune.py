@@ -51,7 +51,7 @@ from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import parse_grid
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = ["tune"]
 
@@ -164,7 +164,7 @@ class _CrossValidation:
     path: Path
     settings: Settings
     grid: Grid
-    weights: RowWeights | None
+    weights: AnyWeights | None
     plan: MemoryPlan
     progress: Progress
     begin: float
@@ -255,7 +255,7 @@ def _make_validation(
     plan = _plan(settings, store, grid, progress)
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
-    prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 
 

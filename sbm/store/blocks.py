@@ -80,7 +80,17 @@ _POSITION = 700  # bytes of the positions of a chunk in lists, while text is tra
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "table", "labels", "codes"]
+    [
+        "lengths",
+        "lengths_bits",
+        "gaps",
+        "gaps_bits",
+        "values",
+        "table",
+        "labels",
+        "codes",
+        "weights",
+    ]
 )
 
 
@@ -642,6 +652,8 @@ class BlockStore:
             if (ready := self._in_memory(chunk)) is not None:
                 into.lengths[rows] = ready.lengths
                 into.y[rows] = _labels_of(ready.labels, chunk.rows, into.y.dtype, labels)
+                if into.weights is not None:
+                    into.weights[rows] = _weights_of(ready.labels, chunk.rows)
                 indices = into.indices[nonzeros]
                 if indices.ctypes.data != ready.indices.ctypes.data:  # not where it belongs
                     indices[:] = ready.indices
@@ -653,6 +665,8 @@ class BlockStore:
                         arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                     )
                     into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
+                    if into.weights is not None:
+                        into.weights[rows] = _weights_of(arrays, chunk.rows)
             n += chunk.rows
             position += chunk.nnz
         lengths = into.lengths[:n]
@@ -675,8 +689,8 @@ class BlockStore:
         with self._arrays(chunk, "codes".__eq__) as arrays:
             return _codes_of(arrays, chunk.rows, self.labels).copy()
 
-    def read_weights(self, chunk: Chunk, out: npt.NDArray[np.float64]) -> None:
-        """Write the weights of a chunk's rows to `out`, shape (at least n_rows,).
+    def read_weights(self, chunk: Chunk) -> npt.NDArray[np.float64]:
+        """Read the weights of a chunk's rows, shape (n_rows,).
 
         Raises
         ------
@@ -684,13 +698,14 @@ class BlockStore:
             If the file is missing or damaged.
         """
         if (ready := self._in_memory(chunk)) is not None:
-            out[: chunk.rows] = ready.labels.get("weights", 1.0)
-            return
+            return _weights_of(ready.labels, chunk.rows)
         with self._arrays(chunk, "weights".__eq__) as arrays:
-            weights = arrays.get("weights", np.ones(chunk.rows))
-            if weights.shape != (chunk.rows,) or not (weights >= 0).all():
-                raise ValueError("invalid row weights")
-            out[: chunk.rows] = weights
+            return _weights_of(arrays, chunk.rows).copy()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights other than 1."""
+        return any("weights" in g for g in kept_generations(self.manifest))
 
     def _in_memory(self, chunk: Chunk) -> DecodedChunk | None:
         """Return a chunk if it is in memory."""
@@ -901,6 +916,18 @@ def _codes_of(
     if labels is not None and codes.max(initial=0) >= len(labels):
         raise ValueError("class code without a label")
     return codes
+
+
+def _weights_of(arrays: Mapping[str, npt.NDArray[Any]], n_rows: int) -> npt.NDArray[np.float64]:
+    """Return the weights of a chunk, checked; 1 for a chunk without weights."""
+    weights: npt.NDArray[np.float64] | None = arrays.get("weights")
+    if weights is None:
+        return np.ones(n_rows)
+    if weights.shape != (n_rows,) or weights.dtype != np.float64:
+        raise ValueError("row weights do not match")
+    if not ((weights >= 0) & (weights < np.inf)).all():
+        raise ValueError("invalid row weight")
+    return weights
 
 
 def _labels_of(
