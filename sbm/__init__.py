@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.models.model import Model
+    from sbm.programs.cat import cat
     from sbm.programs.expire import expire
     from sbm.programs.export import export
     from sbm.programs.info import check, info
@@ -45,6 +46,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "StoreError",
+    "cat",
     "check",
     "expire",
     "export",
@@ -68,6 +70,7 @@ _HOMES = {
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",
     "StoreError": "sbm.errors",
+    "cat": "sbm.programs.cat",
     "check": "sbm.programs.info",
     "expire": "sbm.programs.expire",
     "export": "sbm.programs.export",

@@ -40,7 +40,7 @@ ONLY_IN = {
     "click": r"sbm/cli/\w+",
     "tqdm": r"sbm/cli/terminal",
     "jinja2": r"sbm/programs/reporting/page",
-    "pyarrow": r"sbm/inputs/parquet",
+    "pyarrow": r"sbm/inputs/arrow",
     "zstandard": r"sbm/(store/container|inputs/text)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }

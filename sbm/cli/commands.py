@@ -563,6 +563,35 @@ def check(terminal: Terminal, store: Path) -> None:
     terminal.answer(job(store, progress=terminal), show.check)
 
 
+@cli.command(cls=Command, example="sbm cat big.sbm -o big.svm")
+@click.argument("store", type=FILE)
+@click.option(
+    "-o", "--output", type=FILE, default="-", metavar="FILE",
+    help="File to write.  [default: standard output]",
+)  # fmt: skip
+@click.option(
+    "--format", type=click.Choice(["libsvm", "parquet", "feather"]), default="libsvm",
+    help="LIBSVM text, or records of label, indices and values.  [default: libsvm]",
+)  # fmt: skip
+@click.option(
+    "--names", type=NEW_FILE, metavar="FILE",
+    help="Also write the names of features here, for --feature-names.",
+)  # fmt: skip
+@shared
+def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
+    """Write the rows of a store in the order of its sources.
+
+    sbm split makes the same rows of the output. Parquet and Feather need pyarrow.
+    """
+    from sbm.programs.cat import cat as job
+
+    to_stdout = str(output) == "-"
+    if to_stdout and terminal.as_json:
+        raise SettingsError("-o - and --json both write to standard output; give -o a file name")
+    report = job(store, output, progress=terminal, **options)
+    terminal.answer(report, show.cat, tell=complain if to_stdout else echo)
+
+
 @cli.command(cls=Command, example="sbm report small.model big.model -o report.html")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=FILE)
 @click.option(

@@ -38,7 +38,7 @@ ON_ERROR = click.option(
     help="What to do with a malformed line.  [default: fail]",
 )  # fmt: skip
 INPUT_FORMAT = click.option(
-    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),
+    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
     help="Format of the input.  [default: by the extension, else libsvm]",
 )  # fmt: skip
 _NUMBERS = (int, float)

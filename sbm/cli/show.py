@@ -8,8 +8,8 @@ from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
 __all__ = [
-    "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged", "open_lines",
-    "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
+    "cat", "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged",
+    "open_lines", "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
 ]  # fmt: skip
 
 Report = dict[str, Any]
@@ -52,6 +52,15 @@ def _left_out(rare: Report) -> str:
         f"{count(rare['features'], 'feature')} in fewer than {count(rare['min_count'], 'row')} "
         f"left out ({count(rare['nnz'], 'nonzero')})"
     )
+
+
+def cat(report: Report) -> Lines:
+    """Show what was written, and what the format cannot hold."""
+    rows, nnz = count(report["rows"], "row"), count(report["nnz"], "nonzero")
+    yield f"{report['output']}: {rows}, {nnz}"
+    if report["left_out"]:
+        what = {"weights": "weights of rows", "words": "labels as words"}
+        yield f"left out: {' and '.join(what[k] for k in report['left_out'])} (--format parquet)"
 
 
 def expire(report: Report) -> Lines:

@@ -19,6 +19,7 @@ _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
+_MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -30,8 +31,8 @@ class Cells:
 
     Attributes
     ----------
-    numbers : ndarray, shape (n_rows,), float64
-        nan for cells that are not numbers.
+    numbers : ndarray, shape (n_rows,), float64, or None
+        nan for cells that are not numbers; None if no cell is a number.
     text : callable
         ``text(row)`` returns a cell for messages.
     words : list of bytes
@@ -40,7 +41,7 @@ class Cells:
         Index of each row's word; -1 for none. Without words it may be empty.
     """
 
-    numbers: _Floats
+    numbers: _Floats | None
     text: Callable[[int], str]
     words: list[bytes] = field(default_factory=list)
     codes: _Ints = field(default_factory=_NONE.copy)
@@ -185,15 +186,15 @@ class Columns:
             As in `Batch`.
         """
         rows, ids, values = [_NONE], [_NONE], [np.empty(0)]
+        numeric: list[tuple[int, Cells, _Floats]] = []
         named: list[tuple[_Ints, list[bytes]]] = []
         labels, weights = np.full(n, np.nan), None
         for k, column in cells:
-            numbers = column.numbers
             if k == self.label:
                 labels = self._labels(column, refused)
                 continue
             if k == self.weight:
-                weights = numbers
+                weights = numbers = np.full(n, np.nan) if column.numbers is None else column.numbers
                 for row in np.flatnonzero(~((numbers >= 0) & (numbers < np.inf))).tolist():
                     refused.setdefault(
                         row,
@@ -201,23 +202,34 @@ class Columns:
                         "is expected",
                     )
                 continue
-            for row in np.flatnonzero(np.abs(numbers) > limit).tolist():
-                refused.setdefault(row, self._too_large(k, column.text(row)))
-            here = np.flatnonzero((numbers != 0) & ~np.isnan(numbers))
+            if column.numbers is not None:
+                numeric.append((k, column, column.numbers))
+            if not column.words:
+                continue
             with_word = np.flatnonzero(column.codes >= 0)
             begin = as_bytes(self.names[k]) + b"="
             words = [begin + word for word in column.words]
             word_ids = hash_names(words, self.options.hash_bits or 0)
-            if self.options.names is not None:
-                named += [(self.ids[k : k + 1], [begin[:-1]])] if len(here) else []
-                named += [(word_ids, words)] if words else []
-            rows += [here, with_word]
-            ids += [np.full(len(here), self.ids[k]), word_ids[column.codes[with_word]]]
-            values += [numbers[here], np.ones(len(with_word))]
+            named.append((word_ids, words))
+            rows.append(with_word)
+            ids.append(word_ids[column.codes[with_word]])
+            values.append(np.ones(len(with_word)))
+        if numeric:
+            where = np.array([k for k, _, _ in numeric])
+            table: _Floats = np.column_stack([numbers for _, _, numbers in numeric])
+            for row, j in np.argwhere(np.abs(table) > limit)[:_MOST_PROBLEMS].tolist():
+                k, column, _ = numeric[j]
+                refused.setdefault(row, self._too_large(k, column.text(row)))
+            here, columns = np.nonzero((table != 0) & ~np.isnan(table) & (np.abs(table) <= limit))
+            rows.append(here)
+            ids.append(self.ids[where[columns]])
+            values.append(table[here, columns])
+            used = where[np.unique(columns)]
+            named.append((self.ids[used], [as_bytes(self.names[k]) for k in used.tolist()]))
         row_of = np.concatenate(rows)
         order = np.argsort(row_of, kind="stable")
         names = None
-        if named:
+        if named and self.options.names is not None:
             names = (np.concatenate([i for i, _ in named]), [w for _, some in named for w in some])
         return Batch(
             labels,
@@ -229,7 +241,7 @@ class Columns:
     def _labels(self, column: Cells, refused: dict[int, str]) -> _Floats:
         """Return labels as numbers, and refuse the rows with an invalid label."""
         words = self.options.words
-        labels = column.numbers
+        labels = np.full(len(column.codes), np.nan) if column.numbers is None else column.numbers
         if words.are_words:
             table = [word.decode("utf-8", "replace").strip() for word in column.words]
             numbers = np.append(

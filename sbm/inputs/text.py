@@ -73,6 +73,8 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
+    is_sparse : bool
+        Whether a file of records holds lists of feature ids.
     columns, categorical : list of str
         Columns of a table that are features, and those of them that hold only words.
     """
@@ -90,6 +92,7 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    is_sparse: bool = False
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
 

@@ -33,7 +33,9 @@ from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk
 from sbm.units import format_number
 
-__all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
+__all__ = [
+    "SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of", "text_order",
+]  # fmt: skip
 
 
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
@@ -317,7 +319,7 @@ def _store_batches(
     translate = table.find(store.read_feature_ids())
     progress.start("predict", store.n_rows, "rows")
     done = 0
-    for chunks, order in _text_order(store) if in_order else _block_order(store):
+    for chunks, order in text_order(store) if in_order else _block_order(store):
         n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
         rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
         y, begins = np.asarray(rows.y, np.float64), rows.starts
@@ -339,7 +341,7 @@ def _block_order(store: BlockStore) -> Iterator[_Read]:
         yield [chunk], None
 
 
-def _text_order(store: BlockStore) -> Iterator[_Read]:
+def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.int64]]]:
     """Yield the chunks of each dealt batch (one or more per block) and the order of its rows."""
     coming = [iter(chunks) for chunks in store.chunks]
     for _, dealt in replay(store):

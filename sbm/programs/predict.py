@@ -28,7 +28,7 @@ from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.store.files import open_atomically, writing
 
-__all__ = ["is_same_file", "predict"]
+__all__ = ["is_same_file", "opened", "predict"]
 
 
 def predict(
@@ -131,7 +131,7 @@ def predict(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
         in_order=output is not None,
     )  # fmt: skip
-    with _opened(output) as file:
+    with opened(output) as file:
         _write(answers.title(), file)
         for y, begins, ends, indices, values in batches:
             if labels is False:
@@ -326,7 +326,7 @@ def _decide(
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
+def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
     """Open the output, if any. A regular file appears only when it is complete.
 
     Pipes and devices are written to directly; ``-`` is standard output.

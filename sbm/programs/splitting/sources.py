@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
-from sbm.inputs.formats import open_inputs
+from sbm.inputs.arrow import frame_source, is_frame
+from sbm.inputs.formats import open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions
@@ -42,6 +43,15 @@ def find_sources(
     """
     if store is not None:
         require_path(store, "the store")
+    if is_frame(inputs):
+        if append:
+            manifest = store_files.read_manifest(Path(str(store)))
+            options = replace(options, words=_words_of(manifest))
+            if (record := store_files.names_of(manifest)) is not None:
+                options = options.following(record, str(store))
+        if store is None:
+            raise SettingsError("a table has no file name; name the store: sbm.split(table, S)")
+        return [frame_source(inputs, name, with_hash_bits(options))], store
     names, chunks = _names_or_chunks(inputs)
     if chunks is not None:
         if store is None:
