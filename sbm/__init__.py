@@ -65,7 +65,7 @@ __all__ = [
 _HOMES = {
     "DataError": "sbm.errors",
     "MemoryPlanError": "sbm.errors",
-    "Model": "sbm.models.model",
+    "Model": "sbm.programs.frames",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",

@@ -97,7 +97,7 @@ def test_damaged_store_leaves_no_output(tmp_path):
     data = bytearray(block.read_bytes())
     data[-3] ^= 1
     block.write_bytes(data)
-    with pytest.raises(StoreError, match="damaged|checksum"):
+    with pytest.raises(StoreError, match=r"damaged|checksum"):
         sbm.cat(tmp_path / "a.sbm", tmp_path / "b.svm")
     assert not list(tmp_path.glob("b.svm*"))
 

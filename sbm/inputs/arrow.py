@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,9 +31,11 @@ __all__ = [
 ]  # fmt: skip
 
 ARROW = ("parquet", "feather")
-MEMORY = 120_000_000  # bytes that pyarrow takes
-_READ = 1 << 20  # bytes per read
+MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
+_READ = 1 << 16  # bytes per read of a column
+_PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
+_LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
 _CELL = 16  # bytes of a cell of a data frame, for progress
 
 
@@ -118,11 +121,10 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
     with _noting_damage(source):
         if source.chunks is not None:
             reader = pa.RecordBatchReader.from_stream(source.chunks)
-            yield from _read(source, reader.schema, _pieces(reader), dtype)
+            yield from _read(source, _Frame(reader), dtype)
             return
-        dataset = _dataset(source)
-        with digested(source, [Path(source.name)]):
-            yield from _read(source, dataset.schema, dataset, dtype)
+        with _opened(source) as file, digested(source, [Path(source.name)]):
+            yield from _read(source, file, dtype)
 
 
 def _is_sparse(schema: pa.Schema) -> bool:
@@ -138,8 +140,9 @@ def find_layout(source: Source) -> None:
         pyarrow is not installed, or the file is damaged.
     """
     _require_pyarrow(f"reading {source.name}")
-    with _noting_damage(source):
-        source.is_sparse = _is_sparse(_dataset(source).schema)
+    with _noting_damage(source), _opened(source) as file:
+        source.is_sparse = _is_sparse(file.schema)
+        source.page_bytes = file.page_bytes(source.size)
 
 
 @contextlib.contextmanager
@@ -156,79 +159,142 @@ def _noting_damage(source: Source) -> Iterator[None]:
         ) from error
 
 
-def _dataset(source: Source) -> Any:
-    import pyarrow.dataset as ds
+class _Frame:
+    """A stream of record batches.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, batches: Any) -> None:
+        self.schema = batches.schema
+        self._batches = batches
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        """Return the bytes of a source of `size` bytes that a batch takes."""
+        n_rows: int = batch.num_rows
+        return _CELL * n_rows * len(self.schema.names)
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows, at most `most` rows at a time."""
+        for batch in self._batches:
+            yield from _cut(batch.select(columns), most)
+
+    def rows_of_lists(self) -> int:
+        """Estimate how many rows with lists make a piece."""
+        return _LISTS
+
+    def page_bytes(self, size: int) -> int:
+        """Estimate the bytes of the file, of `size` bytes, that are in memory at a time."""
+        return 0
+
+
+class _FeatherFile(_Frame):
+    """A Feather file, whose record batches are read one at a time."""
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        for k in range(self._batches.num_record_batches):
+            yield from _cut(self._batches.get_batch(k).select(columns), most)
+
+    def page_bytes(self, size: int) -> int:
+        n_batches: int = self._batches.num_record_batches
+        return 4 * size // max(1, n_batches)  # it may be compressed
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        n_rows: int = batch.num_rows
+        return size * n_rows // self._n_rows
+
+    @cached_property
+    def _n_rows(self) -> int:
+        """Number of rows, if all batches are as large as the first."""
+        n_batches: int = self._batches.num_record_batches
+        return max(1, n_batches * len(self._batches.get_batch(0)))
+
+
+class _ParquetFile(_Frame):
+    """A Parquet file, whose pages are read one at a time.
+
+    `pyarrow.dataset` would decode whole row groups, which need not fit in memory.
+    """
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.schema = file.schema_arrow
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        yield from self._batches.iter_batches(most, columns=columns, use_threads=False)
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        n_rows: int = batch.num_rows
+        in_all: int = self._batches.metadata.num_rows
+        return size * n_rows // max(1, in_all)
+
+    def rows_of_lists(self) -> int:
+        metadata = self._batches.metadata
+        nnz = [
+            group.column(k).num_values / max(1, group.num_rows)
+            for group in map(metadata.row_group, range(metadata.num_row_groups))
+            for k in range(group.num_columns)
+            if group.column(k).path_in_schema.startswith("indices.")
+        ]
+        return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
+
+    def page_bytes(self, size: int) -> int:
+        metadata = self._batches.metadata
+        return max(
+            (
+                sum(_page_of(group.column(k)) for k in range(group.num_columns))
+                for group in map(metadata.row_group, range(metadata.num_row_groups))
+            ),
+            default=0,
+        )
+
+
+def _page_of(column: Any) -> int:
+    """Estimate the bytes of a page of a column, and of its dictionary."""
+    most = _PAGE * (2 if column.has_dictionary_page else 1) + _READ
+    return min(most, int(column.total_uncompressed_size))
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[_Frame]:
+    """Open a file for reading in pieces."""
+    import pyarrow as pa
 
     if source.format == "parquet":
-        scan = ds.ParquetFragmentScanOptions(
-            use_buffered_stream=True, buffer_size=_READ, pre_buffer=False
-        )
-        kind: Any = ds.ParquetFileFormat(default_fragment_scan_options=scan)
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file:
+            yield _ParquetFile(file)
     else:
-        kind = ds.IpcFileFormat()
-    return ds.dataset(source.name, format=kind)
+        with pa.OSFile(source.name) as file, pa.ipc.open_file(file) as reader:
+            yield _FeatherFile(reader)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Callable[[list[str], int], Iterator[Any]]:
-    """Return a function that yields some columns of batches, at most some rows at a time."""
-
-    def pieces(columns: list[str], most: int) -> Iterator[Any]:
-        for batch in batches:
-            for first in range(0, batch.num_rows, most):
-                yield batch.select(columns).slice(first, most)
-
-    return pieces
+def _cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, batch.num_rows, most):
+        yield batch.slice(first, most)
 
 
-def _read(source: Source, schema: pa.Schema, data: Any, dtype: str) -> Generator[Batch]:
-    """Yield the rows of a dataset, or of a function that returns record batches."""
+def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
+    """Yield the rows of a table."""
+    schema = data.schema
     source.is_sparse = _is_sparse(schema)
-    columns = None if source.is_sparse else Columns.of(schema.names, source.options, source.name)
-    if columns is None:
+    if source.is_sparse:
         names = _sparse_columns(schema, source)
-        most = _batch_rows(data)
-    else:
-        ignored = {schema.names[k] for k in columns.ignored}
-        names = [name for name in schema.names if name not in ignored]
-        source.columns = columns.features
-        source.categorical = _check_types(schema, columns, source)
-        most = max(1, min(_MOST_ROWS, piece_nnz() // max(1, len(names))))
-    if callable(data):
-        batches, n_rows = data(names, most), 0
-    else:
-        n_rows = max(1, data.count_rows())
-        batches = data.to_batches(
-            columns=names, batch_size=most, batch_readahead=1, fragment_readahead=1,
-            use_threads=False,
-        )  # fmt: skip
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        size = source.size * batch.num_rows // n_rows if n_rows else 0
-        if columns is not None:
-            size = size or _CELL * batch.num_rows * len(schema.names)
-            place = {name: k for k, name in enumerate(schema.names)}
-            cells = (
-                (place[name], _cells(batch.column(name), place[name] in columns.text))
-                for name in sorted(names, key=place.__getitem__)
-            )
-            yield columns.batch(batch.num_rows, cells, {}, LARGEST_VALUE[dtype], size=size)
-        else:
-            yield _sparse_batch(batch, source.options, size)
-
-
-def _batch_rows(data: Any) -> int:
-    """Estimate from a file's metadata how many rows with lists make a piece."""
-    nnz = [1.0]
-    for fragment in () if callable(data) else data.get_fragments():
-        metadata = getattr(fragment, "metadata", None)
-        for group in map(metadata.row_group, range(metadata.num_row_groups)) if metadata else ():
-            nnz += [
-                group.column(k).num_values / max(1, group.num_rows)
-                for k in range(group.num_columns)
-                if group.column(k).path_in_schema.startswith("indices.")
-            ]
-    return max(1, min(_MOST_ROWS, int(piece_nnz() / max(nnz))))
+        for batch in data.batches(names, data.rows_of_lists()):
+            yield _sparse_batch(batch, source.options, data.share(batch, source.size))
+        return
+    columns = Columns.of(schema.names, source.options, source.name)
+    source.columns = columns.features
+    source.categorical = _check_types(schema, columns, source)
+    chosen = [k for k in range(len(schema.names)) if k not in columns.ignored]
+    most = max(1, min(_MOST_ROWS, piece_nnz() // max(1, len(chosen))))
+    for batch in data.batches([schema.names[k] for k in chosen], most):
+        cells = ((k, _cells(batch.column(schema.names[k]), k in columns.text)) for k in chosen)
+        size = data.share(batch, source.size)
+        yield columns.batch(batch.num_rows, cells, {}, LARGEST_VALUE[dtype], size=size)
 
 
 def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[str]:
@@ -239,7 +305,13 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
     DataError
         A type is neither numbers nor words, or differs from that in the sources before.
     """
-    words: list[str] = []
+    options, words = source.options, []
+    missing = [name for name in options.kinds if name not in schema.names]
+    if missing and options.labels is True:
+        raise DataError(
+            f"{source.name} has no column {missing[0]}, which the files before have; add it, or "
+            f"leave it out of all with --exclude {missing[0]}"
+        )
     for k, name in enumerate(schema.names):
         if k in columns.ignored:
             continue
@@ -289,9 +361,12 @@ def _cells(column: pa.Array, is_text: bool) -> Cells:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         encoded = column.cast(pa.large_string()).dictionary_encode()
-    codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    codes = encoded.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
     used = np.unique(codes[codes >= 0])
-    found = encoded.dictionary.take(pa.array(used)).to_pylist()
+    words = encoded.dictionary
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    found = words.take(pa.array(used)).to_pylist()
     kept = [k for k, word in enumerate(found) if word is not None and word.strip()]
     place = np.full(len(encoded.dictionary) + 1, -1)
     place[used[kept]] = np.arange(len(kept))

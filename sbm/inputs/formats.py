@@ -165,7 +165,7 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
 
 def reader_memory(sources: Sequence[Source]) -> int:
     """Return the bytes that libraries need to read these sources, in addition to text."""
-    return max((_kind(s).memory for s in sources), default=0)
+    return max((_kind(s).memory + s.page_bytes for s in sources), default=0)
 
 
 def _kind(source: Source) -> Format:

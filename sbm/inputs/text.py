@@ -35,7 +35,7 @@ from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.store.container import Buffers
 
 __all__ = [
-    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
+    "PIECE", "Source", "convert_sources", "expand_inputs", "holds_tables", "is_packed", "one_ahead",
     "parse_sources", "unpacked",
 ]  # fmt: skip
 
@@ -75,6 +75,8 @@ class Source:
     options : InputOptions
     is_sparse : bool
         Whether a file of records holds lists of feature ids.
+    page_bytes : int
+        Bytes of a file of records that its reader holds in memory.
     columns, categorical : list of str
         Columns of a table that are features, and those of them that hold only words.
     """
@@ -93,6 +95,7 @@ class Source:
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
     is_sparse: bool = False
+    page_bytes: int = 0
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
 
@@ -138,10 +141,12 @@ class Source:
 def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
     """Turn names and glob patterns into sources, in the order given.
 
+    A folder stands for the Parquet and Feather files in it.
+
     Raises
     ------
     DataError
-        A file is missing, a pattern matches nothing, or an input is a folder.
+        A file is missing, or a pattern or folder has no files.
     """
     sources = []
     for name in map(str, inputs):
@@ -154,10 +159,35 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
                 f"{name} does not exist; expected files, glob patterns, or - for standard input"
             )
         for path in names:
-            if os.path.isdir(path):
-                raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
-            sources.append(Source(path, os.path.getsize(path)))
+            files = _files_in(path) if os.path.isdir(path) else [path]
+            sources += [Source(file, os.path.getsize(file)) for file in files]
     return sources
+
+
+_TABLES = (".parquet", ".pq", ".feather", ".arrow", ".ipc")  # files that come in folders
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a path is a folder with Parquet or Feather files."""
+    return path.is_dir() and any(name.suffix in _TABLES for name in path.glob("**/*"))
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the tables in a folder and its subfolders, in the order of their names.
+
+    Raises
+    ------
+    DataError
+        There are none.
+    """
+    names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
+    if not files:
+        raise DataError(
+            f"{folder} is a folder without Parquet or Feather files; expected the files in it, as "
+            f"in {folder}/*"
+        )
+    return files
 
 
 class _Digested:

@@ -15,7 +15,7 @@ from sbm.names import Names
 from sbm.store import container
 from sbm.units import format_number
 
-__all__ = ["READERS", "Model", "check_output", "parts"]
+__all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
@@ -24,6 +24,8 @@ _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 # First word of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
 _LONGEST_WORD = 12
+# ``matrix``: the function that turns a data frame into a matrix; see `sbm.programs.frames`.
+FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
 
 def _first_word(path: Path) -> bytes:
@@ -425,9 +427,10 @@ class Model:
 
         Parameters
         ----------
-        X : matrix, sparse or dense, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any); or a data frame
             Column k is feature id k. Unknown features are ignored. Use ``zero_based=True`` with
-            scikit-learn's ``load_svmlight_file``.
+            scikit-learn's ``load_svmlight_file``. A data frame of pandas, polars or pyarrow has the
+            columns of the training, in any order.
 
         Returns
         -------
@@ -441,6 +444,8 @@ class Model:
         """
         from scipy.sparse import csr_matrix
 
+        if hasattr(X, "__arrow_c_stream__") and "matrix" in FRAMES and "names" in self.info:
+            X = FRAMES["matrix"](self, X)
         if hasattr(X, "tocsr"):
             X = X.tocsr()
         else:

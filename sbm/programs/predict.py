@@ -28,7 +28,7 @@ from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.store.files import open_atomically, writing
 
-__all__ = ["is_same_file", "opened", "predict"]
+__all__ = ["is_same_file", "opened", "other_columns", "predict"]
 
 
 def predict(
@@ -152,7 +152,7 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table) + _other_columns(sources or []) + _new_words(sources),
+        "warnings": _shifted(model, table) + other_columns(sources or []) + _new_words(sources),
         "output": None if output is None else str(output),
     }
 
@@ -222,7 +222,7 @@ def _shifted(model: Model, features: _Features) -> list[str]:
     return [f"the input has feature {ids}; they look shifted by one"]
 
 
-def _other_columns(sources: list[Source]) -> list[str]:
+def other_columns(sources: list[Source]) -> list[str]:
     """Warn if the columns of a table differ from those of the training."""
     warnings = []
     for source in sources:
