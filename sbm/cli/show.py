@@ -369,7 +369,7 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
     elif "macro_f1" in report:
         yield from _multi(report, prefix, every_class)
     else:
-        yield from _binary(report, prefix)
+        yield from _binary(report, prefix, every_class)
     if report.get("log_loss") is not None:
         brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
         yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
@@ -404,8 +404,10 @@ def _labelled(report: Report) -> int:
     return int(report["rows"] - report["unlabelled_rows"])
 
 
-def _binary(report: Report, prefix: str) -> Lines:
+def _binary(report: Report, prefix: str, every_class: bool) -> Lines:
     auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
+    if every_class and report["pr_auc"] is not None:
+        auc += f", PR-AUC {report['pr_auc']:.6f}"
     yield (
         f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
         f"({report['correct']:,} of {_labelled(report):,}){auc}"
