@@ -205,9 +205,9 @@ def test_table_larger_than_memory_keeps_the_bound(tmp_path):
     assert table.nbytes > 400_000_000
     del table, columns
     code = (
-        "import resource, sbm, sys;"
+        "import sbm, sys; from sbm.engine.machine import peak_bytes;"
         "sbm.split(sys.argv[1], sys.argv[2], mem='400MB', threads=2);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+        "print(peak_bytes())"
     )
     paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a.sbm")]
     done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, check=True)
