@@ -41,6 +41,7 @@ ONLY_IN = {
     "tqdm": r"sbm/cli/terminal",
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/arrow",
+    "fsspec": r"sbm/inputs/remote",
     "zstandard": r"sbm/(store/container|inputs/text)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }

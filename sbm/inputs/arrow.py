@@ -123,7 +123,7 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
             reader = pa.RecordBatchReader.from_stream(source.chunks)
             yield from _read(source, _Frame(reader), dtype)
             return
-        with _opened(source) as file, digested(source, [Path(source.name)]):
+        with _opened(source) as file, digested(source, [Path(source.file)]):
             yield from _read(source, file, dtype)
 
 
@@ -142,7 +142,7 @@ def find_layout(source: Source) -> None:
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
         source.is_sparse = _is_sparse(file.schema)
-        source.page_bytes = file.page_bytes(source.size)
+        source.reader_bytes += file.page_bytes(source.size)
 
 
 @contextlib.contextmanager
@@ -265,10 +265,10 @@ def _opened(source: Source) -> Iterator[_Frame]:
     if source.format == "parquet":
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(source.name, buffer_size=_READ, pre_buffer=False) as file:
+        with pq.ParquetFile(source.file, buffer_size=_READ, pre_buffer=False) as file:
             yield _ParquetFile(file)
     else:
-        with pa.OSFile(source.name) as file, pa.ipc.open_file(file) as reader:
+        with pa.OSFile(source.file) as file, pa.ipc.open_file(file) as reader:
             yield _FeatherFile(reader)
 
 

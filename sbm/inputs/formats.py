@@ -15,8 +15,16 @@ from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
+from sbm.inputs.remote import fetch, is_remote
 from sbm.inputs.table import read_table
-from sbm.inputs.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
+from sbm.inputs.text import (
+    Source,
+    convert_sources,
+    expand_inputs,
+    is_packed,
+    one_ahead,
+    without_query,
+)
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -102,6 +110,7 @@ _IN_MEMORY = {
 
 def plain_name(name: str) -> str:
     """Return a file name without the ending of its compression."""
+    name = without_query(name)
     return name[: -len(Path(name).suffix)] if is_packed(name) else name
 
 
@@ -142,7 +151,13 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
                 f"{source.name} is compressed, which {found.name} does not support; decompress it"
             )
         if found.name in ARROW:
+            if is_remote(source.name):
+                source.copy = fetch(source.name, f".{found.name}")
             find_layout(source)
+        elif is_remote(source.name):
+            raise DataError(
+                f"{source.name}: {found.name} files are read locally; download it first"
+            )
     return sources
 
 
@@ -165,7 +180,7 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
 
 def reader_memory(sources: Sequence[Source]) -> int:
     """Return the bytes that libraries need to read these sources, in addition to text."""
-    return max((_kind(s).memory + s.page_bytes for s in sources), default=0)
+    return max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
 
 
 def _kind(source: Source) -> Format:

@@ -86,9 +86,9 @@ def predict(
     dict
         ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``pr_auc``, ``confusion``, ``classes``
         (precision, recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (messages
-        about likely errors in the input), ``output``. For more than two classes there are ``macro_f1``,
-        ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and ``confusion`` is a list
-        of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
+        about likely errors in the input), ``output``. For more than two classes there are
+        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
+        ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
         there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
         ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
         the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
