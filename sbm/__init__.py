@@ -20,6 +20,7 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import; che
 if TYPE_CHECKING:
     from typing import Any
 
+    from sbm.engine.progress import Progress
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.models.model import Model
     from sbm.programs.cat import cat
@@ -42,6 +43,7 @@ __all__ = [
     "DataError",
     "MemoryPlanError",
     "Model",
+    "Progress",
     "SbmError",
     "Settings",
     "SettingsError",
@@ -66,6 +68,7 @@ _HOMES = {
     "DataError": "sbm.errors",
     "MemoryPlanError": "sbm.errors",
     "Model": "sbm.programs.frames",
+    "Progress": "sbm.engine.progress",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",

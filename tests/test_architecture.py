@@ -38,7 +38,7 @@ ONLY_IN = {
     "sklearn": r"sbm/(sklearn|models/fitted)",
     "joblib": r"sbm/sklearn",
     "click": r"sbm/cli/\w+",
-    "tqdm": r"sbm/cli/terminal",
+    "tqdm": r"sbm/(cli/terminal|engine/progress)",
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/arrow",
     "fsspec": r"sbm/inputs/remote",

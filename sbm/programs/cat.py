@@ -74,7 +74,7 @@ def cat(
         )
     opened_store = BlockStore(store)
     require_whole(opened_store)
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     rows = _Rows(opened_store, progress)
     with opened(output) as file:
         assert file is not None

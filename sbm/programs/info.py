@@ -197,7 +197,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"read, as by sbm info {path}"
         )
     store = BlockStore(path)
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")

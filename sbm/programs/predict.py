@@ -88,11 +88,11 @@ def predict(
         (precision, recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (messages
         about likely errors in the input), ``output``. For more than two classes there are
         ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
-        ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
-        there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
-        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
-        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
-        these four.
+        ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see
+        `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
+        labels, ``brier``. For regression there are ``rows``, ``unlabelled_rows``, ``mse``, ``mae``,
+        ``r2``, ``squared_correlation`` and the last four of the first list. If no row has a label,
+        there are only ``rows``, ``unlabelled_rows`` and these four.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def predict(
     model = load_model(model)
     _check_top(model, top, decision, probability)
     _check_kinds(model, decision, probability, bool(confusion), labels)
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     words = dict(zip(model.label_names, model.labels, strict=False))
     sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:

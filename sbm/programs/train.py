@@ -154,7 +154,7 @@ def train(
         name,
         keep_store,
     )
-    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, reading)
+    options = TrainOptions(resume, is_stopped, Progress.of(progress), pass_test, reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report

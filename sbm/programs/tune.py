@@ -112,7 +112,7 @@ def tune(
     """
     begin, compiled_before = clock(), compile_seconds()
     return_freed_memory()
-    settings, progress = Settings.of(settings), progress or Progress()
+    settings, progress = Settings.of(settings), Progress.of(progress)
     values = _check(Cs, folds, settings)
     if picture is not None:
         check_picture(picture, "--png")

@@ -142,7 +142,7 @@ def plan_of(
     if bound is not None:
         return plan(bound)
     limit = system_limit()
-    found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
+    found = within_limit(plan, settings.mem_bytes, limit, Progress.of(progress).note)
     return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
