@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
+from sbm.programs.training.scales import MOST_RATIO
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
@@ -174,11 +175,14 @@ def train(report: Report) -> Lines:
             f"{report['model']}: already trained on this store with these settings; use --fresh "
             "to train again"
         )
+    scaled = f" (scaled by {report['scale']})" if report["scale"] != "none" else ""
     yield (
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
-        f"certified relative gap {report['relative_gap']:.2e} "
+        f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("switched_after") is not None:
+        yield f"solver: {_solver(report)}"
     if report["was_finished"]:  # its cost is not that of this command
         return
     if "n_nonzero" in report:
@@ -208,20 +212,16 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     """Name the limit that was reached before the tolerance, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
     left = report.get("passes_left")
-    is_falling = left is None or left <= report["passes"]
+    is_falling = report["is_falling"]
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
         f"{settings.tol:g}"
         + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
         + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
-    scales = report.get("feature_scales")
-    if scales and scales[1] > _SCALES * scales[0]:
-        yield (
-            f"sbm: values of frequent features range from {scales[0]:.3g} to {scales[1]:.3g} in "
-            "size; divide each feature by its largest value"
-        )
-    helps = []
+    helps, scales = [], report.get("feature_scales")
+    if scales and scales[1] > MOST_RATIO * scales[0]:
+        helps += ["--scale std"]
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
@@ -265,7 +265,6 @@ def tune(report: Report) -> Lines:
 
 
 _NOT_CONVERGED = "not converged"
-_SCALES = 1e3  # largest over smallest feature scale that training copes with
 
 
 def _tuned(row: Report) -> str:
@@ -292,7 +291,7 @@ def plan(report: Report) -> Lines:
     passes = _with_range(report["passes"], "{:,}")
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
-    if not report["trials"][-1]["is_done"]:
+    if report["solver"] == "dual" and not report["trials"][-1]["is_done"]:
         passes += "; no trial finished, raise --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
@@ -307,10 +306,18 @@ def plan(report: Report) -> Lines:
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "solver": _solver(report),
         "passes": passes,
         "total": _in_time(report["seconds"]),
     }.items():
         yield f"{name:>8}  {text}"
+
+
+def _solver(report: Report) -> str:
+    """Return the solvers of a training in words."""
+    if report["switched_after"] is None:
+        return str(report["solver"])
+    return f"dual for {count(report['switched_after'], 'pass')}, then {report['solver']}"
 
 
 def _with_range(figures: list[float], form: str) -> str:
@@ -486,8 +493,8 @@ def inspect(report: Report) -> Lines:
         f"{count(report['nonzero_weights'], 'nonzero weight')} of {report['weights']:,} "
         f"({100 * report['nonzero_share']:.3g} %)"
     )
-    if report["scale"]:
-        yield f"scale: {_plainly(report['scale'])}"
+    if report["scale"] != "none":
+        yield f"trained with --scale {report['scale']}; weights are for values as they are"
     for row in report["classes"]:
         yield (
             f"{_class(row)}: intercept {row['intercept']:.6g}, norm {row['l2_norm']:.6g} "

@@ -31,6 +31,8 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
@@ -119,8 +121,9 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
+    refuse_newton(settings)
     # Screening does not pay with few passes.
-    few_passes = replace(settings, screen=False, solver="dual")
+    few_passes = replace(settings.for_dual(), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
@@ -246,6 +249,7 @@ def _make_validation(
     begin: float,
 ) -> _CrossValidation:
     """Create the models of a tuning, plan their memory, and compile the kernels."""
+    store.scaling = settings.scale
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
     problems = [
@@ -256,6 +260,7 @@ def _make_validation(
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
+    scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 
 

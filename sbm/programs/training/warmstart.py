@@ -267,7 +267,7 @@ class PreviousRun:
         self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         """Check that the run solved the same problem."""
-        for name in ("loss", "task", "bias"):
+        for name in ("loss", "task", "bias", "intercept"):
             was, now = before.settings.get(name), getattr(settings, name)
             if was != now:
                 raise SettingsError(
