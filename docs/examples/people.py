@@ -123,4 +123,4 @@ else:
     graph = to_onnx(estimator, X[:1])
     pathlib.Path("people.onnx").write_bytes(graph.SerializeToString())
     session = onnxruntime.InferenceSession("people.onnx", providers=["CPUExecutionProvider"])
-    assert session.run(["label"], {"X": X})[0].tolist() == labels.tolist()
+    assert session.run(None, {"X": X})[0].tolist() == labels.tolist()

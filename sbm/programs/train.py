@@ -25,7 +25,7 @@ from sbm.engine.pace import is_falling
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
-from sbm.models.model import Model
+from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.data import open_rows
