@@ -242,7 +242,9 @@ def not_converged(report: Report, settings: Settings) -> Lines:
 def tune(report: Report) -> Lines:
     """Show the results for each C, and the training with the best one."""
     s = report["seconds"]
-    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
+    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap" + (
+        " weights not 0" if "n_nonzero" in report["settings"][0] else ""
+    )
     for row in report["settings"]:
         yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
     ends = {report["settings"][k]["C"]: word for k, word in ((0, "smallest"), (-1, "largest"))}
@@ -275,7 +277,9 @@ def _tuned(row: Report) -> str:
     gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
     return (
         f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
-        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}{note}"
+        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
+        + (f" {row['n_nonzero']:13,.0f}" if "n_nonzero" in row else "")
+        + note
     )
 
 
