@@ -4,7 +4,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from sbm.programs.training.scales import MOST_RATIO
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
@@ -219,9 +218,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
         + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
-    helps, scales = [], report.get("feature_scales")
-    if scales and scales[1] > MOST_RATIO * scales[0]:
-        helps += ["--scale std"]
+    helps = ["--scale std"] if report.get("scales_differ") else []
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
