@@ -15,6 +15,7 @@ import click
 
 from sbm.cli import cli
 from sbm.cli.liblinear import OPTIONS
+from sbm.inputs.arrow import ARROW
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import SETTINGS
@@ -84,7 +85,8 @@ def _liblinear() -> str:
 def _formats() -> str:
     rows = [
         [f"`{f.name}`", ", ".join(f"`{ending}`" for ending in f.endings),
-         "yes" if f.is_stream else "no", "hashes of feature names" if f.is_hashed else
+         "yes" if f.is_stream else "no", "hashes of names, or as written" if f.name in ARROW else
+         "hashes of feature names" if f.is_hashed else
          "column numbers" if f.name == "npz" else "as written"]
         for f in FORMATS.values()
     ]  # fmt: skip

@@ -32,11 +32,12 @@ from sbm.inputs.live import (
     go_to,
 )
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
+from sbm.inputs.remote import MEMORY, RemoteFile, find_remote, is_remote
 from sbm.store.container import Buffers
 
 __all__ = [
-    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
-    "parse_sources", "unpacked",
+    "PIECE", "Source", "convert_sources", "expand_inputs", "holds_tables", "is_packed", "one_ahead",
+    "parse_sources", "unpacked", "without_query",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -73,8 +74,14 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
-    columns : list of str
-        Columns of a table that was read, without the label column.
+    is_sparse : bool
+        Whether a file of records holds lists of feature ids.
+    reader_bytes : int
+        Bytes that its reader holds in memory, besides those of the format.
+    copy : temporary file, or None
+        Local copy of a remote file.
+    columns, categorical : list of str
+        Columns of a table that are features, and those of them that hold only words.
     """
 
     name: str
@@ -90,20 +97,30 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    is_sparse: bool = False
+    reader_bytes: int = 0
+    copy: Any = None
     columns: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
 
     @property
     def comes_again(self) -> bool:
         """Whether it can be read a second time."""
         if self.chunks is not None:
             return iter(self.chunks) is not self.chunks
-        return self.name != "-" and os.path.isfile(self.name)
+        return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
     def again(self) -> "Source":
         """Return an unread copy."""
         return Source(
-            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
-        )
+            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
+            is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
+        )  # fmt: skip
+
+    @property
+    def file(self) -> str:
+        """Name of the local file."""
+        return self.name if self.copy is None else str(self.copy.name)
 
     @property
     def shown(self) -> str:
@@ -117,7 +134,8 @@ class Source:
     @property
     def path(self) -> str:
         """Absolute path without links; ``-`` for standard input."""
-        return "-" if self.name == "-" else os.path.realpath(self.name)
+        as_it_is = self.name == "-" or is_remote(self.name)
+        return self.name if as_it_is else os.path.realpath(self.name)
 
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
@@ -134,15 +152,21 @@ class Source:
 def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
     """Turn names and glob patterns into sources, in the order given.
 
+    A folder stands for the Parquet and Feather files in it.
+
     Raises
     ------
     DataError
-        A file is missing, a pattern matches nothing, or an input is a folder.
+        A file is missing, or a pattern or folder has no files.
     """
     sources = []
     for name in map(str, inputs):
         if name == "-":
             sources.append(Source("-"))
+            continue
+        if is_remote(name):
+            found = find_remote(name)
+            sources += [Source(url, size, reader_bytes=MEMORY) for url, size in found]
             continue
         names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if not names:
@@ -150,10 +174,35 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
                 f"{name} does not exist; expected files, glob patterns, or - for standard input"
             )
         for path in names:
-            if os.path.isdir(path):
-                raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
-            sources.append(Source(path, os.path.getsize(path)))
+            files = _files_in(path) if os.path.isdir(path) else [path]
+            sources += [Source(file, os.path.getsize(file)) for file in files]
     return sources
+
+
+_TABLES = (".parquet", ".pq", ".feather", ".arrow", ".ipc")  # files that come in folders
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a path is a folder with Parquet or Feather files."""
+    return path.is_dir() and any(name.suffix in _TABLES for name in path.glob("**/*"))
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the tables in a folder and its subfolders, in the order of their names.
+
+    Raises
+    ------
+    DataError
+        There are none.
+    """
+    names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
+    if not files:
+        raise DataError(
+            f"{folder} is a folder without Parquet or Feather files; expected the files in it, as "
+            f"in {folder}/*"
+        )
+    return files
 
 
 class _Digested:
@@ -257,7 +306,17 @@ _OPENERS: dict[str, Callable[[Any], Readable]] = {
 
 def is_packed(name: str) -> bool:
     """Whether a file name has the ending of a compression format."""
-    return Path(name).suffix.lower() in _OPENERS
+    return _ending(name) in _OPENERS
+
+
+def _ending(name: str) -> str:
+    """Return the ending of a file name or URL."""
+    return Path(without_query(name)).suffix.lower()
+
+
+def without_query(name: str) -> str:
+    """Return a file name, or a URL without what follows its path."""
+    return name.partition("?")[0] if is_remote(name) else name
 
 
 @dataclass
@@ -280,11 +339,12 @@ def _read_pieces(
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
     raw = _open(source.name, patience)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
+        opener = _OPENERS.get(_ending(source.name))
         digested = _Digested(raw, source)
         stream: Readable = opener(digested) if opener else digested
         if patience is not None:
-            stream = _resumed(source, raw, stream if opener else None, patience, is_last)
+            is_plain_file = opener is None and not is_remote(source.name)
+            stream = _resumed(source, raw, None if is_plain_file else stream, patience, is_last)
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size and opener is None and source.done.text == 0:
@@ -315,7 +375,7 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     """
     raw = _open(source.name, None)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
+        opener = _OPENERS.get(_ending(source.name))
         digested = _Digested(raw, source)
         yield _Unpacked(source, opener(digested) if opener else digested, opener is not None)
         digested.finish()
@@ -347,6 +407,8 @@ def _open(name: str, patience: Patience | None) -> Any:
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
         return sys.stdin.buffer
+    if is_remote(name):
+        return RemoteFile(name)
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -562,7 +624,7 @@ def convert_sources(
     while coming and not (patience is not None and patience.gave_up):
         source = coming.popleft()
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
-        if patience is not None or os.path.isfile(source.name):
+        if patience is not None or source.comes_again:
             # Not for pipes: a thread blocked in a read cannot be stopped.
             pieces = one_ahead(pieces)
         broken = None

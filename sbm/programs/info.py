@@ -71,6 +71,7 @@ def _store(path: Path) -> dict[str, Any]:
         "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
         "memory_bytes": _memory(store),
         "labels": labels,
+        "names_bytes": store.names_bytes,
         "sources": [
             {**source, "added": generation["added"]}
             for generation in kept
@@ -162,7 +163,7 @@ def _model(path: Path) -> dict[str, Any]:
         "features": len(model.ids),
         "nonzero_weights": int(np.count_nonzero(model.W)),
         "outputs": model.W.shape[1],
-        "labels": model.labels,
+        "labels": model.label_names or model.labels,
         "bias": model.bias,
     }
     return {**facts, **model.info, **facts}  # facts first, and not overridden by the model
@@ -196,7 +197,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"read, as by sbm info {path}"
         )
     store = BlockStore(path)
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")

@@ -97,7 +97,7 @@ def precompile(
         for commands, value_type in _tasks(chosen, dtype)
         if not all(is_ready(command, value_type) for command in commands)
     ]
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     progress.start("compiling", len(tasks), "steps")
     done = 0
     with ThreadPoolExecutor(usable_threads(threads)) as pool:

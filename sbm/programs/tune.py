@@ -55,7 +55,7 @@ from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import parse_grid
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = ["tune"]
 
@@ -117,7 +117,7 @@ def tune(
     """
     begin, compiled_before = clock(), compile_seconds()
     return_freed_memory()
-    settings, progress = Settings.of(settings), progress or Progress()
+    settings, progress = Settings.of(settings), Progress.of(progress)
     values = _check(Cs, folds, settings)
     if picture is not None:
         check_picture(picture, "--png")
@@ -172,7 +172,7 @@ class _CrossValidation:
     path: Path
     settings: Settings
     grid: Grid
-    weights: RowWeights | None
+    weights: AnyWeights | None
     plan: MemoryPlan
     progress: Progress
     begin: float
@@ -269,7 +269,7 @@ def _make_validation(
     plan = _plan(settings, store, grid, progress)
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
-    prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
     scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 import sys
 import zlib
@@ -210,7 +211,12 @@ def _is_sound(manifest: dict[str, Any]) -> bool:
 def _are_labels(labels: dict[str, Any]) -> bool:
     values, counts = labels["values"], labels["counts"]
     are_counts = isinstance(counts, list) and all(map(_is_count, counts))
-    return _are_numbers(values) and are_counts and len(values) == len(counts) <= 1 << 16
+    names = labels.get("names", [])
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not (_are_numbers(values) and are_counts and are_names):
+        return False
+    named = not names or {*values} <= {*range(len(names))}
+    return named and len(set(names)) == len(names) and len(values) == len(counts) <= 1 << 16
 
 
 def _is_block(entry: dict[str, Any]) -> bool:
@@ -239,9 +245,16 @@ def _is_generation(entry: dict[str, Any]) -> bool:
         and added.tzinfo is not None
         and isinstance(entry["options"], dict)
         and isinstance(entry.get("left_out", {}), dict)
+        and _is_count(entry.get("names_bytes", 0))
+        and ("weights" not in entry or _are_weights(entry["weights"]))
         and ("deal" not in entry or _is_deal(entry["deal"], entry))
         and ("expired" not in entry or isinstance(entry["expired"]["at"], str))
     )
+
+
+def _are_weights(weights: dict[str, Any]) -> bool:
+    total = weights["total"]
+    return type(total) is float and 0 < total < math.inf and _is_crc(weights["crc32"])
 
 
 def _is_source(source: dict[str, Any]) -> bool:
@@ -276,8 +289,11 @@ def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
     records = [record for record in given if isinstance(record, dict)]
     if not any("columns" in record for record in records):
         return records[0] if records else None
-    columns = [name for record in records for name in record.get("columns", [])]
-    return {**records[0], "columns": list(dict.fromkeys(map(str, columns)))}
+    lists = {
+        key: list(dict.fromkeys(str(name) for record in records for name in record.get(key, [])))
+        for key in ("columns", "categorical")
+    }
+    return {**records[0], **lists}
 
 
 def next_block(manifest: dict[str, Any]) -> int:

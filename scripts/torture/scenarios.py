@@ -31,6 +31,7 @@ import zstandard
 
 import sbm
 import sbm.cli
+import sbm.programs.cat
 import sbm.programs.expire
 import sbm.programs.export
 import sbm.programs.info
@@ -159,6 +160,7 @@ SCENARIOS: dict[str, Scenario] = {
     "stream: the next day": _troubled("stream -q --resume m.model c.svm", before=[_STREAM]),
     "stream: a new model": _troubled(f"{_STREAM} -C 0.1", before=[_STREAM]),
     "tune": _troubled(_TUNE, before=[_SPLIT]),
+    "cat": _troubled("cat s.sbm -q -o out.svm", before=[_SPLIT]),
     "export": _troubled("export m.model", before=[_SPLIT, _LOOSE]),
     "export: npz": _troubled(
         "export m.model --format npz --prune 1e-3", before=[_SPLIT, _LOOSE]

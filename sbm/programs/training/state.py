@@ -19,7 +19,7 @@ from sbm.store.manifest import checksum
 from sbm.store.run import RECORD, Run, is_finished
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
     "TrainingState", "bound_before", "identity", "is_of", "refuse_unfinished",
@@ -122,7 +122,7 @@ class TrainingState:
         return cls(**mine)
 
 
-def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
+def identity(settings: Settings, store: BlockStore, weights: "AnyWeights | None") -> dict[str, Any]:
     """Return what identifies a training, as JSON; the memory plan adds the shape."""
     generations = [
         {
