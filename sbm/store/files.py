@@ -8,7 +8,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
+import re
 import shutil
 import stat
 import zlib
@@ -83,7 +85,8 @@ def _is_of(error: OSError, path: Path) -> bool:
     if isinstance(error, StoreError):
         return False
     names = {str(name) for name in (error.filename, error.filename2) if name is not None}
-    return not names or bool(names & {str(path), f"{path}.tmp", str(path.parent)})
+    ours = {str(path), str(path.parent)}
+    return not names or bool(names & ours) or any(_is_temporary(name, path) for name in names)
 
 
 # ----------------------------------------------------------------------------------- files
@@ -135,8 +138,54 @@ def move(paths: Iterable[Path], folder: Path) -> None:
     sync_folder(folder)
 
 
-def _temporary(path: Path) -> Path:
-    return Path(f"{path}.tmp")
+# Temporary names end in ``.tmp``; while two processes write one file, also in ``.2.tmp``.
+_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp")
+
+
+def _is_temporary(name: str, path: Path) -> bool:
+    return name.startswith(str(path)) and bool(_TEMPORARY.fullmatch(name, len(str(path))))
+
+
+def _create_temporary(path: Path) -> tuple[Path, int]:
+    """Create a file that no other process writes to, with a temporary name for `path`.
+
+    Its writer holds a lock on it. So a file that can be locked is left from a process that was
+    killed, and is removed.
+    """
+    for number in itertools.count(1):
+        temporary = Path(f"{path}{'' if number == 1 else f'.{number}'}.tmp")
+        _remove_abandoned(temporary)
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.fstat(handle).st_nlink > 0
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # without locks, nothing is taken for abandoned
+            is_ours = True
+        if is_ours:
+            return temporary, handle
+        os.close(handle)  # taken for abandoned before it was locked
+    raise AssertionError
+
+
+def _remove_abandoned(temporary: Path) -> None:
+    """Remove a temporary file whose writer has ended."""
+    try:
+        handle = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.lstat(temporary)):
+            temporary.unlink()
+    except OSError:
+        pass  # it is being written
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:
@@ -184,19 +233,24 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for atomic writing: like `write_atomically`, but yields a file object."""
-    temporary = _temporary(path)
+    """Open a file for atomic writing: like `write_atomically`, but yields a file object.
+
+    If several processes write the same file, the one that finishes last replaces it.
+    """
     with writing(path):
+        temporary, handle = _create_temporary(path)
         try:
-            with open(temporary, "wb", opener=follow_no_link) as file:
+            with open(handle, "wb", closefd=False) as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(handle)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+        finally:
+            os.close(handle)  # which releases the lock: until now the name is ours
         _sync(path.parent)
 
 
