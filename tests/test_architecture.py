@@ -40,7 +40,7 @@ ONLY_IN = {
     "tqdm": r"sbm/cli/terminal",
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/parquet",
-    "zstandard": r"sbm/(store/container|inputs/text)",
+    "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}

@@ -30,7 +30,7 @@ PACKED = pytest.mark.parametrize("ending", [ending for ending in PACK if ending]
 
 
 def read(
-    *names: str | Path, ahead: int = 2, skip: bool = False, largest_line: int = 1 << 30
+    *names: str | Path, ahead: int = 2, skip: bool = False, largest_line: int | None = None
 ) -> tuple[list[Source], list[Row]]:
     sources = expand_inputs([str(name) for name in names])
     rows: list[Row] = []

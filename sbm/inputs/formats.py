@@ -13,10 +13,11 @@ from sbm.errors import DataError, SettingsError
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
+from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parquet import read_parquet
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
 from sbm.inputs.table import read_table
-from sbm.inputs.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
+from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_inputs, one_ahead
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -144,8 +145,16 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
-    """Return the bytes that libraries need to read these sources, in addition to text."""
-    return max((FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0)
+    """Return the bytes that readers need beyond those for text: libraries, and large windows.
+
+    Decompressors may then take that much.
+    """
+    window = max((window_of(source.name) for source in sources), default=0)
+    for source in sources:
+        source.window = max(source.window, window)
+    return window + max(
+        (FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0
+    )
 
 
 def convert_inputs(
@@ -156,13 +165,13 @@ def convert_inputs(
     ahead: int,
     dtype: str = "float32",
     skip: bool = False,
-    largest_line: int = 1 << 30,
+    largest_line: int | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
     Parameters and errors are as in `convert_sources`.
     """
-    largest_row = largest_line // _BYTES_A_NONZERO
+    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for name, group in itertools.groupby(sources, lambda source: source.format):
         kind = FORMATS.get(name)
         if kind is not None and kind.parser is not None:

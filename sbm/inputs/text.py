@@ -1,15 +1,12 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
-import bz2
 import contextlib
 import glob
 import hashlib
 import io
-import lzma
 import os
 import sys
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +15,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import zstandard
 
 from sbm.errors import DataError
 from sbm.inputs.libsvm import REASONS, parse_text
@@ -31,15 +27,18 @@ from sbm.inputs.live import (
     SourceProgress,
     go_to,
 )
+from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.store.container import Buffers
+from sbm.units import format_size
 
 __all__ = [
-    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
+    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "one_ahead",
     "parse_sources", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
+LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
 T = TypeVar("T")
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -73,6 +72,8 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
+    window : int
+        Bytes that a decompressor may take for its window.
     columns : list of str
         Columns of a table that was read, without the label column.
     """
@@ -90,6 +91,7 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    window: int = USUAL
     columns: list[str] = field(default_factory=list)
 
     @property
@@ -102,8 +104,9 @@ class Source:
     def again(self) -> "Source":
         """Return an unread copy."""
         return Source(
-            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
-        )
+            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
+            window=self.window,
+        )  # fmt: skip
 
     @property
     def shown(self) -> str:
@@ -176,9 +179,6 @@ class _Digested:
         self._source.read += len(data)
         return data
 
-    def readable(self) -> bool:
-        return True
-
     def finish(self) -> None:
         room = memoryview(bytearray(1 << 20))
         while _fill(self._source, self, room):
@@ -199,67 +199,6 @@ class _CountedFile:
         return n
 
 
-class _Frames:
-    """A stream of the decompressed bytes of consecutive frames, with truncation detected.
-
-    The file readers of the libraries do not detect truncation (zstd), or read such small pieces
-    that they mostly wait for the interpreter lock (gzip).
-
-    Parameters
-    ----------
-    file : _Digested
-    begin : callable
-        Returns the decompressor of the next frame.
-    bite : int
-        Compressed bytes per call of the decompressor; their decompressed bytes are held in memory.
-    padding : bytes
-        Bytes allowed between frames.
-    """
-
-    def __init__(
-        self, file: _Digested, begin: Callable[[], Any], bite: int, padding: bytes = b""
-    ) -> None:
-        self._file, self._begin, self._bite, self._padding = file, begin, bite, padding
-        self._frame: Any = None  # the unfinished frame
-        self._packed = b""
-        self._plain = memoryview(b"")
-
-    def readinto(self, buffer: memoryview) -> int:
-        while not self._plain:
-            data = self._packed or self._file.read(self._bite)
-            self._packed = b""
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("truncated inside a frame")
-                return 0
-            if self._frame is None:
-                if not (data := data.lstrip(self._padding) if self._padding else data):
-                    continue
-                self._frame = self._begin()
-            self._plain = memoryview(self._frame.decompress(data))
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        n = min(len(buffer), len(self._plain))
-        buffer[:n] = self._plain[:n]
-        self._plain = self._plain[n:]
-        return n
-
-
-_GZIP = 31  # zlib's window size argument for gzip data
-
-_OPENERS: dict[str, Callable[[Any], Readable]] = {
-    ".gz": lambda file: _Frames(file, lambda: zlib.decompressobj(_GZIP), 1 << 16, b"\0"),
-    ".bz2": lambda file: bz2.BZ2File(file),
-    ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
-    ".zst": lambda file: _Frames(file, zstandard.ZstdDecompressor().decompressobj, 1 << 14),
-}
-
-
-def is_packed(name: str) -> bool:
-    """Whether a file name has the ending of a compression format."""
-    return Path(name).suffix.lower() in _OPENERS
-
-
 @dataclass
 class _TextPiece:
     source: Source
@@ -273,21 +212,20 @@ class _TextPiece:
 def _read_pieces(
     source: Source,
     buffers: Buffers,
-    largest_line: int,
+    largest_line: int | None,
     patience: Patience | None,
     is_last: bool,
 ) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
     raw = _open(source.name, patience)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
-        digested = _Digested(raw, source)
-        stream: Readable = opener(digested) if opener else digested
+        digested, packed = _Digested(raw, source), is_packed(source.name)
+        stream = _unpack(digested, source)
         if patience is not None:
-            stream = _resumed(source, raw, stream if opener else None, patience, is_last)
+            stream = _resumed(source, raw, stream if packed else None, patience, is_last)
         is_first = True
         for piece in _cut(source, stream, buffers, largest_line, patience):
-            if is_first and piece.size and opener is None and source.done.text == 0:
+            if is_first and piece.size and not packed and source.done.text == 0:
                 _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
             if is_first and piece.size >= len(_BOM) and source.done.text == 0:
                 begin = piece.text[: len(_BOM)]
@@ -315,13 +253,19 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     """
     raw = _open(source.name, None)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
         digested = _Digested(raw, source)
-        yield _Unpacked(source, opener(digested) if opener else digested, opener is not None)
+        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
         digested.finish()
     finally:
         if source.name != "-":
             raw.close()
+
+
+def _unpack(digested: _Digested, source: Source) -> Readable:
+    """Return the stream of a source's text, which may be compressed."""
+    if not is_packed(source.name):
+        return digested
+    return Unpacked(digested.read, source.name, source.window)
 
 
 class _Unpacked(io.RawIOBase):
@@ -367,12 +311,11 @@ def _resumed(
 
 
 _BOM = b"\xef\xbb\xbf"  # of UTF-8
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def _refuse_compressed(shown: str, begin: bytes) -> None:
     """Raise `DataError` if text begins like compressed data."""
-    for magic, kind in _MAGIC.items():
+    for magic, kind in MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
                 f"{shown}: found {kind} data; decompress it first (zcat, zstdcat), or use a "
@@ -384,7 +327,7 @@ def _cut(
     source: Source,
     stream: Readable,
     buffers: Buffers,
-    largest_line: int,
+    largest_line: int | None,
     patience: Patience | None,
 ) -> Iterator[_TextPiece]:
     capacity = PIECE
@@ -417,10 +360,13 @@ def _cut(
         end = _last_newline(text, size)
         if end == 0 and size == capacity:  # a line longer than the buffer
             capacity *= 2
-            if capacity > largest_line:
+            if capacity > (largest_line or LARGEST_LINE):
+                reason = "does not fit in --mem; raise --mem"
+                if largest_line is None:
+                    reason = "is the longest that can be read here; use a store (sbm split --mem)"
                 raise DataError(
                     f"{source.at(source.done.lines + 1)} or later: found a line longer than "
-                    f"{capacity // 2} bytes, which does not fit in --mem; raise --mem"
+                    f"{capacity // 2} bytes, which {reason}"
                 )
             longer = buffers.take(capacity + SPARE, np.uint8)
             longer[:size] = text[:size]
@@ -442,7 +388,12 @@ def _cut(
 def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
     try:
         return stream.readinto(room)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
+    except WindowError as error:
+        raise DataError(
+            f"{source.shown}: decompressing it takes a window of {format_size(error.size)}, more "
+            "than memory was planned for; decompress it first (zstdcat --long=31, xzcat)"
+        ) from error
+    except ERRORS as error:
         raise DataError(
             f"{source.shown}: cannot read after byte {source.read} ({error}); {_advice(source)}"
         ) from error
@@ -454,7 +405,7 @@ def _advice(source: Source) -> str:
     if is_packed(source.name) and os.path.isfile(source.name):
         with open(source.name, "rb") as file:
             begin = file.read(6)
-        if not begin.startswith(tuple(_MAGIC)):
+        if not begin.startswith(tuple(MAGIC)):
             return f"the file is not compressed; rename it without {ending}"
     return "the file is damaged, or its name has the wrong ending"
 
@@ -518,7 +469,7 @@ def convert_sources(
     parse: TextParser = parse_text,
     dtype: str = "float32",
     skip: bool = False,
-    largest_line: int = 1 << 30,
+    largest_line: int | None = None,
     reasons: Sequence[str] = REASONS,
     patience: Patience | None = None,
 ) -> Generator[tuple[Source, T]]:
@@ -541,8 +492,8 @@ def convert_sources(
         Type of the values.
     skip : bool
         Skip invalid lines and note them in the source, instead of raising.
-    largest_line : int
-        Maximum length of a line in bytes.
+    largest_line : int, optional
+        Maximum length of a line in bytes that fits in ``--mem``. Default: `LARGEST_LINE`.
     reasons : sequence of str
         Error messages by the codes of `TextError`.
     patience : Patience, optional

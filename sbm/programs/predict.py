@@ -29,6 +29,8 @@ from sbm.store.files import open_atomically, writing
 
 __all__ = ["is_same_file", "predict"]
 
+LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
+
 
 def predict(
     model: str | Path | Model,
@@ -118,6 +120,8 @@ def predict(
     progress = progress or Progress()
     sources = sources_of(data, model.info.get("names"), format, labels)
     if sources is not None:
+        for source in sources:
+            source.window = LARGEST_WINDOW
         prepare("predict", "float64", progress)
         if names_record(sources):
             prepare("names", "float64", progress)
