@@ -292,7 +292,7 @@ def test_ids_wait_for_a_plan(tmp_path, monkeypatch):
     monkeypatch.setattr("sbm.programs.streaming.arrivals._NEW_IDS", 8)
     text = "".join(f"{k % 2} {3 * k}:1 {2**40 + k}:1 {2**50 + k}:2\n" for k in range(400))
     path = write(tmp_path / "a.svm", text)
-    expected = slow_parse(text)[0]
+    expected = slow_parse(text.encode())[0]
     reader = Reader(path, rows=500, nnz=2000)
     few = Needs(features=60, largest_id=DIRECT_LIMIT, hashed=True, labels=9, has_values=True)
     got = reader.all_rows(few)

@@ -17,7 +17,7 @@ from sbm.errors import SettingsError, StoreError
 from sbm.programs.train import train_ranks
 from sbm.programs.training import ranks, training
 from sbm.programs.training.job import TrainOptions
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here
 
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}

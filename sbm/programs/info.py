@@ -112,10 +112,7 @@ def _run(path: Path) -> dict[str, Any]:
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
         finished = bool(ends) and log[-1] is ends[-1] and not ends[-1].get("stopped")
-        try:
-            return _stream(path, committed, finished)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{path / 'run.json'} is damaged ({error}); stream again") from error
+        return _stream(path, committed, finished)
     return {
         "kind": "run",
         "path": str(path),

@@ -42,7 +42,7 @@ import zstandard
 
 from sbm.errors import StoreError
 from sbm.store.files import open_own, reading, write_atomically
-from sbm.store.manifest import parse
+from sbm.store.records import parse
 
 __all__ = [
     "HEAD", "VERSION", "Buffers", "Container", "Pieces", "decode", "encode", "header_crc",
