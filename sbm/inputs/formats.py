@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parquet import read_parquet
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
 from sbm.inputs.table import read_table
-from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_inputs, one_ahead
+from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -35,6 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
+MOST_SOURCES = 256  # with more text files, several make one source
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,10 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
             f"{nearest(options.format, FORMATS)}"
         )
-    sources = expand_inputs(names)
+    sources = _group(expand_names(names), options.format)
     for source in sources:
-        found = format_of(source.name) if options.format is None else FORMATS[options.format]
-        source.format, source.options = found.name, options
+        found = FORMATS[source.format]
+        source.options = options
         if found.is_stream:
             continue
         if not source.comes_again:
@@ -132,6 +134,22 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             raise DataError(
                 f"{source.name} is compressed, which {found.name} does not support; decompress it"
             )
+    return sources
+
+
+def _group(names: list[str], name_of_format: str | None) -> list[Source]:
+    """Return a source for each file, or for several text files each if there are very many."""
+    sources, size = [], -(-len(names) // MOST_SOURCES)
+
+    def kind(name: str) -> tuple[str, bool]:
+        found = format_of(name) if name_of_format is None else FORMATS[name_of_format]
+        return found.name, size > 1 and found.parser is not None and os.path.isfile(name)
+
+    for (chosen, is_grouped), files in itertools.groupby(names, kind):
+        while some := list(itertools.islice(files, size if is_grouped else 1)):
+            total = sum(0 if name == "-" else os.path.getsize(name) for name in some)
+            more = b"\0".join(map(os.fsencode, some[1:]))
+            sources.append(Source(some[0], total, format=chosen, more=more))
     return sources
 
 
@@ -149,12 +167,12 @@ def reader_memory(sources: Sequence[Source]) -> int:
 
     Decompressors may then take that much.
     """
-    window = max((window_of(source.name) for source in sources), default=0)
+    window = max((window_of(name) for source in sources for name in source.files), default=0)
+    names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
     for source in sources:
         source.window = max(source.window, window)
-    return window + max(
-        (FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0
-    )
+    libraries = (FORMATS[s.format].memory for s in sources if s.format in FORMATS)
+    return window + names + max(libraries, default=0)
 
 
 def convert_inputs(

@@ -1,5 +1,6 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
+import bisect
 import contextlib
 import glob
 import hashlib
@@ -7,6 +8,7 @@ import io
 import os
 import sys
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,8 +35,8 @@ from sbm.store.container import Buffers
 from sbm.units import format_size
 
 __all__ = [
-    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "one_ahead",
-    "parse_sources", "unpacked",
+    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
+    "one_ahead", "parse_sources", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -76,6 +78,12 @@ class Source:
         Bytes that a decompressor may take for its window.
     columns : list of str
         Columns of a table that was read, without the label column.
+    more : bytes
+        Names of further files that are read as one text with the first, separated by zeros.
+    now : str
+        The one of these files that is read.
+    ends : array of int
+        Lines up to the end of each of these files.
     """
 
     name: str
@@ -93,6 +101,14 @@ class Source:
     options: InputOptions = field(default_factory=InputOptions)
     window: int = USUAL
     columns: list[str] = field(default_factory=list)
+    more: bytes = b""
+    now: str = ""
+    ends: "array[int]" = field(default_factory=lambda: array("q"))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all its files."""
+        return [self.name, *map(os.fsdecode, self.more.split(b"\0"))] if self.more else [self.name]
 
     @property
     def comes_again(self) -> bool:
@@ -105,16 +121,20 @@ class Source:
         """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
-            window=self.window,
+            window=self.window, more=self.more,
         )  # fmt: skip
 
     @property
     def shown(self) -> str:
         """Name for messages."""
-        return "standard input" if self.name == "-" else self.name
+        return "standard input" if self.name == "-" else self.now or self.name
 
     def at(self, line: int) -> str:
         """Return the position of a line, for messages."""
+        if self.more:
+            number = bisect.bisect_left(self.ends, line)
+            before = self.ends[number - 1] if number else 0
+            return f"{self.files[number]}:{line - before}"
         return f"{self.shown}, line {line}" if self.name == "-" else f"{self.name}:{line}"
 
     @property
@@ -131,23 +151,28 @@ class Source:
             "rows": self.done.rows,
             "skipped": self.done.skipped,
             **({} if self.format == "libsvm" else {"format": self.format}),
+            **({"files": len(self.files)} if self.more else {}),
         }
 
 
 def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
-    """Turn names and glob patterns into sources, in the order given.
+    """Turn names and glob patterns into sources, in the order given; see `expand_names`."""
+    names = expand_names(inputs)
+    return [Source(name, 0 if name == "-" else os.path.getsize(name)) for name in names]
+
+
+def expand_names(inputs: Sequence[str | Path]) -> list[str]:
+    """Turn names and glob patterns into names of files, in the order given.
 
     Raises
     ------
     DataError
         A file is missing, a pattern matches nothing, or an input is a folder.
     """
-    sources = []
+    found = []
     for name in map(str, inputs):
-        if name == "-":
-            sources.append(Source("-"))
-            continue
-        names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        is_there = name == "-" or os.path.exists(name)
+        names = [name] if is_there else sorted(glob.iglob(name, recursive=True))
         if not names:
             raise DataError(
                 f"{name} does not exist; expected files, glob patterns, or - for standard input"
@@ -155,8 +180,8 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
         for path in names:
             if os.path.isdir(path):
                 raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
-            sources.append(Source(path, os.path.getsize(path)))
-    return sources
+        found += names
+    return found
 
 
 class _Digested:
@@ -179,11 +204,58 @@ class _Digested:
         self._source.read += len(data)
         return data
 
+    def go_to(self, file: io.RawIOBase | io.BufferedIOBase) -> None:
+        """Continue with another file."""
+        self._file = file
+
     def finish(self) -> None:
         room = memoryview(bytearray(1 << 20))
         while _fill(self._source, self, room):
             pass  # bytes that the decompressor did not read belong to the digest, too
         self._source.sha256 = self._hash.hexdigest()
+
+
+class _Files:
+    """The text of all files of a source; each is made to end with a line end."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._names = source, iter(source.files)
+        self._file: Any = io.BytesIO()
+        self.digested = _Digested(self._file, source)
+        self._stream: Readable | None = None
+        self._lines, self._is_first, self._in_line = 0, True, False
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        while self._stream is not None or self._open_next():
+            assert self._stream is not None
+            if n := self._stream.readinto(buffer) or 0:
+                text = np.frombuffer(buffer, np.uint8, n)
+                if self._is_first:
+                    _check_begin(self._source, text)
+                self._is_first, self._in_line = False, bool(text[-1] != ord("\n"))
+                self._lines += int(np.count_nonzero(text == ord("\n")))
+                return n
+            self._stream = None
+            self._lines += self._in_line
+            self._source.ends.append(self._lines)
+            if self._in_line:
+                self._in_line, buffer[0] = False, ord("\n")
+                return 1
+        return 0
+
+    def _open_next(self) -> bool:
+        """Open the next file; return whether there is one."""
+        self.close()
+        self._source.now = next(self._names, "")
+        if self._source.now:
+            self._file = io.FileIO(self._source.now)
+            self.digested.go_to(self._file)
+            self._stream, self._is_first = _unpack(self.digested, self._source), True
+        return self._stream is not None
+
+    def close(self) -> None:
+        self._file.close()
+        self.digested.go_to(io.BytesIO())
 
 
 class _CountedFile:
@@ -217,21 +289,22 @@ def _read_pieces(
     is_last: bool,
 ) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
-    raw = _open(source.name, patience)
+    raw = _Files(source) if source.more else _open(source.name, patience)
     try:
-        digested, packed = _Digested(raw, source), is_packed(source.name)
-        stream = _unpack(digested, source)
+        stream: Readable
+        if isinstance(raw, _Files):
+            stream, digested = raw, raw.digested
+        else:
+            digested = _Digested(raw, source)
+            stream = _unpack(digested, source)
         if patience is not None:
+            packed = is_packed(source.name)
             stream = _resumed(source, raw, stream if packed else None, patience, is_last)
-        is_first = True
+        is_first = source.done.text == 0 and not source.more
         for piece in _cut(source, stream, buffers, largest_line, patience):
-            if is_first and piece.size and not packed and source.done.text == 0:
-                _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
-            if is_first and piece.size >= len(_BOM) and source.done.text == 0:
-                begin = piece.text[: len(_BOM)]
-                if begin.tobytes() == _BOM:
-                    begin[:] = ord(" ")
-            is_first = is_first and not piece.size
+            if is_first and piece.size:
+                _check_begin(source, piece.text[: piece.size])
+                is_first = False
             yield piece
         if patience is None:
             digested.finish()
@@ -263,9 +336,16 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
 
 def _unpack(digested: _Digested, source: Source) -> Readable:
     """Return the stream of a source's text, which may be compressed."""
-    if not is_packed(source.name):
-        return digested
-    return Unpacked(digested.read, source.name, source.window)
+    name = source.now or source.name
+    return Unpacked(digested.read, name, source.window) if is_packed(name) else digested
+
+
+def _check_begin(source: Source, text: Bytes) -> None:
+    """Refuse compressed data without its ending, and blank out a byte order mark."""
+    if not is_packed(source.now or source.name):
+        _refuse_compressed(source.shown, text[:6].tobytes())
+    if text[: len(_BOM)].tobytes() == _BOM:
+        text[: len(_BOM)] = ord(" ")
 
 
 class _Unpacked(io.RawIOBase):
@@ -401,9 +481,10 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
 
 def _advice(source: Source) -> str:
     """Return a likely reason why an input cannot be read."""
-    ending = Path(source.name).suffix
-    if is_packed(source.name) and os.path.isfile(source.name):
-        with open(source.name, "rb") as file:
+    name = source.now or source.name
+    ending = Path(name).suffix
+    if is_packed(name) and os.path.isfile(name):
+        with open(name, "rb") as file:
             begin = file.read(6)
         if not begin.startswith(tuple(MAGIC)):
             return f"the file is not compressed; rename it without {ending}"
