@@ -30,7 +30,7 @@ from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import find_run, last_run
 from sbm.settings import Settings, option_name
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import Problem
 from sbm.store.run import Run
@@ -226,9 +226,8 @@ class _SparseTraining:
         primal = math.fsum(fit.primal for fit in self.fits)
         bound = math.fsum(fit.bound for fit in self.fits)
         gap = max(0.0, primal - bound)
-        scale = max(abs(primal), abs(bound))
-        relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
-        return Certificate(primal, bound, gap, relative, 0.0, support, support)
+        share = min(relative(gap, primal, bound), _MOST_GAP)
+        return Certificate(primal, bound, gap, share, 0.0, support, support)
 
     def _improve(self, relative_gap: float) -> Work:
         """Take Newton steps in the columns in memory, and choose those of the next pass."""
