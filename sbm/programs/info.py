@@ -12,7 +12,13 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.rows import Arena, Rows
-from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
+from sbm.store.blocks import (
+    MANIFEST,
+    NONZERO_BYTES,
+    BlockStore,
+    kept_generations,
+    telling_change,
+)  # fmt: skip
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
 __all__ = ["check", "info"]
@@ -192,8 +198,12 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"{path} is a file, but a store is a folder; models are verified whenever they are "
             f"read, as by sbm info {path}"
         )
-    store = BlockStore(path)
-    progress = progress or Progress()
+    with telling_change(Path(path)):
+        return _check(BlockStore(path), progress or Progress())
+
+
+def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
+    path = store.folder
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")

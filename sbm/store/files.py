@@ -140,6 +140,7 @@ def move(paths: Iterable[Path], folder: Path) -> None:
 
 # Temporary names end in ``.tmp``; while two processes write one file, also in ``.2.tmp``.
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp")
+_WRITERS = 8  # names that are looked for after processes were killed
 
 
 def _is_temporary(name: str, path: Path) -> bool:
@@ -152,9 +153,13 @@ def _create_temporary(path: Path) -> tuple[Path, int]:
     Its writer holds a lock on it. So a file that can be locked is left from a process that was
     killed, and is removed.
     """
-    for number in itertools.count(1):
-        temporary = Path(f"{path}{'' if number == 1 else f'.{number}'}.tmp")
+    names = (
+        Path(f"{path}{'' if number == 1 else f'.{number}'}.tmp") for number in itertools.count(1)
+    )
+    some = list(itertools.islice(names, _WRITERS))
+    for temporary in some:
         _remove_abandoned(temporary)
+    for temporary in itertools.chain(some, names):
         try:
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
@@ -254,11 +259,11 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
         _sync(path.parent)
 
 
-def open_own(path: Path) -> BufferedReader:
-    """Open a regular file of a store or run for reading.
+def open_own(path: Path, follow: bool = False) -> BufferedReader:
+    """Open a regular file for reading.
 
-    Stores and runs may come from untrusted sources, so symbolic links are not followed, and pipes
-    and devices are not opened.
+    Stores and runs may come from untrusted sources, so symbolic links are not followed unless
+    `follow`, and pipes and devices are not opened.
 
     Raises
     ------
@@ -268,7 +273,7 @@ def open_own(path: Path) -> BufferedReader:
         If the file cannot be opened.
     """
     try:
-        return open(path, "rb", opener=_open_plain)
+        return open(path, "rb", opener=_open_plain if follow else _open_own)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _no_plain_file(path) from None
@@ -276,12 +281,21 @@ def open_own(path: Path) -> BufferedReader:
 
 
 def follow_no_link(name: str, flags: int) -> int:
-    """Open a file without following symbolic links; an ``opener`` for `open`."""
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+    """Open a regular file to write, and no link; an ``opener`` for `open`."""
+    try:
+        return _open_own(name, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe without a reader
+            raise _no_plain_file(Path(name)) from None
+        raise
+
+
+def _open_own(name: str, flags: int) -> int:
+    return _open_plain(name, flags | os.O_NOFOLLOW)
 
 
 def _open_plain(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = os.open(name, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise _no_plain_file(Path(name))

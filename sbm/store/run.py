@@ -477,6 +477,19 @@ class Run:
         write_atomically(folder / RECORD, [encode_record("run", before)])
         return cls.read(folder)
 
+    @staticmethod
+    def require_free(folder: Path) -> None:
+        """Check that no other process uses a run, which need not exist.
+
+        Raises
+        ------
+        StoreError
+            It is in use.
+        """
+        if (folder / "lock").is_file():
+            with lock(folder / "lock", f"the run {folder}"):
+                pass
+
     @classmethod
     def remove(cls, folder: Path) -> None:
         """Remove a run's files from its folder, the record first.
@@ -540,6 +553,8 @@ class Run:
             mode = "a" if self._is_logged else "w"
             with open(path, mode, encoding="utf-8", opener=follow_no_link) as file:
                 file.write(json.dumps(dict(record)) + "\n")
+        except StoreError:
+            raise
         except OSError as error:
             raise write_error(path, error) from error
         self._is_logged = True

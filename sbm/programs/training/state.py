@@ -179,6 +179,7 @@ def refuse_unfinished(folder: Path) -> None:
         record = Run.read(folder)
         is_stream = record.get("kind") == "stream"
         if is_stream or not is_finished(record):
+            Run.require_free(folder)
             what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
                 f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
@@ -227,6 +228,7 @@ def run_to_resume(
     if reason is None:
         return _if_there_is_more(record, settings)
     if resume or not (is_finished(record) or settings.warm_start is not None):
+        Run.require_free(folder)
         state = "a finished" if is_finished(record) else "an unfinished"
         text = f"{folder} holds {state} training {reason}"
         raise StoreError(text) if "other data" in reason else SettingsError(text)
