@@ -75,7 +75,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         )
     what = f"compiling kernels for {_in_words(command)} (only once)"
     begin = time.perf_counter()
-    with _ticking(lambda seconds: progress.wait(what, seconds)):
+    # The signal may come before the compiler has begun.
+    with _ticking(lambda seconds: progress.wait(what, seconds)), compiled._stops_at_once():
         problem = compile_ahead([command], value_type, _workers())
     if problem:
         progress.note(f"compiling ahead failed ({problem}); compiling each kernel when needed")
