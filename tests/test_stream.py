@@ -520,7 +520,7 @@ def test_invalid_resume_is_refused():
     with pytest.raises(SbmError, match=r"other\.model\.run .*sbm stream"):
         sbm.train("d.sbm", "m.model", {"mem": "400MB", "warm_start": str(OTHER)})
     record = Run.read(Path("other.model.run"))
-    del record["progressive"], record["seen"]
+    del record["seen"]
     Path("other.model.run/run.json").write_bytes(encode_record("run", record))
     refusal(None, r"other\.model\.run.* \(seen is missing", resume=True)
     sbm.train("d.sbm", ONE, {"mem": "400MB"})

@@ -137,13 +137,17 @@ _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer 
     "seconds?": _SECONDS, "mark?": _SECONDS, "elapsed?": _number, "bytes_read?": _count,
     "updates?": _count, "visits?": _count, "solves?": _count, "report?": (None, dict),
 }  # fmt: skip
+_SUMS: Table = {"rows": _count, "correct": _count, "loss": _number}
 _STREAM: Table = {
-    "options": dict, "inputs": [str], "learner": {"rows": _count}, "needs": _NEEDS,
+    "options": dict, "inputs": [str], "learner": {
+        "rows": _count, "outputs": [_count], "listed": bool, "positive": (None, int),
+    }, "needs": _NEEDS,
     "seen": _NEEDS,
     "sources": [{
         "name": str, "path": str, "text": _count, "lines": _count, "rows": _count,
         "skipped": _count, "tail": str, "skip": _count,
     }],
+    "progressive": {"all": _SUMS, "last": _SUMS, "mark": _count},
     "pending": _count, "left": _count, "labels": _distinct_numbers, "totals": _TOTALS,
     "blocks": _count,
 }  # fmt: skip
