@@ -114,9 +114,10 @@ _NEEDS: Table = {
     "rows": _count, "nnz": _count, "longest": _count, "features": _count, "largest_id": _count,
     "hashed": bool, "labels": _count, "has_values": bool,
 }  # fmt: skip
+_SETTINGS: Table = {"C?": _number, "loss?": str}  # others are compared, not used
 _CHECKPOINT: Table = {
     "state": _STATE_FILE, "alphas": {"*": _text(r"alpha-\d{5,}\.\d{6,}\.sba")},
-    "crc32": {"*": _crc}, "log_bytes": _count, "settings?": {"*": lambda value: True},
+    "crc32": {"*": _crc}, "log_bytes": _count, "settings?": _SETTINGS,
     "commit?": _count,
 }  # fmt: skip
 _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer fields
@@ -139,10 +140,9 @@ _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer 
 }  # fmt: skip
 _SUMS: Table = {"rows": _count, "correct": _count, "loss": _number}
 _STREAM: Table = {
-    "options": dict, "inputs": [str], "learner": {
-        "rows": _count, "outputs": [_count], "listed": bool, "positive": (None, int),
-    }, "needs": _NEEDS,
-    "seen": _NEEDS,
+    "options": dict, "inputs": [str],
+    "learner": {"rows": _count, "outputs": [_count], "listed": bool, "positive": (None, int)},
+    "needs": _NEEDS, "seen": _NEEDS,
     "sources": [{
         "name": str, "path": str, "text": _count, "lines": _count, "rows": _count,
         "skipped": _count, "tail": str, "skip": _count,
@@ -156,7 +156,7 @@ RUN_FIELDS: dict[str, Table] = {
     "": _CHECKPOINT,
     "train": {**_CHECKPOINT, **_TRAINING},
     "tune": {**_CHECKPOINT, **_TRAINING},
-    "stream": {**_CHECKPOINT, **_STREAM, "settings": dict},
+    "stream": {**_CHECKPOINT, **_STREAM, "settings": _SETTINGS},
 }
 
 
