@@ -42,7 +42,7 @@ ONLY_IN = {
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/arrow",
     "fsspec": r"sbm/inputs/remote",
-    "zstandard": r"sbm/(store/container|inputs/text)",
+    "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}

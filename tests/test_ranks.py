@@ -25,7 +25,7 @@ from sbm.programs.training.job import TrainOptions
 from sbm.rows import Arena
 from sbm.solver.problem import Problem, squared_norm
 from sbm.store.blocks import BlockStore
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run, runs_here
 
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}

@@ -226,7 +226,8 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         helps += ["more --mem, or fewer blocks"]
-    helps += [] if is_falling else ["a smaller -C"]
+    if not is_falling:
+        helps.append("a smaller --nu" if settings.loss == "one_class" else "a smaller -C")
     if left and helps:
         yield f"sbm: this may help: {', '.join(helps)}"
     if report["visits_cut_short"]:

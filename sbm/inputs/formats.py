@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,17 +15,12 @@ from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
+from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
-from sbm.inputs.remote import fetch, is_remote
+from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
+from sbm.inputs.remote import fetch, is_remote, without_query
 from sbm.inputs.table import read_table
-from sbm.inputs.text import (
-    Source,
-    convert_sources,
-    expand_inputs,
-    is_packed,
-    one_ahead,
-    without_query,
-)
+from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -43,6 +39,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
+MOST_SOURCES = 256  # with more text files, several make one source
 
 
 @dataclass(frozen=True)
@@ -136,10 +133,10 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
             f"{nearest(options.format, FORMATS)}"
         )
-    sources = expand_inputs(names)
+    sources = _group(expand_names(names), options.format)
     for source in sources:
-        found = format_of(source.name) if options.format is None else FORMATS[options.format]
-        source.format, source.options = found.name, options
+        found = FORMATS[source.format]
+        source.options = options
         if found.is_stream:
             continue
         if not source.comes_again:
@@ -166,6 +163,23 @@ def with_hash_bits(options: InputOptions) -> InputOptions:
     return options if options.hash_bits is not None else replace(options, hash_bits=HASH_BITS)
 
 
+def _group(names: list[str], name_of_format: str | None) -> list[Source]:
+    """Return a source for each file, or for several text files each if there are very many."""
+    sources, size = [], -(-len(names) // MOST_SOURCES)
+
+    def kind(name: str) -> tuple[str, bool]:
+        found = format_of(name) if name_of_format is None else FORMATS[name_of_format]
+        return found.name, size > 1 and found.parser is not None and os.path.isfile(name)
+
+    for (chosen, is_grouped), files in itertools.groupby(names, kind):
+        while some := list(itertools.islice(files, size if is_grouped else 1)):
+            more = b"\0".join(map(os.fsencode, some[1:]))
+            source = Source(some[0], sum(map(size_of, some)), format=chosen, more=more)
+            source.reader_bytes = REMOTE_MEMORY * is_remote(source.name)
+            sources.append(source)
+    return sources
+
+
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     """Return the options that determine ids of names; None if no source has names."""
     hashed = [s for s in sources if _kind(s).is_hashed and not s.is_sparse]
@@ -179,8 +193,15 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
-    """Return the bytes that libraries need to read these sources, in addition to text."""
-    return max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+    """Return the bytes that readers need beyond those for text: libraries, and large windows.
+
+    Decompressors may then take that much.
+    """
+    window = max((window_of(name) for source in sources for name in source.files), default=0)
+    names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
+    for source in sources:
+        source.window = max(source.window, window)
+    return window + names + max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
 
 
 def _kind(source: Source) -> Format:
@@ -195,13 +216,13 @@ def convert_inputs(
     ahead: int,
     dtype: str = "float32",
     skip: bool = False,
-    largest_line: int = 1 << 30,
+    largest_line: int | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
     Parameters and errors are as in `convert_sources`.
     """
-    largest_row = largest_line // _BYTES_A_NONZERO
+    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for _, group in itertools.groupby(sources, lambda source: source.format):
         texts = list(group)
         kind = _kind(texts[0])

@@ -16,7 +16,9 @@ from typing import Any
 
 from sbm.errors import DataError
 
-__all__ = ["MEMORY", "RemoteFile", "fetch", "find_remote", "is_remote"]
+__all__ = [
+    "MEMORY", "RemoteFile", "fetch", "find_remote", "is_remote", "remote_size", "without_query",
+]  # fmt: skip
 
 RANGE = 4 << 20  # bytes read at a time
 MEMORY = 60_000_000 + 2 * RANGE  # bytes that fsspec and two ranges take
@@ -29,6 +31,11 @@ _FINAL = (FileNotFoundError, PermissionError, NotImplementedError, ImportError) 
 def is_remote(name: str) -> bool:
     """Whether the name of an input is a URL."""
     return _URL.match(name) is not None
+
+
+def without_query(name: str) -> str:
+    """Return a file name, or a URL without what follows its path."""
+    return name.partition("?")[0] if is_remote(name) else name
 
 
 def _file_system(url: str) -> tuple[Any, str]:
@@ -74,25 +81,32 @@ def _insist(url: str, call: Any, *arguments: Any) -> Any:
     raise AssertionError
 
 
-def find_remote(url: str) -> list[tuple[str, int]]:
-    """Return the URLs that a URL or glob stands for, with the sizes of the files.
+def find_remote(url: str) -> list[str]:
+    """Return the URLs that a URL or glob stands for.
 
     Raises
     ------
     DataError
-        A file is missing, or its size is unknown.
+        A glob matches nothing.
     """
     fs, path = _file_system(url)
-    paths = [path]
-    if "*" in path:
-        paths = sorted(_insist(url, fs.glob, path))
-        if not paths:
-            raise DataError(f"{url} matches no files")
-    found = []
-    for one in paths:
-        name = url if one == path else str(fs.unstrip_protocol(one))
-        found.append((name, _size(fs, one, name)))
-    return found
+    if "*" not in path:
+        return [url]
+    paths = sorted(_insist(url, fs.glob, path))
+    if not paths:
+        raise DataError(f"{url} matches no files")
+    return [str(fs.unstrip_protocol(one)) for one in paths]
+
+
+def remote_size(url: str) -> int:
+    """Return the bytes of a remote file.
+
+    Raises
+    ------
+    DataError
+        It is missing, or its size is unknown.
+    """
+    return _size(*_file_system(url), url)
 
 
 def _size(fs: Any, path: str, url: str) -> int:

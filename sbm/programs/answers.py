@@ -30,7 +30,7 @@ from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
 from sbm.programs.splitting.deal import replay
 from sbm.rows import Arena
-from sbm.store.blocks import MANIFEST, BlockStore, Chunk
+from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number
 
 __all__ = [
@@ -315,7 +315,13 @@ def _store_batches(
     folder: Path, table: IdTable, progress: Progress, in_order: bool
 ) -> Iterator[_Batch]:
     """Decode a store a few chunks at a time and translate its feature indices."""
-    store = BlockStore(folder)
+    with telling_change(folder):
+        yield from _chunk_batches(BlockStore(folder), table, progress, in_order)
+
+
+def _chunk_batches(
+    store: BlockStore, table: IdTable, progress: Progress, in_order: bool
+) -> Iterator[_Batch]:
     translate = table.find(store.read_feature_ids())
     progress.start("predict", store.n_rows, "rows")
     done = 0

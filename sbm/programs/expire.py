@@ -143,6 +143,13 @@ def _named(
     wanted = {Path(name).name: name for name in names}
     missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
     if missing and not if_any:
+        gone = [g for g in manifest["generations"] if "expired" in g]
+        for generation in gone:
+            if missing[0] in {source["name"] for source in generation["sources"]}:
+                raise DataError(
+                    f"{missing[0]} was already dropped from {folder} at "
+                    f"{generation['expired']['at']}"
+                )
         raise DataError(f"{folder} has no source {missing[0]}; sources are {_names(known)}")
     chosen = []
     for generation in kept:

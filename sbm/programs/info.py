@@ -12,7 +12,13 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.rows import Arena, Rows
-from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
+from sbm.store.blocks import (
+    MANIFEST,
+    NONZERO_BYTES,
+    BlockStore,
+    kept_generations,
+    telling_change,
+)  # fmt: skip
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
 __all__ = ["check", "info"]
@@ -113,10 +119,7 @@ def _run(path: Path) -> dict[str, Any]:
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
         finished = bool(ends) and log[-1] is ends[-1] and not ends[-1].get("stopped")
-        try:
-            return _stream(path, committed, finished)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{path / 'run.json'} is damaged ({error}); stream again") from error
+        return _stream(path, committed, finished)
     return {
         "kind": "run",
         "path": str(path),
@@ -196,8 +199,12 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"{path} is a file, but a store is a folder; models are verified whenever they are "
             f"read, as by sbm info {path}"
         )
-    store = BlockStore(path)
-    progress = Progress.of(progress)
+    with telling_change(Path(path)):
+        return _check(BlockStore(path), Progress.of(progress))
+
+
+def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
+    path = store.folder
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")

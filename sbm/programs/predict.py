@@ -30,6 +30,8 @@ from sbm.store.files import open_atomically, writing
 
 __all__ = ["is_same_file", "opened", "other_columns", "predict"]
 
+LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
+
 
 def predict(
     model: str | Path | Model,
@@ -120,6 +122,8 @@ def predict(
     words = dict(zip(model.label_names, model.labels, strict=False))
     sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:
+        for source in sources:
+            source.window = LARGEST_WINDOW
         prepare("predict", "float64", progress)
         if names_record(sources):
             prepare("names", "float64", progress)

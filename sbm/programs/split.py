@@ -50,7 +50,7 @@ from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
 from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
-from sbm.store.manifest import checksum
+from sbm.store.records import checksum
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 

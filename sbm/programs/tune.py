@@ -193,6 +193,7 @@ class _CrossValidation:
 
     def run(self, resume: bool | None) -> dict[str, Any]:
         """Run or resume the cross-validation; if it already finished, return its report."""
+        Run.require_free(run_folder(self.path))  # the last training needs it
         record = same_run(self.folder, self.itself) if resume is not False else None
         is_done = record is not None and is_finished(record)
         if resume is not False and not is_done:

@@ -142,7 +142,7 @@ class _Separable:
 
     @property
     def unit(self) -> float:
-        """Objective value that counts as 0."""
+        """Objective value below which rounding errors of W need not be small relative to it."""
         return 0.0
 
     def start_certificate(self, W: Weights) -> list[Weights]:
@@ -419,10 +419,9 @@ class OneClass(Problem):
 
     @property
     def unit(self) -> float:
-        """Objective value that counts as 0: a thousandth of that of rows that share no feature.
+        """A thousandth of the objective value of rows that share no feature; see `_Separable.unit`.
 
-        If the origin is among the rows, the optimum is w = 0 and exactly 0, so no gap is small
-        relative to it.
+        If the origin is among the rows, the optimum is w = 0 and exactly 0.
         """
         return 0.5e-3 * self.nu**2 * self.total * self._scale
 

@@ -70,7 +70,7 @@ from sbm.store.shards import read_shard
 __all__ = [
     "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
     "RowsInMemory", "kept_generations", "names_of", "next_block", "read_manifest",
-    "require_whole", "write_generation", "write_manifest",
+    "require_whole", "telling_change", "write_generation", "write_manifest",
 ]  # fmt: skip
 
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
@@ -1003,10 +1003,38 @@ _OURS = re.compile(
 )
 
 
-def holds_only_ours(folder: Path) -> bool:
-    """Whether a folder has only files with the names of store files."""
+def foreign_files(folder: Path) -> list[str]:
+    """Return the names in a folder that store files do not have."""
     with reading(folder):
-        return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
+        return sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
+
+
+def holds_only_ours(folder: Path) -> bool:
+    """Whether this is a folder with only files with the names of store files."""
+    return folder.is_dir() and not foreign_files(folder)
+
+
+@contextlib.contextmanager
+def telling_change(folder: Path) -> Iterator[None]:
+    """Report what looks like damage as a change, if a store was expired or replaced meanwhile.
+
+    Raises
+    ------
+    StoreError
+        Also if the folder is not a store.
+    """
+    before = read_manifest(folder)
+    try:
+        yield
+    except StoreError as error:
+        now = None
+        with contextlib.suppress(StoreError):
+            now = read_manifest(folder)
+        if now == before:
+            raise
+        raise StoreError(
+            f"the store {folder} was changed in the meantime; run the command again"
+        ) from error
 
 
 def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:

@@ -104,14 +104,15 @@ class SplitOptions:
         mem : int
             Bytes of the whole process.
         reserved : int
-            Bytes of `mem` for the library that reads the input.
+            Bytes of `mem` for the reader of the input: libraries, windows of decompressors.
 
         Raises
         ------
         MemoryPlanError
             Not even one thread fits; the message names the minimum.
         """
-        items = {"interpreter": INTERPRETER} | ({"library": reserved} if reserved else {})
+        items = {"interpreter": INTERPRETER}
+        items |= {"to read and decompress": reserved} if reserved else {}
         fixed = Budget(mem, "to split", items)
         needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
         replace(fixed, items=items | needed).check()

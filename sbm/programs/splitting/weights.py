@@ -23,7 +23,7 @@ from sbm.inputs.text import expand_inputs, parse_sources
 from sbm.programs.splitting.deal import replay
 from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
-from sbm.store.manifest import checksum
+from sbm.store.records import checksum
 from sbm.units import format_number
 
 __all__ = ["AnyWeights", "RowWeights", "StoredWeights"]

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
-from sbm.inputs.text import Source, is_packed
+from sbm.inputs.packed import is_packed
+from sbm.inputs.text import Source
 from sbm.settings import Settings, nearest
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration

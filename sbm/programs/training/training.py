@@ -416,8 +416,7 @@ class Training:
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
         state.gaps.append(done.gap)
-        scale = max(abs(self.dual), self.problems[0].unit)
-        return state.watch.is_due(done.gap, scale, self.job.plan.is_whole)
+        return state.watch.is_due(done.gap, self.dual, self.job.plan.is_whole)
 
     def certify(self, is_last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
