@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
+import sklearn.svm
 from families import Case, make_store, row_losses
 from helpers import fit
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.svm import SVC as KernelSVC
 from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils import estimator_checks
 
@@ -122,7 +122,7 @@ FREE = {"intercept_scaling": np.inf}
         (regressor("epsilon_insensitive"), LinearSVR(**SVC, epsilon=0.1), 0),
         (regressor(), LinearSVR(**SVC, epsilon=0.1, loss="squared_epsilon_insensitive"), 0),
         (regressor("squared_error", **PLAIN), Ridge(1 / (2 * C), **PLAIN), 0),
-        (classifier("hinge", **FREE), KernelSVC(C=C, kernel="linear", tol=1e-9), 2),
+        (classifier("hinge", **FREE), sklearn.svm.SVC(C=C, kernel="linear", tol=1e-9), 2),
         (classifier("log_loss", **FREE), LogisticRegression(C=C, solver="newton-cholesky"), 2),
         (regressor("squared_error", **FREE), Ridge(1 / (2 * C)), 0),
     ],

@@ -60,7 +60,9 @@ class NewtonSteps:
             if is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(*arguments))
             else:
-                capacity = near_capacity(engine.store, engine.plan, len(engine.learners))
+                capacity = near_capacity(
+                    engine.store, engine.plan, len(engine.learners), problem.intercept
+                )
                 self.methods.append(HingeNewton(*arguments, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
         self._is_stored = False
@@ -73,9 +75,7 @@ class NewtonSteps:
         self._visit_all(active, what, groups)
         return {one.number: self.methods[one.number].certificate() for one in active}
 
-    def _visit_all(
-        self, active: list[Learner], what: str, groups: Sequence[Group] = ()
-    ) -> None:
+    def _visit_all(self, active: list[Learner], what: str, groups: Sequence[Group] = ()) -> None:
         """Add all rows to the sums of the active learners; groups evaluate those held out."""
         engine = self._engine
         for learner in active:
