@@ -4,7 +4,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from sbm.programs.training.scales import MOST_RATIO
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_number, format_size
 
@@ -207,9 +206,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
         + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
-    helps, scales = [], report.get("feature_scales")
-    if scales and scales[1] > MOST_RATIO * scales[0]:
-        helps += ["--scale std"]
+    helps = ["--scale std"] if report.get("scales_differ") else []
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
@@ -230,7 +227,9 @@ def not_converged(report: Report, settings: Settings) -> Lines:
 def tune(report: Report) -> Lines:
     """Show the results for each C, and the training with the best one."""
     s = report["seconds"]
-    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
+    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap" + (
+        " weights not 0" if "n_nonzero" in report["settings"][0] else ""
+    )
     for row in report["settings"]:
         yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
     ends = {report["settings"][k]["C"]: word for k, word in ((0, "smallest"), (-1, "largest"))}
@@ -263,7 +262,9 @@ def _tuned(row: Report) -> str:
     gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
     return (
         f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
-        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}{note}"
+        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
+        + (f" {row['n_nonzero']:13,.0f}" if "n_nonzero" in row else "")
+        + note
     )
 
 

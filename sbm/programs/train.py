@@ -37,6 +37,7 @@ from sbm.programs.training.ranks import (
     forget_others,
     share_cores,
 )  # fmt: skip
+from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
@@ -115,8 +116,8 @@ def train(
         ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
         (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
-        for more passes to help), ``feature_scales``
-        (smallest and largest, without ``scale``), ``model``, ``resumed``, ``was_finished``, and
+        for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
+        ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
 
@@ -283,6 +284,7 @@ def _finish(
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read
     report["feature_scales"] = job.feature_scales
+    report["scales_differ"] = differ(job.feature_scales)
     report["is_falling"] = is_falling(report["passes_left"], report["passes"])
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()

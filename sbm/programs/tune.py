@@ -31,6 +31,7 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.l1 import refuse_for_sparse
 from sbm.programs.training.newton import (
     first_solver,
     near_bytes,
@@ -52,6 +53,7 @@ from sbm.programs.training.setup import (
 from sbm.programs.training.state import identity, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.grid import Grid, choose_metric
+from sbm.programs.tuning.sparse import SparseTuning
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
@@ -107,7 +109,8 @@ def tune(
     report : dict
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
-        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
+        folds), ``n_nonzero`` (of sparse models, mean over folds), ``status``: ``converged``,
+        ``given up``, ``not tried`` or ``not converged``),
         ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, which is not part of
         the total), ``peak_rss_bytes``, ``train`` (the report of the training).
 
@@ -158,6 +161,8 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if not isinstance(folds, int) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
+    if settings.penalty != "l2":
+        refuse_for_sparse(settings, 1)
     if settings.loss == "one_class":
         raise SettingsError("sbm tune does not support loss one_class, which has no C to choose")
     if settings.weights == "-":
@@ -232,6 +237,11 @@ class _CrossValidation:
     def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Run passes over the active models; then evaluate the remaining ones."""
         settings, grid = self.settings, self.grid
+        if settings.penalty != "l2":
+            return SparseTuning(
+                self.store, self.plan, settings, grid, self.progress, self.weights, run,
+                self.itself, self._is_late,
+            ).walk(record)  # fmt: skip
         reserved = near_bytes(settings, self.store, self.plan, len(grid.every))
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
@@ -286,8 +296,10 @@ def _make_validation(
 
 def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress) -> MemoryPlan:
     """Plan the memory of all models together."""
-    n = len(grid.problems)
-    shape = shape_of(settings, store, grid.every, models=n)
+    n, every = len(grid.problems), grid.every
+    if settings.penalty != "l2":  # one C after the other
+        n, every = grid.n_folds, [p for mine in grid.problems[: grid.n_folds] for p in mine]
+    shape = shape_of(settings, store, every, models=n)
     exams = 0
     if grid.metric.name == "auc":  # needs all decision values of each model
         exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)

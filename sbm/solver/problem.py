@@ -37,13 +37,15 @@ __all__ = [
     "Spread",
     "decide",
     "mean_square",
+    "room_for_order",
     "rows_ahead",
     "squared_norm",
 ]
 
 # Smaller weights fit in the processor's caches; prefetching them costs more than it saves.
-_PREFETCH_ABOVE = 1 << 24
+_PREFETCH_ABOVE = 1 << 22
 _PREFETCH_ROWS = 3
+_SINGLE = 8192  # as in new_order
 _MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
 _EPSILON = 2.0**-52  # relative rounding error of a number
 
@@ -65,14 +67,14 @@ class Rounds:
     block : int
         Block whose rows count towards the gap estimate.
     rounds, chunk : int
-        Maximum rounds; number of rows visited together.
+        Maximum rounds; most rows visited together, a power of 2.
     inner_tol : float
         Stop after the first round if its largest violation is not above.
     state : ndarray, shape (1,), uint64
         State of the kernels' random generator.
     active : ndarray, shape (n,), int32
         Scratch.
-    order : ndarray, shape (at least n / chunk,), int64
+    order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
     sigma : float
         1 for a single solver; σ' if the steps of several solvers are summed.
@@ -89,7 +91,7 @@ class Rounds:
     inner_tol: float
     state: npt.NDArray[np.uint64]
     active: npt.NDArray[np.int32]
-    order: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int32]
     sigma: float = 1.0
     spread: Spread = map
     stop: float = 0.0
@@ -653,6 +655,11 @@ def decide(rows: Rows, W: Weights, bias: float) -> npt.NDArray[np.float64]:
         rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, share, scores
     )
     return scores
+
+
+def room_for_order(n: int, chunk: int) -> int:
+    """Return the size of `Rounds.order` for a working set of n rows."""
+    return max(min(n, _SINGLE), -(-n // chunk))
 
 
 def rows_ahead(W: Weights) -> int:
