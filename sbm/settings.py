@@ -286,7 +286,7 @@ class Settings:
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. `auto` starts with `dual` and switches if that is expected to "
-        "save time. Folds of `sbm tune` always use `dual`, with a bias of 1 for an intercept.",
+        "save time. Folds of `sbm tune` keep the solver that they start with.",
         metavar="NAME", commands="train tune plan", ignored_by="stream",
     )
     cache_frac: float | str = _setting(

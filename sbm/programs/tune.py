@@ -32,11 +32,17 @@ from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.l1 import refuse_for_sparse
-from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.newton import (
+    first_solver,
+    near_bytes,
+    refuse_newton,
+    starts_with_newton,
+)  # fmt: skip
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
+    fits_newton,
     open_run,
     place_of,
     plan_of,
@@ -126,7 +132,7 @@ def tune(
     path = place_of(model, blocks)
     refuse_newton(settings)
     # Screening does not pay with few passes.
-    few_passes = replace(settings.for_dual(), screen=False)
+    few_passes = replace(_with_solver(settings, blocks, folds * len(values)), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
@@ -162,6 +168,18 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if settings.weights == "-":
         raise SettingsError("sbm tune reads weights twice, which a pipe does not allow; use a file")
     return values
+
+
+def _with_solver(settings: Settings, store: BlockStore, models: int) -> Settings:
+    """Return the settings with the solver of the folds; unlike `sbm.train`, it is never changed."""
+    if settings.solver != "auto":
+        return settings
+    newton = replace(settings, solver="newton")
+    if first_solver(settings) == "newton":
+        return newton
+    is_better = starts_with_newton(settings, store)
+    fits = is_better and fits_newton(newton, store, models * make_problems(newton, store))
+    return newton if fits else replace(settings, solver="dual")
 
 
 @dataclass(frozen=True)
@@ -225,10 +243,12 @@ class _CrossValidation:
                 self.store, self.plan, settings, grid, self.progress, self.weights, run,
                 self.itself, self._is_late,
             ).walk(record)  # fmt: skip
+        reserved = near_bytes(settings, self.store, self.plan, len(grid.every))
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
             held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
             weights=self.weights, pauses=Pauses(self._is_late),
+            staying=self.plan.staying(range(len(self.plan.parts)), reserved),
         )  # fmt: skip
         tuning = Tuning(engine, grid, run, self.itself)
         with engine.at_work():

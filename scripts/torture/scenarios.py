@@ -146,6 +146,11 @@ SCENARIOS: dict[str, Scenario] = {
     "train: regression": _train(
         "--loss epsilon_insensitive", split="split -q real.svm -o s.sbm --blocks 5"
     ),
+    "train: scaled": _train(f"--scale std --cache-frac 0.5 {_OFTEN}"),
+    "train: Newton, scaled": _train("--solver newton --loss log_loss --scale std --intercept"),
+    "train: interior point, scaled text": _troubled(
+        f"{_TEXT} --solver newton --scale maxabs --intercept --checkpoint-every 0.02"
+    ),
     "train: text": _troubled(_TEXT),
     "train: text, spilled": _troubled(f"{_TEXT} {_OFTEN} --mem 156MB"),
     "train: text, with its store": _troubled(f"{_TEXT} --keep-store s.sbm", done=_KEPT),
