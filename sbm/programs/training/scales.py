@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,11 @@ from sbm.rows import Arena, Rows
 from sbm.solver.problem import TOO_LARGE
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "MOST_RATIO", "scale_features"]
+__all__ = ["FEATURE_BYTES", "differ", "scale_features"]
 
 Floats = npt.NDArray[np.float64]
 
-MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
+_MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
 FREQUENT = 0.1  # minimum share of rows with the feature
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
 
@@ -42,7 +42,7 @@ def scale_features(
     """
     if store.scaling == "none":
         found = feature_scales(store)
-        if found and found[1] > MOST_RATIO * found[0]:
+        if found and differ(found):
             progress.stage(
                 f"values of frequent features range from {found[0]:.3g} to {found[1]:.3g} in "
                 "size; --scale std may need fewer passes and predict better"
@@ -104,16 +104,35 @@ def _deviations(
         np.add.at(counts, indices, 1.0)
         np.add.at(sums, indices, values)
         np.add.at(squares, indices, values * values)
-    squares -= sums * sums / np.maximum(counts, 1.0)  # around the mean
-    means = sums / np.maximum(counts, 1.0) + shifts
-    totals, every = counts.copy(), means * counts
+    # No more arrays than `FEATURE_BYTES`: the names change with what they hold.
+    term = np.maximum(counts, 1.0)
+    sums /= term
+    np.multiply(sums, sums, out=term)
+    term *= counts
+    squares -= term  # around the mean
+    sums += shifts
+    means, every, totals = sums, np.multiply(sums, counts, out=shifts), term
+    totals[:] = counts
     for array in (totals, every):
         comm.add_up(array)
-    every /= np.maximum(totals, 1.0)
-    squares += counts * (means - every) ** 2
+    np.divide(every, totals, out=every, where=totals > 0)
+    means -= every
+    means *= means
+    means *= counts
+    squares += means
     comm.add_up(squares)
-    squares += every**2 * totals * (n_rows - totals) / n_rows  # of the rows where it is 0
-    return np.sqrt(np.maximum(squares, 0.0) / n_rows)
+    every *= every
+    every *= totals
+    every *= np.subtract(n_rows, totals, out=totals)
+    every /= n_rows
+    squares += every  # of the rows where it is 0
+    squares /= n_rows
+    return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
+
+
+def differ(scales: Sequence[float] | None) -> bool:
+    """Return whether the smallest and the largest scale differ so much that advice helps."""
+    return scales is not None and scales[1] > _MOST_RATIO * scales[0]
 
 
 def feature_scales(store: BlockStore) -> list[float] | None:
