@@ -47,7 +47,14 @@ from sbm.solver.kernels.classes import (
     prefetch_weights,
     squared_norm,
 )
-from sbm.solver.kernels.common import add_sums, is_last, is_solved, new_order, rows_left
+from sbm.solver.kernels.common import (
+    add_sums,
+    is_last,
+    is_solved,
+    new_order,
+    prefetch,
+    rows_left,
+)
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 
@@ -55,6 +62,7 @@ __all__ = ["certify", "mark_free", "screen", "solve"]
 
 FEW = 16  # most classes of a row in later rounds
 _NEAR = 0.1  # a class with variable 0 is relevant if its loss is this close to moving it
+_LISTS_AHEAD = 2  # rows ahead to prefetch lists
 
 ONE_VS_REST = 0
 
@@ -267,6 +275,10 @@ def solve(
                 if ahead > 0 and t + ahead < last:
                     q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+                if t + _LISTS_AHEAD < last:
+                    q = np.uint64(active[t + _LISTS_AHEAD] if r > 0 else t + _LISTS_AHEAD)
+                    prefetch(outputs, begin[q])
+                    prefetch(betas, begin[q])
                 i = np.uint64(active[t] if r > 0 else t)
                 label = np.int64(y[i])
                 cost, rest = _costs_of(i, label, costs, cost_rest, weight)
