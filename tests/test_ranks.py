@@ -407,3 +407,42 @@ def test_missing_shard_is_refused(store_of, tmp_path, model):
         train(2, tmp_path / "e.{rank}.sbm", model, {"threads": 1})
     with pytest.raises(StoreError, match=r"e\.0\.sbm"):
         sbm.train(tmp_path / "e.0.sbm")
+
+
+# ---------------------------------------------------------------------------------- second order
+
+NEWTON = {"solver": "newton", "C": 10.0, "tol": 1e-6, "threads": 1}
+
+
+@pytest.mark.parametrize(("case", "size", "n_blocks"), [
+    (Case("hinge", 2), 3, 5), (Case("log_loss", 2), 2, 5), (Case("squared_hinge", 3), 5, 3),
+    (Case("log_loss", 3), 2, 5), (Case("epsilon_insensitive", 0), 4, 3),
+], ids=str)  # fmt: skip
+def test_newton_passes_do_not_depend_on_ranks(store_of, tmp_path, model, case, size, n_blocks):
+    """More ranks than blocks and fewer ranks than classes included; a resume keeps the bytes."""
+    store, options = store_of(case, n_blocks), {**NEWTON, "loss": case.loss}
+    expected = fit(store, tmp_path / "alone.model", **options)[:2]
+    (found, report), *others = train(size, store, tmp_path / "whole.model", options)
+    assert report["converged"]
+    assert_same_optimum((found, report), expected)
+    is_by_class = case.labels >= size
+    assert is_by_class or abs(report["passes"] - expected[1]["passes"]) <= 1
+    assert is_by_class or all(theirs["gap"] == report["gap"] for _, theirs in others)
+    stop(size, store, model, {**options, "checkpoint_every": 0}, 3 if is_by_class else 1)
+    (_, resumed), *_ = train(size, store, model, {**options, "threads": 3})
+    assert resumed["resumed"]
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()
+
+
+def test_ranks_switch_to_newton_together(tmp_path, model):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(400, 4)) * [1, 100, 10_000, 1]
+    y = np.where(X @ [1, 1e-2, 1e-4, 1] + 0.3 * random.normal(size=400) > 0, 1.0, -1.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    options = {"loss": "squared_hinge", "C": 1.0, "checkpoint_every": 0}
+    (_, report), *_ = train(2, store, tmp_path / "whole.model", options)
+    assert report["converged"]
+    for _ in range(3):
+        stop(2, store, model, options, 4)
+    train(2, store, model, options)
+    assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()

@@ -44,10 +44,10 @@ def said(done):
     return [text for text in done.stderr.splitlines() if text.startswith(("sbm:", "Error:"))]
 
 
-def played(size, store, name="played.model"):
+def played(size, store, name="played.model", **options):
     """Return the bytes that ranks in threads write."""
     path = store.parent / name
-    in_threads(size, lambda comm: train_ranks(comm, store, path, OPTIONS))
+    in_threads(size, lambda comm: train_ranks(comm, store, path, {**OPTIONS, **options}))
     return path.read_bytes()
 
 
@@ -216,9 +216,9 @@ def fall(size, store, model, fault, *words):
     return done
 
 
-def resume(size, store, model):
+def resume(size, store, model, *words):
     """Let the same command finish; return the bytes of the model."""
-    with begin(size, store, model) as process:
+    with begin(size, store, model, None, *words) as process:
         done = end(process, store)
     assert (done.returncode, done.stderr) == (0, "")
     assert state(model) == "finished"
@@ -232,29 +232,31 @@ def assert_unfinished(model):
 
 @pytest.mark.long
 @needs_mpi
-@pytest.mark.parametrize("faults", [
-    [[1, "MpiComm.add_up", "after", 3], [0, "Run.commit", "before", 2]],
-    pytest.param([
+@pytest.mark.parametrize(("solver", "faults"), [
+    ("auto", [[1, "MpiComm.add_up", "after", 3], [0, "Run.commit", "before", 2]]),
+    ("newton", [[1, "MpiComm.add_up", "after", 30], [0, "Run.commit", "before", 2]]),
+    pytest.param("auto", [
         [1, "Engine._visit_next", "before", 2],
         [0, "MpiComm._wait", "before", 31],  # its messages are under way
         [0, "Training.certify", "after", 1],
     ], marks=pytest.mark.slow),
-    pytest.param([
+    pytest.param("auto", [
         [1, "Run.commit", "before", 1],  # the other rank has written its checkpoint
         [1, "Run._write_record", "before", 2],  # its files are there
         [0, "Run.commit", "after", 2],
         [0, "Model.save", "before", 1],
     ], marks=pytest.mark.slow),
-], ids=["sums", "passes", "commits"])  # fmt: skip
-def test_killed_training_resumes_to_same_bytes(store, model, faults):
+], ids=["sums", "newton", "passes", "commits"])  # fmt: skip
+def test_killed_training_resumes_to_same_bytes(store, model, solver, faults):
+    words = ["--solver", solver]
     for fault in faults:
-        done = fall(2, store, model, [*fault, "SIGKILL"])
+        done = fall(2, store, model, [*fault, "SIGKILL"], *words)
         assert said(done) == [], fault
         if fault[1] == "Run.note":  # this rank did not record the end
             model.unlink()
         else:
             assert_unfinished(model)
-    assert resume(2, store, model) == played(2, store)
+    assert resume(2, store, model, *words) == played(2, store, solver=solver)
 
 
 @needs_mpi

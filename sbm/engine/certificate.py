@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -115,11 +114,7 @@ def certify_each(
             work = functools.partial(add, visit)
             list(engine.for_each(groups or [Group([one]) for one in active], work))
         for certifier in certifiers.values():
-            # Add the sums of all ranks; each rank has its own blocks.
-            theirs = engine.comm.share([one.tolist() for one in certifier.sums])
-            certifier.sums = [np.array(one) for one in itertools.chain(*theirs)]
-            for array in certifier.arrays:
-                engine.comm.add_up(array)
+            certifier.add_up(engine.comm)
         return {k: (one.finish(), one.W_alpha) for k, one in certifiers.items()}
 
 

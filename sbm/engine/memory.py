@@ -379,7 +379,7 @@ def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
     largest = max(
         fixed.items | {"blocks": blocks},
         fixed.items | {"feature ids": 8 * shape.n_weights},  # to write the model
-        before | {"weights of rows": shape.first_bytes},
+        before | {"weights of rows, or scales": shape.first_bytes},
         key=lambda items: sum(items.values()),
     )
     n_outputs, advice = sum(shape.outputs), f", or {shape.advice}" if shape.advice else ""

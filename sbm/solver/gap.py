@@ -6,6 +6,7 @@ from its α. Each term is an upper bound within the rounding error of the decisi
 matters if costs are large compared with the objective.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas
+from sbm.distributed.comm import Comm
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
@@ -91,8 +93,7 @@ class Certifier:
     sums : list of ndarray
         Contribution of each block.
     arrays : list of ndarray
-        Arrays that all blocks add to. With several processes, each must get the `sums` of all of
-        them and the sum of their `arrays` before `finish`.
+        Arrays that all blocks add to.
     """
 
     def __init__(
@@ -108,6 +109,13 @@ class Certifier:
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block; over all calls, every row of the data must be added exactly once."""
         self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
+
+    def add_up(self, comm: Comm) -> None:
+        """Add the sums of all ranks, each of which has its own rows."""
+        theirs = comm.share([one.tolist() for one in self.sums])
+        self.sums = [np.array(one) for one in itertools.chain(*theirs)]
+        for array in self.arrays:
+            comm.add_up(array)
 
     def finish(self) -> Certificate:
         """Return the certificate; `W_alpha` then is Σ α s x, for use in further training.

@@ -57,14 +57,22 @@ def join(near: list[Near]) -> Near:
 
 def vectors(near: Sequence[Near]) -> tuple[Floats, Floats, Floats]:
     """Return s, b and c of all rows."""
-    s, b, c = (np.concatenate([getattr(one, name) for one in near]) for name in "sbc")
+    none = np.empty(0)
+    s, b, c = (np.concatenate([none, *(getattr(one, name) for one in near)]) for name in "sbc")
     return s, b, c
 
 
 def solve_near(
-    sums: Sums, near: Sequence[Near], v: Floats, start: Floats, tol: float, rho: float, G: Floats
+    sums: Sums,
+    near: Sequence[Near],
+    v: Floats,
+    start: Floats,
+    tol: float,
+    rho: float,
+    G: Floats,
+    ridge: Floats,
 ) -> tuple[Floats, Floats]:
-    """Minimise ½|w|² - v·w + ½ρ (w - start)'G(w - start) + Σ c max(0, b - s w·x).
+    """Minimise ½w'Rw - v·w + ½ρ (w - start)'G(w - start) + Σ c max(0, b - s w·x).
 
     Mehrotra's predictor and corrector. The constraint t - ξ = s w·x - b, t and ξ ≥ 0, has the
     variables 0 ≤ α ≤ c; on the central path α t = (c - α) ξ = μ.
@@ -79,37 +87,41 @@ def solve_near(
     rho : float
     G : ndarray, shape (n_weights, n_weights), float64
         Its lower triangle counts.
+    ridge : ndarray, shape (n_weights,), float64
+        The diagonal of R: 1, or 0 for an intercept.
 
     Returns
     -------
     w : ndarray, shape (n_weights,), float64
     alpha : ndarray, shape (n,), float64
-        Of all rows, in order.
+        Of all rows of this rank, in order.
     """
     pieces = [one.rows for one in near]
     s, b, c = vectors(near)
-    n, w = len(b), start.copy()
+    n, w = sums.total(len(b)), start.copy()
     alpha, rest = 0.5 * c, 0.5 * c
     if n == 0 and rho == 0.0:
-        return v.copy(), alpha
+        return np.where(ridge > 0.0, v, start), alpha
     Q = rho * G if rho else np.zeros((len(w), len(w)))
-    Q.flat[:: len(w) + 1] += 1.0
-    Q_factor = sums.factorize(Q)
+    Q.flat[:: len(w) + 1] += ridge
+    # An intercept has no curvature of its own: its part of r becomes 0 with the other equations.
+    Q_factor = sums.factorize(Q + np.diag(1.0 - ridge))
     h = b - s * sums.times(pieces, w)
     t = np.maximum(-h, 0.0) + 0.5
     xi = t + h
     for _ in range(_MOST_STEPS):
-        r = w - v - sums.transposed(pieces, s * alpha)
+        r = ridge * w - v - sums.transposed(pieces, s * alpha)
         if rho:
             r += rho * _symmetric(G, w - start)
         gap = dot(rest, np.maximum(h, 0.0)) - dot(alpha, np.minimum(h, 0.0))
-        gap += 0.5 * dot(r, sums.solve(Q_factor, r))
+        own = 0.5 * dot(r, sums.solve(Q_factor, r)) + dot(1.0 - ridge, abs(r))
+        gap = sums.total(gap, own)
         if gap <= tol:
             break
         if n == 0:
             w -= sums.solve(Q_factor, r)
             break
-        mu = (dot(alpha, t) + dot(rest, xi)) / (2 * n)
+        mu = sums.total(dot(alpha, t) + dot(rest, xi)) / (2 * n)
         D = 1.0 / (t / alpha + xi / rest)
         M = sums.gram(pieces, D)
         M += Q
@@ -120,7 +132,7 @@ def solve_near(
         length = system.longest(step)
         after = dot(alpha + length * step.alpha, t + length * step.t)
         after += dot(rest - length * step.alpha, xi + length * step.xi)
-        centre = mu * (after / (2 * n * mu)) ** 3
+        centre = mu * (sums.total(after) / (2 * n * mu)) ** 3
         step = system.direction(
             centre - alpha * t - step.alpha * step.t, centre - rest * xi + step.alpha * step.xi
         )
@@ -130,7 +142,8 @@ def solve_near(
         rest -= length * step.alpha
         t += length * step.t
         xi += length * step.xi
-        if min(map(np.min, (alpha, rest, t, xi))) <= 0.0:  # rounding leaves nothing to gain
+        least = min(one.min(initial=1.0) for one in (alpha, rest, t, xi))
+        if sums.least(least) <= 0.0:  # rounding leaves nothing to gain
             break
         h = b - s * sums.times(pieces, w)
     return w, np.clip(alpha, 0.0, c)
@@ -181,4 +194,4 @@ class _System:
         for value, change in zip(self.values, steps, strict=True):
             falls = change < 0
             longest = min(longest, float((-value[falls] / change[falls]).min(initial=1.0)))
-        return longest
+        return self.sums.least(longest)

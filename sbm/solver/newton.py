@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Dense
+from sbm.distributed.comm import Comm, SerialComm
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors
@@ -111,6 +112,8 @@ class Newton(ABC):
         Scratch; after `finish`, Σ α s x.
     spread : callable
         Like the builtin `map`.
+    comm : Comm
+        Connects the ranks; each adds its own blocks.
 
     Attributes
     ----------
@@ -118,12 +121,15 @@ class Newton(ABC):
         The last accepted weights; `W` was found from them.
     """
 
-    def __init__(self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread) -> None:
+    def __init__(
+        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, comm: Comm
+    ) -> None:
         self.problem, self.W, self._W_alpha = problem, W, W_alpha
-        self.sums = Sums(len(W), problem.bias, spread)
+        self.sums = Sums(len(W), problem.bias, spread, comm)
         self.base: Floats | None = None
         self.base_primal = _MOST
-        self._shares = np.zeros((SLICES, *W.shape))
+        self.ridge = problem.ridge(len(W))
+        self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
         self._certifier = Certifier(problem, W, W_alpha)
 
     def start_pass(self) -> None:
@@ -133,7 +139,7 @@ class Newton(ABC):
 
     def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
-        return self.problem.certify(rows, Dense(alpha), self.W, self._shares[k])
+        return self.problem.certify(rows, Dense(alpha), self.W, *self._shares[k])
 
     def respond(self, rows: Rows) -> Floats:
         """Return dual variables of rows at `W`."""
@@ -141,8 +147,10 @@ class Newton(ABC):
 
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
-        for share in self._shares:
-            self._certifier.W_alpha += share
+        for shares in self._shares:
+            for array, share in zip(self._certifier.arrays, shares, strict=True):
+                array += share
+        self._certifier.add_up(self.sums.comm)
         # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
         return replace(self._certifier.finish(), drift=0.0)
 
@@ -158,9 +166,26 @@ class Newton(ABC):
     def is_new(self) -> bool:
         """Whether to call `begin`."""
 
+    def begin(self, rows: Rows | None, factor: float, tol: float) -> None:
+        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0.
+
+        One rank has the sample; in the others, `rows` is None.
+        """
+        comm, self.sums.comm = self.sums.comm, SerialComm()
+        if rows is not None:
+            self._begin(rows, factor, tol)
+        self.sums.comm = comm
+        for array in self._learned():
+            array *= rows is not None
+            comm.add_up(array)
+
     @abstractmethod
-    def begin(self, rows: Rows, factor: float, tol: float) -> None:
-        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0."""
+    def _begin(self, rows: Rows, factor: float, tol: float) -> None:
+        """Learn from a sample."""
+
+    def _learned(self) -> list[Floats]:
+        """Return what `begin` learns."""
+        return [self.W]
 
     @abstractmethod
     def add(self, block: int, rows: Rows) -> list[Floats]:
@@ -186,8 +211,10 @@ class Newton(ABC):
 class SmoothNewton(Newton):
     """Newton's method for smooth losses."""
 
-    def __init__(self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread) -> None:
-        super().__init__(problem, W, W_alpha, spread)
+    def __init__(
+        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, comm: Comm
+    ) -> None:
+        super().__init__(problem, W, W_alpha, spread, comm)
         d = len(W)
         self._H, self._slopes = np.zeros((SLICES, d, d)), np.zeros((SLICES, d))
         self.curvature = 0.0  # of all rows of the pass
@@ -198,8 +225,7 @@ class SmoothNewton(Newton):
         """Whether to call `begin`."""
         return self.base is None and not self.W.any()
 
-    def begin(self, rows: Rows, factor: float, tol: float) -> None:
-        """Set `W` to about the optimum of a sample, 1 / factor of the rows."""
+    def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         whole, self.problem, most = self.problem, self.with_costs(factor), 0.0
         for _ in range(_SAMPLE_STEPS):
             self.start_pass()
@@ -251,7 +277,7 @@ class SmoothNewton(Newton):
 
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
         """Set `W` for the next pass; return whether there is progress to be made."""
-        P, gradient = certificate.primal, self.W[:, 0] - self._slopes.sum(axis=0)
+        P = certificate.primal
         if self.base is not None and self.base_primal + _ARMIJO * self.slope < P:
             way = self.W - self.base
             # The minimum of the parabola through both values and the slope at the base.
@@ -262,10 +288,9 @@ class SmoothNewton(Newton):
             self.W[:] = self.base + q * way
             self.slope *= q
             return True
-        H = self._H[0]
-        for part in self._H[1:]:
-            H += part
-        H.flat[:: len(H) + 1] += 1.0
+        gradient = self.ridge * self.W[:, 0] - self.sums.add_up(self._slopes)
+        H = self.sums.add_up(self._H)
+        H.flat[:: len(H) + 1] += self.ridge
         step = self.sums.solve(self.sums.factorize(H), -gradient)
         self.base, self.base_primal = self.W.copy(), P
         self.slope = dot(gradient, step)
@@ -299,16 +324,22 @@ class HingeNewton(Newton):
 
     Parameters
     ----------
-    problem, W, W_alpha, spread
+    problem, W, W_alpha, spread, comm
         As for `Newton`.
     capacity : int
-        Rows near a kink.
+        Rows near a kink, in this rank.
     """
 
     def __init__(
-        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, capacity: int
+        self,
+        problem: Problem,
+        W: Floats,
+        W_alpha: Floats,
+        spread: Spread,
+        comm: Comm,
+        capacity: int,
     ) -> None:
-        super().__init__(problem, W, W_alpha, spread)
+        super().__init__(problem, W, W_alpha, spread, comm)
         self.capacity = capacity
         self.reach = _MOST  # distance from the kink up to which `alphas` has the rows
         self.limit = _MOST  # the same, of the rows being collected
@@ -325,8 +356,12 @@ class HingeNewton(Newton):
         """Whether `begin` was not called yet."""
         return not self.G.size
 
-    def begin(self, rows: Rows, factor: float, tol: float) -> None:
-        """Learn from a sample, 1 / factor of the rows; set `W` to about its optimum if it is 0."""
+    def _learned(self) -> list[Floats]:
+        if not self.G.size:
+            self.G = np.zeros((len(self.W), len(self.W)))
+        return [self.W, self.G]
+
+    def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         problem, parts = self.with_costs(factor), slices_of(rows)
         near = []
         for part in parts:
@@ -340,7 +375,8 @@ class HingeNewton(Newton):
             return
         size = sum(dot(one.c, np.maximum(one.b, 0.0)) for one in near)
         tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
-        w, _ = solve_near(self.sums, near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0, self.G)
+        v = np.zeros(len(self.W))
+        w, _ = solve_near(self.sums, near, v, self.W[:, 0], tol, 0.0, self.G, self.ridge)
         self.W[:, 0] = w
 
     def start_pass(self) -> None:
@@ -416,11 +452,11 @@ class HingeNewton(Newton):
     def _shrink(self, limit: float | None = None) -> None:
         """Lower the limit, so that three quarters of the capacity are used; drop other rows."""
         if limit is None:
-            sizes = np.concatenate([abs(one.h) for one in self._near.values()])
+            sizes = abs(np.concatenate([np.empty(0), *(one.h for one in self._near.values())]))
             place = min(len(sizes) - 1, self.capacity * 3 // 4)
             limit = float(np.partition(sizes, place)[place])
         else:  # a few rows per weight are always near
-            sizes = np.concatenate([abs(one.h) for one in self._near.values()])
+            sizes = abs(np.concatenate([np.empty(0), *(one.h for one in self._near.values())]))
             place = min(len(sizes), _FEW * len(self.W)) - 1
             limit = max(limit, float(np.partition(sizes, place)[place])) if place >= 0 else limit
         self.limit = min(self.limit, limit)
@@ -444,12 +480,16 @@ class HingeNewton(Newton):
             keys[len(keys) * k // SLICES : len(keys) * (k + 1) // SLICES] for k in range(SLICES)
         ]
         near = [join([self._near.pop(key) for key in group]) for group in groups if group]
-        v = self._fixed.sum(axis=0)
-        w, alpha = solve_near(self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G)
+        v = self.sums.add_up(self._fixed)
+        w, alpha = solve_near(
+            self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G, self.ridge
+        )
         s, b, c = vectors(near)
         h = b - s * self.sums.times([one.rows for one in near], w)
-        self.model = 0.5 * dot(w, w) - dot(v, w) + self._constant + dot(c, np.maximum(h, 0.0))
-        self.alphas = dict(zip(keys, np.split(alpha, np.cumsum(lengths)[:-1]), strict=True))
+        own = self._constant + dot(c, np.maximum(h, 0.0))
+        self.model = self.sums.total(own, 0.5 * dot(self.ridge * w, w) - dot(v, w))
+        parts = np.split(alpha, np.cumsum(lengths, dtype=np.intp))[:-1]
+        self.alphas = dict(zip(keys, parts, strict=True))
         self.W[:, 0] = w
         self.reach, self._near = self.limit, {}
         self.limit = _MOST
@@ -458,6 +498,9 @@ class HingeNewton(Newton):
     def _judge(self, P: float) -> bool:
         """Choose ρ; return whether `W` is accepted. If not, `W` is moved nearer to the base."""
         assert self.base is not None
+        comm = self.sums.comm
+        outside, farthest = comm.gather([self._crossed.outside, self._crossed.farthest]).T
+        self._crossed = _Crossed(int(outside.sum()), float(farthest.max()))
         ratio, before = (
             (self.base_primal - P) / max(self.base_primal - self.model, 1e-300),
             self.rho,
@@ -475,7 +518,10 @@ class HingeNewton(Newton):
                 self._shrink(4.0 * self._crossed.farthest)
             return True
         way = self.W - self.base
-        values = self._steps + [0.5 * float(np.square(self.base + q * way).sum()) for q in _STEPS]
+        steps = comm.gather(list(self._steps)).sum(axis=0)
+        values = steps + [
+            0.5 * dot(self.ridge, np.square(self.base + q * way)[:, 0]) for q in _STEPS
+        ]
         q = float(_STEPS[int(np.argmin(values))])
         self.W[:] = self.base + q * way
         self.base, self._near, self.alphas = None, {}, {}

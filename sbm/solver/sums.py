@@ -6,12 +6,14 @@ number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.distributed.comm import Comm, SerialComm
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Spread, decide
@@ -41,9 +43,14 @@ class Sums:
     bias : float
     spread : callable
         Like the builtin `map`.
+    comm : Comm, optional
+        Connects the ranks that have the rows. All of them get the same results. Default: one rank.
     """
 
-    def __init__(self, n_weights: int, bias: float, spread: Spread) -> None:
+    def __init__(
+        self, n_weights: int, bias: float, spread: Spread, comm: Comm | None = None
+    ) -> None:
+        self.comm: Comm = comm or SerialComm()
         self._kernels = load("sbm.solver.kernels.newton")
         self.n_weights, self.bias, self.spread = n_weights, bias, spread
         self._dense = np.zeros((SLICES, _TOGETHER, n_weights))
@@ -85,8 +92,24 @@ class Sums:
                 self.add_rows(rows, mine, outs[k])
 
         list(self._spread(pieces, 1)(work, range(SLICES)))
-        total: Floats = outs.sum(axis=0)
+        return self.add_up(outs)
+
+    def add_up(self, outs: Floats) -> Floats:
+        """Return the sum of arrays of all ranks; `outs` is changed."""
+        total: Floats = outs[0]
+        for part in outs[1:]:
+            total += part
+        self.comm.add_up(total)
         return total
+
+    def total(self, own: float, common: float = 0.0) -> float:
+        """Return the sum of a number of each rank, and one that all ranks have."""
+        numbers = self.comm.gather([own, common])
+        return math.fsum(numbers[:, 0]) + float(numbers[0, 1])
+
+    def least(self, number: float) -> float:
+        """Return the least number of all ranks."""
+        return float(self.comm.gather([number]).min())
 
     def gram(self, pieces: Sequence[Rows], r: Floats) -> Floats:
         """Return the lower triangle of Σ r_i x_i x_i' over all rows of the pieces."""
@@ -97,10 +120,7 @@ class Sums:
                 self.add_gram(k, rows, mine, outs[k])
 
         list(self._spread(pieces, self.n_weights)(work, range(SLICES)))
-        total: Floats = outs[0]
-        for part in outs[1:]:
-            total += part
-        return total
+        return self.add_up(outs)
 
     def _spread(self, pieces: Sequence[Rows], work: int) -> Spread:
         """Return how to call functions: in parallel if it takes longer than starting them."""
@@ -129,12 +149,15 @@ class Sums:
         x: Floats = b * scale
         self._kernels.solve(L, x)
         x *= scale
+        if self.comm.size > 1:  # other processors may round differently
+            x *= self.comm.rank == 0
+            self.comm.add_up(x)
         return x
 
 
 def _cut(pieces: Sequence[Rows], r: Floats) -> list[Floats]:
     """Cut a vector into those of the pieces."""
-    return np.split(r, np.cumsum([len(rows) for rows in pieces])[:-1])
+    return np.split(r, np.cumsum([len(rows) for rows in pieces], dtype=np.intp))[:-1]
 
 
 def slices_of(rows: Rows) -> list[Rows]:

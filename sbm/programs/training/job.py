@@ -21,6 +21,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     MOST_FEATURES,
+    first_solver,
     near_bytes,
     newton_refusal,
     refuse_newton,
@@ -38,8 +39,10 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )  # fmt: skip
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
+    fits_newton,
     held_out_problems,
     open_run,
     plan_of,
@@ -166,6 +169,8 @@ class TrainingPlan:
         Bytes of the bound for predictions of test data, and for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
+    feature_scales : list of float or None
+        See `scale_features`.
     may_plan_with_less : bool
         Whether all ranks will retry together after memory ran out.
     """
@@ -187,11 +192,13 @@ class TrainingPlan:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.store.scaling = self.settings.scale
+        self.feature_scales: list[float] | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.is_resumed = False  # before it switched to another solver
         if self.asked.solver == "auto":
-            self.settings = replace(self.settings, solver="dual")
+            self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         # With several ranks only one of them ran out; sparse models cannot take over a run.
@@ -214,7 +221,8 @@ class TrainingPlan:
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
             mem = self.settings.mem_bytes
-            self.reserved += reserve(self.store, mem, self._plan_within)
+            outputs = sum(problem.n_outputs for problem in self.share.problems)
+            self.reserved += reserve(self.store, outputs, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
@@ -224,11 +232,14 @@ class TrainingPlan:
             self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
-        n = len(self.share.problems)
+        n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
 
     def _has_switched(self) -> bool:
-        """Return whether the run to start from was switched to Newton's method."""
+        """Return whether the run to start from was switched to Newton's method, in all ranks."""
+        return not any_of(self.comm, not self._has_switched_here())[0]
+
+    def _has_switched_here(self) -> bool:
         if self.asked.solver != "auto" or self.options.resume is False:
             return False
         folders, warm_start = [self.folder], self.settings.warm_start
@@ -242,7 +253,7 @@ class TrainingPlan:
         """Return whether `auto` begins with Newton's method."""
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
-        found = starts_with_newton(self.settings, self.store, self.comm.size)
+        found = starts_with_newton(self.settings, self.store)
         return found and self.can_switch()
 
     def switch(self, carried: Carried, start: StartPoint) -> None:
@@ -255,15 +266,10 @@ class TrainingPlan:
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
         other = replace(self.settings, solver="newton")
-        if newton_refusal(other, self.comm.size) or self.store.n_features > MOST_FEATURES:
+        if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
             return False
-        try:
-            problems = WorkShare.of(self.comm, other, self.store).problems
-            shape = shape_of(other, self.store, problems)
-            plan_of(other, self.store, shape, self.bound)
-        except MemoryPlanError:
-            return False
-        return True
+        problems = WorkShare.of(self.comm, other, self.store).problems
+        return not any_of(self.comm, not fits_newton(other, self.store, problems, self.bound))[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -274,7 +280,7 @@ class TrainingPlan:
             Such an option was given with several ranks.
         """
         n = self.comm.size
-        refuse_newton(self.settings, n)
+        refuse_newton(self.settings)
         if n > 1 and self.settings.calibrate:
             raise SettingsError(
                 f"calibrate needs a single process, but there are {n}; train without it, then "
@@ -440,7 +446,7 @@ class TrainingPlan:
     # --------------------------------------------------------------------------------- start
 
     def compile_kernels(self) -> None:
-        """Report the plan and compile the kernels.
+        """Report the plan, compile the kernels and find the scales of features.
 
         Raises
         ------
@@ -459,6 +465,8 @@ class TrainingPlan:
         if self.options.test is not None:
             prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
+        if self.carried is None:  # otherwise they are known
+            self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sbm.engine.memory import AUTO_BLOCKS, MemoryPlan
-from sbm.engine.pace import newton_pays
+from sbm.engine.pace import Work
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
@@ -16,8 +16,9 @@ from sbm.solver.sums import hessian_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "is_smooth", "near_bytes", "near_capacity",
-    "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
+    "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes",
+    "near_capacity", "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
+    "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -34,19 +35,22 @@ def is_smooth(loss: Loss) -> bool:
     return loss.squared or not loss.rests
 
 
-def newton_refusal(settings: Settings, processes: int) -> str:
+def first_solver(settings: Settings) -> str:
+    """Return the solver that `auto` begins with, before the rows are known."""
+    return "newton" if settings.intercept and settings.penalty == "l2" else "dual"
+
+
+def newton_refusal(settings: Settings) -> str:
     """Return what the second-order methods do not support of the settings; empty if nothing."""
     loss = LOSSES[settings.loss]
     if loss.joint or loss.name == "one_class":
         return f"loss {loss.name}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
-    if settings.calibrate:
-        return "calibrate"
-    return f"{processes} processes" if processes > 1 else ""
+    return ""
 
 
-def refuse_newton(settings: Settings, processes: int) -> None:
+def refuse_newton(settings: Settings) -> None:
     """Check that a second-order method exists for the settings, if they ask for one.
 
     Raises
@@ -54,7 +58,13 @@ def refuse_newton(settings: Settings, processes: int) -> None:
     SettingsError
         There is none.
     """
-    if settings.solver == "newton" and (reason := newton_refusal(settings, processes)):
+    needs_newton = first_solver(settings) == "newton"
+    if needs_newton and settings.solver == "dual":
+        raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
+    reason = newton_refusal(settings)
+    if needs_newton and reason:
+        raise SettingsError(f"intercept needs solver newton, which does not support {reason}")
+    if settings.solver == "newton" and reason:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
@@ -96,13 +106,21 @@ def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     return max(1000, min(room, wanted))
 
 
-def starts_with_newton(settings: Settings, store: BlockStore, processes: int) -> bool:
+def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     """Return whether Newton's method is expected to take less time than a few other passes."""
     loss = LOSSES[settings.loss]
-    if newton_refusal(settings, processes) or not is_smooth(loss) or not store.n_rows:
+    if newton_refusal(settings) or not is_smooth(loss) or not store.n_rows:
         return False
     if store.n_features > MOST_FEATURES or settings.warm_start is not None:
         return False
     labels = len(store.labels or [])
-    counts = store.n_rows, store.nnz, store.n_features, labels if labels > 2 else 1
-    return newton_pays(_FEW_PASSES, 2 * store.n_rows * counts[-1], *counts, smooth=True)
+    problems = labels if labels > 2 else 1
+    work = Work(store.n_rows, store.nnz, store.n_features, problems, smooth=True)
+    return work.newton_pays(_FEW_PASSES, 2 * store.n_rows * problems)
+
+
+def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
+    """Return what passes of a training cost."""
+    first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
+    weights = store.n_features + (first.bias > 0)
+    return Work(store.n_rows, store.nnz, weights, outputs, is_smooth(first.loss), first.listed)

@@ -288,12 +288,17 @@ def common_record(
     if comm.size == 1:
         return None if record is None else dict(record)
     before = None if record is None else record.get("before")
-    mine = [int(one["commit"]) for one in (record, before) if one is not None]
-    theirs = [set(one) for one in comm.share(mine)]
+    # A rank that was killed before it switched to another solver has none of these checkpoints.
+    mine = [
+        (int(one["commit"]), one.get("newton") is not None)
+        for one in (record, before)
+        if one is not None
+    ]
+    theirs = [set(map(tuple, one)) for one in comm.share(mine)]
     common = set.intersection(*theirs)
     if record is None or not common:
         return None
-    if record["commit"] != max(common):
+    if record["commit"] != max(common)[0]:
         record = Run.roll_back(folder)
     # A rank that was killed before it recorded the end must not disagree with the others.
     is_done = not any_of(comm, not record["is_done"])[0]

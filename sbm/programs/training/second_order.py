@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
 from sbm.programs.training.training import Training
+from sbm.rows import Rows
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import HingeNewton, Newton, SmoothNewton
 from sbm.solver.problem import Problem, squared_norm
@@ -24,6 +26,12 @@ __all__ = ["NewtonPasses"]
 
 _PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
+
+
+def _its_rows(visit: LoadedBlock, learner: Learner, size: int) -> Rows:
+    """Return those of the first rows of a block that a learner may learn from."""
+    rows, mine = visit.rows.part(0, size), learner.its_own(visit.folds)
+    return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
 
 
 class NewtonPasses:
@@ -42,14 +50,15 @@ class NewtonPasses:
     def __init__(self, training: Training) -> None:
         self._training, engine = training, training.engine
         job, self.methods = training.job, list[Newton]()
-        for learner in training.learners:
+        learners = [*training.learners, *training.spare_learners]
+        for learner in learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
-            arguments = problem, solver.W, solver.W_seen, engine.team.map
+            arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
             if is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(*arguments))
             else:
-                capacity = near_capacity(job.store, job.plan, len(training.learners))
+                capacity = near_capacity(job.store, job.plan, len(learners))
                 self.methods.append(HingeNewton(*arguments, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
         self._is_stored = True
@@ -64,7 +73,7 @@ class NewtonPasses:
         state.rounds.append(1)
         state.mark = asdict(training.seconds)
         gap = 1.0 if state.certificate is None else state.certificate.relative_gap
-        self._is_stored = len(self.methods) == 1 or gap < _NEARLY
+        self._is_stored = len(training.learners) == 1 or gap < _NEARLY
         active = [one for one in training.learners if one.number not in self.done]
         try:
             self._visit_all(active)
@@ -100,35 +109,54 @@ class NewtonPasses:
             training.commit_if_due()
         return is_last
 
+    def run_spare_pass(self) -> bool:
+        """Run a pass of the spare learners; return whether it was the last one."""
+        self._is_stored = False
+        active = [one for one in self._training.spare_learners if one.number not in self.done]
+        self._visit_all(active)
+        found = {one.number: self.methods[one.number].certificate() for one in active}
+        is_last = (
+            Certificate.total(list(found.values())).relative_gap <= self._training.settings.tol
+        )
+        with self._training.engine.seconds.measure("solve"):
+            return is_last or not self._move(active, found)
+
     def _visit_all(self, active: list[Learner]) -> None:
         """Add all rows to the sums of the active learners."""
         engine, state = self._training.engine, self._training.state
         for learner in active:
             self.methods[learner.number].start_pass()
-        for number, visit in enumerate(visit_all(engine, f"pass {state.passes}")):
+        visits = visit_all(engine, f"pass {state.passes}")
+        first = list(itertools.islice(visits, 1))  # empty in a rank without blocks
+        with engine.seconds.measure("solve"):
+            self._begin(first, active)
+        for visit in itertools.chain(first, visits):
             with engine.seconds.measure("solve"):
-                if number == 0:
-                    self._begin(visit, active)
                 for learner in active:
                     self._visit(visit, learner)
 
-    def _begin(self, visit: LoadedBlock, active: list[Learner]) -> None:
-        """Start from about the optimum of some rows of the first block."""
-        store = self._training.job.store
-        rows = visit.rows.part(0, min(len(visit.rows), piece_rows(store)))
-        factor = store.n_rows / max(1, len(rows))
-        for learner in active:
+    def _begin(self, first: list[LoadedBlock], active: list[Learner]) -> None:
+        """Start from about the optimum of some rows of the first block, in one of the ranks."""
+        store, comm = self._training.job.store, self._training.engine.comm
+        new = [one for one in active if self.methods[one.number].is_new]
+        if not new:
+            return
+        size = min(len(first[0].rows), piece_rows(store)) if first else 0
+        sizes = comm.gather([size])[:, 0]
+        rank = int(np.argmax(sizes > 0))
+        for learner in new:
             method = self.methods[learner.number]
-            if method.is_new:
-                method.begin(rows, factor, self._training.settings.tol)
-                method.start_pass()
+            rows = _its_rows(first[0], learner, size) if comm.rank == rank else None
+            method.begin(rows, store.n_rows / sizes[rank], self._training.settings.tol)
+            method.start_pass()
 
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._training.engine
         alphas, size = [], piece_rows(self._training.job.store)
-        for number, first in enumerate(range(0, len(visit.rows), size)):
-            rows = visit.rows.part(first, min(size, len(visit.rows) - first))
+        its_own = _its_rows(visit, learner, len(visit.rows))
+        for number, first in enumerate(range(0, len(its_own), size)):
+            rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
         if self._is_stored:
             engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
