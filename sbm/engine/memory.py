@@ -434,7 +434,7 @@ class RowSizes:
         self.nonzero = NONZERO_BYTES[value_type]
         work, spill = row_bytes(shape, variables)
         self.loaded = 2 * (BUFFER_ROW + shape.row_bytes) + work + spill
-        self.caches = shape.models if shape.listed else len(shape.outputs)
+        self.caches = len(shape.outputs)
         self.cached = -(-work // self.caches) + 16
 
     def blocks(self, parts: list[Part]) -> int:

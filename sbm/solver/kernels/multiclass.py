@@ -56,6 +56,7 @@ from sbm.solver.kernels.common import (
     is_solved,
     new_order,
     place_of,
+    prefetch,
     prefetch_coming,
     rest_longer,
     rows_left,
@@ -68,6 +69,7 @@ __all__ = ["certify", "mark_free", "screen", "solve"]
 
 FEW = 16  # most classes of a row in later rounds
 _NEAR = 0.1  # a class with variable 0 is relevant if its loss is this close to moving it
+_LISTS_AHEAD = 2  # rows ahead to prefetch lists
 
 ONE_VS_REST = 0
 
@@ -293,6 +295,11 @@ def solve(
                 if coming < m:
                     q = np.uint64(coming if damping is not None else active[coming])
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            near = place_of(order, s + _LISTS_AHEAD, bits) if s + _LISTS_AHEAD < places else m
+            if near < m:
+                q = np.uint64(near if damping is not None else active[near])
+                prefetch(outputs, begin[q])
+                prefetch(betas, begin[q])
             i = np.uint64(t if damping is not None else active[t])
             if damping is not None and rest_turns[i] & 15:
                 rest_turns[i] -= 1
