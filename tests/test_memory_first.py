@@ -331,6 +331,7 @@ def test_changed_text_is_other_data(tmp_path):
     with pytest.raises(StoreError, match="--fresh") as caught:
         sbm.train(text, path, settings_of(tol=1e-9), blocks=3)
     assert str(tmp_path / "m.model.rows") not in str(caught.value)
+    assert "--warm-start" not in str(caught.value)  # which would be refused
     assert not list(tmp_path.glob("m.model.rows*"))
 
 
@@ -413,8 +414,9 @@ def test_ranks_read_text_like_their_store(tmp_path, case):
     assert found[0] == found[1]
 
 
-def test_warm_start_from_text_and_from_its_store(tmp_path):
-    text, kept, path = text_of(tmp_path), tmp_path / "kept.sbm", tmp_path / "m.model"
+def test_warm_start_between_text_and_its_store(tmp_path):
+    text, store, path = text_of(tmp_path), tmp_path / "d.sbm", tmp_path / "m.model"
+    sbm.split(text, store, mem=MEM, level=9)  # the same rows in other bytes
 
     def updates(data: Path, C: float, is_warm: bool = True, **how: Any) -> int:
         warm = {"warm_start": True} if is_warm else {}
@@ -424,10 +426,22 @@ def test_warm_start_from_text_and_from_its_store(tmp_path):
         return int(report["updates"])
 
     first = updates(text, 1.0, is_warm=False)
-    assert updates(text, 1.1) < first / 2
-    updates(text, 1.2, is_warm=False, keep_store=kept)
-    assert updates(kept, 1.3) < first / 2
-    sbm.split([text_of(tmp_path, n=9, name="more.svm")], kept, append=True)
-    assert updates(kept, 1.3) < first / 2
+    for k, data in enumerate((text, store, text)):
+        assert updates(data, 1.1 + k / 10) < first / 2
+    with pytest.raises(StoreError, match="dealt to blocks differently.*leave out --warm-start"):
+        updates(text, 2.0, blocks=5)
+    sbm.split([text_of(tmp_path, n=9, name="more.svm")], store, append=True)
+    assert updates(store, 1.3) < first / 2
     with pytest.raises(StoreError, match=r"other data than .*t\.svm.*leave out --warm-start"):
-        updates(text, 1.3)
+        updates(text, 1.6)
+
+
+def test_unfinished_training_on_text_resumes_on_its_store(tmp_path):
+    text, store, path = text_of(tmp_path), tmp_path / "d.sbm", tmp_path / "m.model"
+    sbm.split(text, store, mem=MEM)
+    expected = model_of(store, tmp_path / "whole.model")
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(text, path, settings_of(), is_stopped=Stop(3))
+    assert sbm.train(store, path, settings_of())[1]["resumed"]
+    assert path.read_bytes() == expected
+    assert sbm.train(text, path, settings_of())[1]["was_finished"]

@@ -49,7 +49,6 @@ from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
 from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
-from sbm.store.manifest import checksum
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
@@ -385,9 +384,7 @@ class _Filling:
         files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         _add_generation(manifest, entry, dealt, ids, labels)
-        if not self.is_kept:
-            self._identify(manifest)
-        else:
+        if self.is_kept:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
         assert dealt.dealer.writer is not None
@@ -440,16 +437,6 @@ class _Filling:
             options["min_count"] = self.options.min_count
             entry["left_out"] = dealt.left_out
         return entry
-
-    def _identify(self, manifest: dict[str, Any]) -> None:
-        """Set the checksums of blocks that have no file, from all that determines their rows."""
-        generation = manifest["generations"][0]
-        made_of = [
-            [{**source.describe(), "name": ""} for source in self.sources],
-            manifest["dtype"], generation["options"], generation["deal"],
-        ]  # fmt: skip
-        for number, block in enumerate(manifest["blocks"]):
-            block["crc32"] = checksum([number, made_of])
 
 
 def _add_generation(

@@ -20,7 +20,8 @@ from sbm.store.files import open_own, read_error, write_atomically
 __all__ = [
     "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
     "checksum", "decode_record", "encode_record", "features_name", "index_name",
-    "kept_generations", "names_of", "next_block", "parse", "read_manifest", "write_manifest",
+    "kept_generations", "names_of", "next_block", "origins", "parse", "read_manifest",
+    "write_manifest",
 ]  # fmt: skip
 
 
@@ -263,6 +264,24 @@ def _is_deal(deal: dict[str, Any], generation: dict[str, Any]) -> bool:
         and _is_count(options["seed"])
         and isinstance(options["shuffle"], bool)
     )
+
+
+def origins(manifest: dict[str, Any]) -> dict[str, int]:
+    """Return by file of each block, expired ones too, a checksum of all that determines its rows.
+
+    It is the same for text that is trained on and for its store.
+    """
+    before, found = 0, {}
+    gone = [g["expired"]["blocks"] for g in manifest["generations"] if "expired" in g]
+    crcs = {b["file"]: b["crc32"] for blocks in [manifest["blocks"], *gone] for b in blocks}
+    for generation in manifest["generations"]:
+        sources = [{**source, "name": ""} for source in generation["sources"]]
+        options = {k: v for k, v in generation["options"].items() if k != "level"}
+        deal = generation.get("deal") or [crcs.get(file) for file in generation["blocks"]]
+        before = checksum([before, manifest["dtype"], sources, options, deal])
+        for number, file in enumerate(generation["blocks"]):
+            found[file] = checksum([number, before])
+    return found
 
 
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
