@@ -132,8 +132,6 @@ def test_spilled_rows_train_and_store_alike(tmp_path, monkeypatch, stay, room):
         assert model_of(text, tmp_path / "t.model", blocks=4) == expected
         kept = tmp_path / f"{which}.sbm"
         assert model_of(text, tmp_path / "t.model", blocks=4, keep_store=kept) == expected
-        with pytest.raises(StoreError, match="train on it, or name another with --keep-store"):
-            sbm.train(text, tmp_path / "u.model", settings_of(), keep_store=kept)
         assert contents(kept) == contents(tmp_path / "split.sbm")
     assert (max(spilled) >= 0) == (room < 10**9)  # while reading
     assert (-1 in spilled) == (room > 800)  # before the first pass
@@ -428,12 +426,32 @@ def test_warm_start_between_text_and_its_store(tmp_path):
     first = updates(text, 1.0, is_warm=False)
     for k, data in enumerate((text, store, text)):
         assert updates(data, 1.1 + k / 10) < first / 2
-    with pytest.raises(StoreError, match="dealt to blocks differently.*leave out --warm-start"):
+    with pytest.raises(StoreError, match=r"dealt to blocks differently.*leave out --warm-start"):
         updates(text, 2.0, blocks=5)
     sbm.split([text_of(tmp_path, n=9, name="more.svm")], store, append=True)
     assert updates(store, 1.3) < first / 2
     with pytest.raises(StoreError, match=r"other data than .*t\.svm.*leave out --warm-start"):
         updates(text, 1.6)
+
+
+def test_kept_store_is_in_place_when_text_is_read(tmp_path):
+    text, kept, path = text_of(tmp_path), tmp_path / "kept.sbm", tmp_path / "m.model"
+    expected = model_of(text, tmp_path / "whole.model", blocks=3)
+    stop = Stop(3)
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(text, path, settings_of(), is_stopped=stop, blocks=3, keep_store=kept)
+    assert (tmp_path / "m.model.run" / "run.json").exists()
+    before = contents(kept)
+    for is_finished in (False, True):  # the same command
+        report = sbm.train(text, path, settings_of(), blocks=3, keep_store=kept)[1]
+        assert (report["resumed"], report["was_finished"]) == (True, is_finished)
+    assert path.read_bytes() == expected
+    assert sbm.train(kept, path, settings_of())[1]["was_finished"]
+    for data, n in ((text, 4), (text_of(tmp_path, n=9, name="more.svm"), 3)):
+        with pytest.raises(StoreError, match="name another with --keep-store"):
+            sbm.train(data, tmp_path / "u.model", settings_of(), blocks=n, keep_store=kept)
+    assert contents(kept) == before
+    assert not list(tmp_path.glob("*.rows*"))
 
 
 def test_unfinished_training_on_text_resumes_on_its_store(tmp_path):

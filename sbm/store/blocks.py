@@ -109,6 +109,7 @@ class BlockWriter:
         Number of blocks that rows are dealt to.
     n_held : int
         The first blocks, up to this number, are kept decoded.
+    is_kept : bool
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class BlockWriter:
         self._first = first
         self._level = level
         self._decoded = decoded
-        self._is_kept = is_kept
+        self.is_kept = is_kept
         self.n_held = n_blocks if decoded is not None else 0
         # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
         self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
@@ -172,7 +173,7 @@ class BlockWriter:
                 chunk = chunk or self._gather(rows, chosen, labels)
                 size = (len(chosen), len(chunk.indices))
                 place = (0, 0, 0)
-                if self._is_kept or not is_held:
+                if self.is_kept or not is_held:
                     place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
                 if not is_held:
@@ -260,8 +261,8 @@ class BlockWriter:
                 "file": block_name(self._first + number),
                 "rows": sum(c[2] for c in chunks),
                 "nnz": sum(c[3] for c in chunks),
-                "bytes": self._sizes[number] * self._is_kept,
-                "crc32": _crc_of([c[4] * self._is_kept for c in chunks]),
+                "bytes": self._sizes[number] * self.is_kept,
+                "crc32": _crc_of([c[4] * self.is_kept for c in chunks]),
             }
             for number, chunks in enumerate(self._chunks)
         ]
@@ -284,7 +285,7 @@ class BlockWriter:
         try:
             if number != block:
                 path = path.rename(self._folder / block_name(number))
-            if self._is_kept:
+            if self.is_kept:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
         except OSError as error:
@@ -537,7 +538,7 @@ class BlockStore:
         StoreError
             If one of them is running, or has changed the store since it was opened.
         """
-        if self.memory is not None:
+        if self.memory is not None and not self.memory.writer.is_kept:
             yield
             return
         with lock(self.folder, f"the store {self.folder}", shared=True):
