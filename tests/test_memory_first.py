@@ -434,6 +434,25 @@ def test_warm_start_between_text_and_its_store(tmp_path):
         updates(text, 1.6)
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kept", [None, "k.sbm"])
+def test_bytes_read_are_those_on_disk(tmp_path, stay, kept):
+    text, keep = text_of(tmp_path), None if kept is None else tmp_path / kept
+    sbm.split(text, tmp_path / "d.sbm", mem=MEM, blocks=4)
+    settings = settings_of(max_passes=1, policy="none")
+    of_store = {}
+    for which in ("all", "none"):  # decided before the first pass
+        stay(which)
+        of_store[which] = sbm.train(tmp_path / "d.sbm", tmp_path / f"{which}.model", settings)[1]
+    stay("none")
+    read = sbm.train(text, tmp_path / "t.model", settings, blocks=4, keep_store=keep)[1]
+    assert read["bytes_read"] == of_store["none"]["bytes_read"] > of_store["all"]["bytes_read"]
+    stay("all")
+    model = tmp_path / "u.model"
+    read = sbm.train(text, model, settings, blocks=4, keep_store=keep)[1]
+    assert read["bytes_read"] == 0
+
+
 def test_kept_store_is_in_place_when_text_is_read(tmp_path):
     text, kept, path = text_of(tmp_path), tmp_path / "kept.sbm", tmp_path / "m.model"
     expected = model_of(text, tmp_path / "whole.model", blocks=3)

@@ -678,6 +678,12 @@ class BlockStore:
             return None
         return self.memory.decoded.get(chunk.block, chunk.number)
 
+    def bytes_on_disk(self, chunk: Chunk) -> int:
+        """Return the bytes to read for a chunk; 0 if it is in memory."""
+        if self._in_memory(chunk) is not None:
+            return 0
+        return self.chunks[chunk.block][chunk.number].size  # it may have been spilled since
+
     def arena(
         self, staying: Mapping[int, Sequence[Chunk]], more: int
     ) -> tuple[Arena, dict[int, list[int]], int]:
