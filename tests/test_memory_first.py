@@ -91,7 +91,7 @@ def spill_above(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
         spill(self, block, numbers)
 
     monkeypatch.setattr(BlockWriter, "spill", noted)
-    monkeypatch.setattr(deal, "room_for_rows", lambda ids, options: room)
+    monkeypatch.setattr(deal, "room_for_rows", lambda ids, options, names: room)
     return spilled
 
 
@@ -215,7 +215,7 @@ def _packed_and_plain(folder: Path) -> tuple[Any, dict[str, Any]]:
 def _csv(folder: Path) -> tuple[Any, dict[str, Any]]:
     lines = [f"{k % 2},{k % 7},{'abc'[k % 3]},{k}" for k in range(120)]
     (folder / "in.csv").write_text("\n".join(["p,q,r,s", *lines]))
-    return folder / "in.csv", {"label": "p", "text": ["s"], "hash_bits": 9}
+    return folder / "in.csv", {"label": "p", "categorical": ["s"], "hash_bits": 9}
 
 
 def _vw(folder: Path) -> tuple[Any, dict[str, Any]]:

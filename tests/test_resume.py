@@ -359,7 +359,7 @@ def test_invalid_record_is_refused(hinge, tmp_path, lie):
     stop(hinge[0], path, options_of())
     with Run.resume(Path(f"{path}.run"), [20] * 5) as (run, _):
         run.note(**lie)
-    with pytest.raises(StoreError, match=r"m\.model\.run .*--fresh"):
+    with pytest.raises(StoreError, match=r"m\.model\.run.* --fresh"):
         sbm.train(hinge[0], path, options_of())
 
 

@@ -31,7 +31,7 @@ from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
 from sbm.settings import Settings, option_name
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
 from sbm.store.run import Run
@@ -220,9 +220,8 @@ def total_certificate(fits: Sequence[SparseFit], support: int = 0) -> Certificat
     """Return the certificate of models together."""
     primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
     gap = max(0.0, primal - bound)
-    scale = max(abs(primal), abs(bound))
-    relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
-    return Certificate(primal, bound, gap, relative, 0.0, support, support)
+    share = min(relative(gap, primal, bound), _MOST_GAP)
+    return Certificate(primal, bound, gap, share, 0.0, support, support)
 
 
 def sparse_problems(problems: Sequence[AnyProblem], settings: Settings) -> list[SparseProblem]:

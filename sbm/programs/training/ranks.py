@@ -75,11 +75,14 @@ class WorkShare:
         All problems of the training.
     is_by_class : bool
         Whether each rank trains separate classes on all rows. Then no weights are added up.
+    by_block : bool
+        Whether the ranks have different blocks.
     """
 
     comm: Comm
     every: list[AnyProblem]
     is_by_class: bool
+    by_block: bool = False
 
     @classmethod
     def of(
@@ -97,9 +100,9 @@ class WorkShare:
         if isinstance(one, MultiProblem) and not one.loss.joint:
             n = len(one.costs)
             classes = list(replace(one, first=0, n_outputs=n).groups(min(n, comm.size)))
-        is_whole = len(store.blocks_here) == store.n_blocks
-        if any_of(comm, not is_whole)[0] or len(classes) < comm.size:
-            return cls(comm, every, False)
+        by_block = any_of(comm, len(store.blocks_here) < store.n_blocks)[0]
+        if by_block or len(classes) < comm.size:
+            return cls(comm, every, False, by_block)
         return cls(comm, classes, True)
 
     @property

@@ -16,11 +16,12 @@ from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.manifest import checksum, origins
+from sbm.store.manifest import origins
+from sbm.store.records import checksum
 from sbm.store.run import RECORD, Run, is_finished
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
     "TrainingState", "bound_before", "identity", "is_of", "refuse_unfinished",
@@ -107,8 +108,8 @@ class TrainingState:
 
         Raises
         ------
-        KeyError, TypeError, ValueError
-            The record is invalid.
+        KeyError
+            It is the record of another method.
         """
         mine = {one.name: record[one.name] for one in fields(cls)}
         for name, kind in (
@@ -116,14 +117,10 @@ class TrainingState:
         ):  # fmt: skip
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
-        for name, usual in vars(cls()).items():
-            usual_kind = (int, float) if isinstance(usual, float) else type(usual)
-            if usual is not None and not isinstance(mine[name], usual_kind):
-                raise TypeError(f"{name} is {mine[name]!r}")
         return cls(**mine)
 
 
-def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
+def identity(settings: Settings, store: BlockStore, weights: "AnyWeights | None") -> dict[str, Any]:
     """Return what identifies a training, as JSON; the memory plan adds the shape."""
     known = origins(store.manifest)
     found = {
@@ -150,8 +147,7 @@ def bound_before(folder: Path, mine: Mapping[str, Any]) -> int | None:
         record = same_run(folder, mine)
     except StoreError:  # reported later
         return None
-    bound = None if record is None else record.get("bound")
-    return bound if type(bound) is int else None
+    return None if record is None else record.get("bound")
 
 
 def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -181,6 +177,7 @@ def refuse_unfinished(folder: Path) -> None:
         record = Run.read(folder)
         is_stream = record.get("kind") == "stream"
         if is_stream or not is_finished(record):
+            Run.require_free(folder)
             what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
                 f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
@@ -234,6 +231,7 @@ def run_to_resume(
     if reason is None:
         return _if_there_is_more(record, settings)
     if resume or not (is_finished(record) or settings.warm_start is not None):
+        Run.require_free(folder)
         state = "a finished" if is_finished(record) else "an unfinished"
         text = f"{folder} holds {state} training {reason}"
         raise StoreError(text) if "other data" in reason else SettingsError(text)

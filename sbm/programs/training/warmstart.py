@@ -137,7 +137,12 @@ class _EarlierRecord:
                 [[Piece(*piece) for piece in part] for part in shape["parts"]],
                 list(shape["outputs"]), bool(shape["listed"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
+            rows = [0] * len(found.blocks)
+            for piece in itertools.chain(*found.parts):
+                rows[piece.block] += piece.rows
+            if rows != [block[0] for block in found.blocks]:
+                raise ValueError("its parts do not have the rows of its blocks")
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StoreError(
                 f"{folder} has no alphas to start from ({error}); leave out --warm-start"
             ) from error
@@ -379,7 +384,12 @@ class PreviousRun:
         chunks = self._store.chunks[piece.block]
         begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
         rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
-        return np.concatenate(rows[piece.first :: piece.step])
+        mine = rows[piece.first :: max(1, piece.step)]
+        if sum(map(len, mine)) != piece.rows or piece.step < 1:
+            raise StoreError(
+                f"{self.folder} has parts that are not pieces of blocks; leave out --warm-start"
+            )
+        return np.concatenate(mine) if mine else np.empty(0, np.int64)
 
     def start(self, engine: Engine) -> Certificate:
         """Set the learners' W and alphas; return the certificate of this start.

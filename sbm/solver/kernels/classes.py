@@ -8,11 +8,12 @@ last row has the weights of the bias feature, which is not stored in rows. `deci
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import prefetch, rounding
+from sbm.solver.kernels.common import prefetch, rounding, touch
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
-    "decision_error", "move", "prefetch_weights", "put_columns", "squared_norm", "take_columns",
+    "decision_error", "move", "move_damped", "prefetch_weights", "put_columns", "squared_norm",
+    "take_columns",
 ]  # fmt: skip
 
 # Sums over the classes of a row may be computed in any order, so they are vectorized. No value of
@@ -147,6 +148,30 @@ def move(indices, values, begin, end, W, bias, columns, steps, n_steps):
     if bias > 0.0:
         for j in range(n_steps):
             W[W.shape[0] - 1, np.uint32(columns[j])] += bias * steps[j]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def move_damped(
+    indices, values, begin, end, W, bias, columns, steps, n_steps,
+    damping, damping_extra, code, touched,
+):  # fmt: skip
+    """Do the same, each row of W times its damping, and list these rows; see `add_damped`."""
+    is_listed = len(touched) > 0
+    n = np.int64(touched[0]) if is_listed else 0
+    for p in range(begin, end):
+        f = np.uint32(indices[p])
+        v = 1.0 if values is None else np.float64(values[p])
+        bucket = code[f] & np.uint8(127)
+        if is_listed:
+            _, n = touch(f, code, touched, n)
+        v *= damping[bucket]
+        for j in range(n_steps):
+            W[f, np.uint32(columns[j])] += v * steps[j]
+    if is_listed:
+        touched[0] = n
+    if bias > 0.0:
+        for j in range(n_steps):
+            W[W.shape[0] - 1, np.uint32(columns[j])] += damping_extra * bias * steps[j]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
