@@ -26,7 +26,7 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
@@ -50,7 +50,7 @@ from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
 from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
-from sbm.store.records import checksum
+from sbm.store.manifest import origins
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
@@ -229,7 +229,8 @@ def read_rows(
     """Read text or matrices for a training, into memory as far as it fits.
 
     The rows are dealt to the same blocks as by `split`. Blocks that do not fit are written to a
-    folder next to the model, which is removed at the end.
+    folder next to the model, which is removed at the end. A store to keep is in place as soon as
+    the text is read; one with the same rows, from an earlier call, stays.
 
     Parameters
     ----------
@@ -267,20 +268,22 @@ def read_rows(
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
         options = replace(options, mem=min(options.mem, mem))
-    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
-    if keep is None:
-        place = scratch(model.with_name(beside))
-    else:
-        keep, advice = Path(keep), "train on it, or name another with --keep-store"
-        place = new_store(keep, False, advice)
-    with place as folder:
+    keep = None if reading.keep_store is None else Path(reading.keep_store)
+    is_kept = keep is not None and not (keep / store_files.MANIFEST).is_file()
+    with contextlib.ExitStack() as until:
+        if keep is not None and is_kept:
+            place = new_store(keep, False, "name another with --keep-store")
+        else:
+            beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
+            place = scratch(model.with_name(beside))
+        folder = until.enter_context(place)
         while True:
             try:
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
                     folder, keep or Path(sources[0].shown), sources, options, False, progress,
-                    decoded, keep is not None, is_stopped,
+                    decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
                 break
@@ -298,6 +301,14 @@ def read_rows(
             del decoded, filling
             gc.collect()  # errors of threads refer to them: free them before the next try
             store_files.remove_leftovers(folder)
+        if keep is not None and is_kept:
+            until.close()  # puts the store in place
+            folder = keep
+        elif keep is not None and origins(store_files.read_manifest(keep)) != origins(manifest):
+            raise StoreError(
+                f"{keep} exists and has other rows, or rows dealt to blocks differently; name "
+                "another with --keep-store"
+            )
         rows = RowsInMemory(report["store"], manifest, decoded, writer)
         yield BlockStore(folder, rows), report
 
@@ -402,9 +413,7 @@ class _Filling:
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
         words = self.sources[0].options.words
         _add_generation(manifest, entry, dealt, ids, labels, words)
-        if not self.is_kept:
-            self._identify(manifest)
-        else:
+        if self.is_kept:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
         assert dealt.dealer.writer is not None
@@ -459,16 +468,6 @@ class _Filling:
             options["min_count"] = self.options.min_count
             entry["left_out"] = dealt.left_out
         return entry
-
-    def _identify(self, manifest: dict[str, Any]) -> None:
-        """Set the checksums of blocks that have no file, from all that determines their rows."""
-        generation = manifest["generations"][0]
-        made_of = [
-            [{**source.describe(), "name": ""} for source in self.sources],
-            manifest["dtype"], generation["options"], generation["deal"],
-        ]  # fmt: skip
-        for number, block in enumerate(manifest["blocks"]):
-            block["crc32"] = checksum([number, made_of])
 
 
 def _add_generation(

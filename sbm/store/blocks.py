@@ -120,6 +120,7 @@ class BlockWriter:
         Number of blocks that rows are dealt to.
     n_held : int
         The first blocks, up to this number, are kept decoded.
+    is_kept : bool
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class BlockWriter:
         self._first = first
         self._level = level
         self._decoded = decoded
-        self._is_kept = is_kept
+        self.is_kept = is_kept
         self.n_held = n_blocks if decoded is not None else 0
         # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
         self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
@@ -185,7 +186,7 @@ class BlockWriter:
                 chunk = chunk or self._gather(rows, chosen, labels)
                 size = (len(chosen), len(chunk.indices))
                 place = (0, 0, 0)
-                if self._is_kept or not is_held:
+                if self.is_kept or not is_held:
                     place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
                 if not is_held:
@@ -273,8 +274,8 @@ class BlockWriter:
                 "file": block_name(self._first + number),
                 "rows": sum(c[2] for c in chunks),
                 "nnz": sum(c[3] for c in chunks),
-                "bytes": self._sizes[number] * self._is_kept,
-                "crc32": _crc_of([c[4] * self._is_kept for c in chunks]),
+                "bytes": self._sizes[number] * self.is_kept,
+                "crc32": _crc_of([c[4] * self.is_kept for c in chunks]),
             }
             for number, chunks in enumerate(self._chunks)
         ]
@@ -297,7 +298,7 @@ class BlockWriter:
         try:
             if number != block:
                 path = path.rename(self._folder / block_name(number))
-            if self._is_kept:
+            if self.is_kept:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
         except OSError as error:
@@ -557,7 +558,7 @@ class BlockStore:
         StoreError
             If one of them is running, or has changed the store since it was opened.
         """
-        if self.memory is not None:
+        if self.memory is not None and not self.memory.writer.is_kept:
             yield
             return
         with lock(self.folder, f"the store {self.folder}", shared=True):
@@ -754,6 +755,12 @@ class BlockStore:
         if self.memory is None:
             return None
         return self.memory.decoded.get(chunk.block, chunk.number)
+
+    def bytes_on_disk(self, chunk: Chunk) -> int:
+        """Return the bytes to read for a chunk; 0 if it is in memory."""
+        if self._in_memory(chunk) is not None:
+            return 0
+        return self.chunks[chunk.block][chunk.number].size  # it may have been spilled since
 
     def arena(
         self, staying: Mapping[int, Sequence[Chunk]], more: int

@@ -37,6 +37,8 @@ class SplitOptions:
         Maximum number of threads; see `within`.
     mem : int
         Memory of the whole process in bytes, without the library that reads the input.
+    is_for_training : bool
+        Whether the rows are read for a training, in messages.
 
     Raises
     ------
@@ -55,6 +57,7 @@ class SplitOptions:
     min_count: int
     shards: int | None
     mem: int = 0
+    is_for_training: bool = False
 
     def __post_init__(self) -> None:
         blocks, shards = self.blocks, self.shards
@@ -92,6 +95,11 @@ class SplitOptions:
         return self.on_error == "skip"
 
     @property
+    def task(self) -> str:
+        """What memory is needed for, in messages."""
+        return "to read rows for training" if self.is_for_training else "to split"
+
+    @property
     def total(self) -> int:
         """Bytes of `mem` that can be used; more would only help with more ids."""
         return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
@@ -113,7 +121,7 @@ class SplitOptions:
         """
         items = {"interpreter": INTERPRETER}
         items |= {"to read and decompress": reserved} if reserved else {}
-        fixed = Budget(mem, "to split", items)
+        fixed = Budget(mem, self.task, items)
         needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
         replace(fixed, items=items | needed).check()
         most = (fixed.left - 3 * batch_bytes(mem - reserved)) // PIECE_BYTES - 2
@@ -121,7 +129,8 @@ class SplitOptions:
 
     def with_less(self, progress: Progress) -> "SplitOptions":
         """Return options with less memory for another try, after memory ran out."""
-        less = smaller(self.within, self.total, "splitting")
+        doing = "reading rows" if self.is_for_training else "splitting"
+        less = smaller(self.within, self.total, doing)
         progress.note(
             f"out of memory with --mem {format_size(self.mem)}; starting over with "
             f"{format_size(less.mem)}"
@@ -169,8 +178,9 @@ class Reading:
         """Return the options of the split."""
         dtype = "float32" if self.dtype == "auto" else self.dtype
         return SplitOptions(
-            self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None
-        )
+            self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None,
+            is_for_training=True,
+        )  # fmt: skip
 
 
 def input_options(
@@ -238,4 +248,4 @@ def check_ids(
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
         f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip
-    Budget(options.mem, "to split", items).check(", or --no-names" if has_names else "")
+    Budget(options.mem, options.task, items).check(", or --no-names" if has_names else "")

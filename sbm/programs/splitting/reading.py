@@ -130,7 +130,7 @@ def refuse_changed_sources(sources: list[Source], counted: Counted) -> None:
         if before.sha256 != source.sha256:
             raise DataError(
                 f"{source.name} changed between the two readings that --min-count needs; "
-                "split it again when it is complete"
+                "run the command again when it is complete"
             )
 
 

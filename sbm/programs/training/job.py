@@ -392,7 +392,9 @@ class TrainingPlan:
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)
             )
-        record = run_to_resume(self.folder, self.itself, self.settings, self.options.resume)
+        record = run_to_resume(
+            self.folder, self.itself, self.settings, self.options.resume, self.store
+        )
         record = common_record(self.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
