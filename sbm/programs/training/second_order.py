@@ -14,10 +14,11 @@ from sbm.alphas import Dense
 from sbm.engine.certificate import visit_all
 from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.snapshot import bare_name, named, number_in
-from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
+from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
+from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import HingeNewton, Newton, SmoothNewton
+from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
 from sbm.solver.step import Totals
 
@@ -43,12 +44,15 @@ class NewtonPasses:
     def __init__(self, training: Training) -> None:
         self._training, engine = training, training.engine
         job, self.methods = training.job, list[Newton]()
+        stays = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
         for learner in training.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
-            if is_smooth(problem.loss):
-                self.methods.append(SmoothNewton(*arguments))
+            if is_wide(training.settings, job.store, len(training.learners)):
+                self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
+            elif is_smooth(problem.loss):
+                self.methods.append(SmoothNewton(*arguments, stays))
             else:
                 capacity = near_capacity(job.store, job.plan, len(training.learners))
                 self.methods.append(HingeNewton(*arguments, capacity))
@@ -96,6 +100,9 @@ class NewtonPasses:
         state.totals.add(done)
         with engine.seconds.measure("solve"):
             is_last = is_last or not self._move(active, found)
+        visits = max(self.methods[one.number].visits for one in active)
+        if not is_last:
+            state.rounds[-1] += visits
         training.end_pass(done, certificate, is_late, is_last)
         if not is_last:
             training.commit_if_due()

@@ -27,7 +27,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
-from sbm.programs.training.newton import bytes_of_matrices
+from sbm.programs.training.newton import bytes_of_matrices, is_wide
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -181,16 +181,18 @@ def shape_of(
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
+    n = len(problems)
+    curvatures = 8 * n if is_wide(settings, store, n) else 0
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
-        row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1),
+        row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1) + curvatures,
         more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
         noted_blocks=settings.sync_every if processes > 1 else 0,
-        hessian_bytes=bytes_of_matrices(settings, store, problems),
+        hessian_bytes=bytes_of_matrices(settings, store, n),
         first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
         models=models,
         may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
