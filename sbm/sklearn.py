@@ -8,7 +8,7 @@ column k of the estimator is feature id k, or k + 1 if the text has no feature i
 Differences from scikit-learn:
 
 - The intercept is the weight of an extra feature of value `intercept_scaling`, regularised like the
-  others, as in `sklearn.svm.LinearSVC`.
+  others, as in `sklearn.svm.LinearSVC`, unless that value is infinite.
 - Training ends at a certified gap, not at an exact optimum. Another order of the rows, or a sample
   weight of 2 instead of a repeated row, gives coefficients that differ within `tol`.
 - `partial_fit` after `fit` starts over, with a warning, because `fit` does not keep the dual
@@ -19,6 +19,7 @@ Differences from scikit-learn:
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import warnings
@@ -74,7 +75,8 @@ _AT_A_TIME = 1 << 20  # values checked or written at a time
 # Parameters of estimators that are settings, by name; others need code.
 _NAMES = {
     "loss": "loss", "C": "C", "nu": "nu", "penalty": "penalty", "l1_ratio": "l1_ratio",
-    "mem": "mem", "cache_frac": "cache_frac", "rounds": "rounds", "solver": "solver", "tol": "tol",
+    "scale": "scale", "mem": "mem", "cache_frac": "cache_frac", "rounds": "rounds",
+    "solver": "solver", "tol": "tol",
     "max_iter": "max_passes", "probability": "calibrate",
 }  # fmt: skip
 _OF_PASSES = ("tol", "max_iter", "solver")  # not used by partial_fit
@@ -105,7 +107,8 @@ class _Linear(BaseEstimator):
                     f"intercept_scaling is {params['intercept_scaling']}; it must be above 0. "
                     "Use fit_intercept=False to fit no intercept"
                 )
-            chosen["bias"] = params["intercept_scaling"]
+            is_free = math.isinf(params["intercept_scaling"])
+            chosen |= {"intercept": True} if is_free else {"bias": params["intercept_scaling"]}
         chosen["seed"] = int(check_random_state(self.random_state).randint(1 << 31))
         chosen["threads"] = effective_n_jobs(self.n_jobs)
         return Settings.from_dict({**chosen, **more})
@@ -133,9 +136,10 @@ class _Linear(BaseEstimator):
         self.n_iter_, self.dual_gap_ = report["passes"], report["relative_gap"]
         self._learner = None
         if not report["converged"]:
+            advice = "raise max_iter" if report["is_falling"] else "set scale='std', or lower C"
             warnings.warn(
                 f"the relative gap is {self.dual_gap_:.1e} after {self.n_iter_} passes, above "
-                f"tol={chosen.tol:g}; raise max_iter, or scale the features",
+                f"tol={chosen.tol:g}; {advice}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -165,8 +169,12 @@ class _Linear(BaseEstimator):
     ) -> Model:  # fmt: skip
         """Learn from rows with codes or targets; return the model of all batches."""
         chosen = self._settings(_OF_PASSES, **settings)
-        if chosen.penalty != "l2":
-            raise SettingsError(f"penalty is {chosen.penalty}, but partial_fit needs l2; use fit")
+        for name, needed in (("penalty", "l2"), ("scale", "none")):
+            if getattr(chosen, name) != needed:
+                found = f"{name} is {getattr(chosen, name)}"
+                raise SettingsError(f"{found}, but partial_fit needs {needed}; use fit")
+        if chosen.intercept:
+            raise SettingsError("intercept_scaling is inf, but partial_fit needs a number; use fit")
         if self._learner is None:
             self._first_id = 0
             self._learner = Incremental(chosen, labels, X.shape[1])
@@ -235,11 +243,15 @@ class SBMClassifier(ClassifierMixin, _Linear):
     fit_intercept : bool
         Whether to fit an intercept.
     intercept_scaling : float
-        Value of the feature whose weight is the intercept; larger values regularise it less.
+        Value of the feature whose weight is the intercept; larger values regularise it less, and
+        ``inf``, which needs Newton's method, not at all, as in `LogisticRegression`.
     probability : bool
         Also fit probabilities, on held-out rows of a second model; not needed for ``log_loss``.
     solver : {"auto", "dual", "newton"}
         Coordinate descent or Newton's method. Not used by `partial_fit`.
+    scale : {"none", "maxabs", "std"}
+        Divide each feature by its largest value or standard deviation while training; `coef_` is
+        for values as they are. Only in `fit`.
     mem : int or str
         Bound of the memory of the training, such as ``"2GB"``, in addition to what the process
         already uses.
@@ -289,6 +301,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         intercept_scaling: float = 1.0,
         probability: bool = False,
         solver: str = "auto",
+        scale: str = "none",
         mem: int | str = "2GB",
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
@@ -308,6 +321,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         self.intercept_scaling = intercept_scaling
         self.probability = probability
         self.solver = solver
+        self.scale = scale
         self.mem = mem
         self.cache_frac = cache_frac
         self.rounds = rounds
@@ -456,8 +470,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         As for `SBMClassifier`, with ``squared_error``.
     epsilon : float
         Error that costs nothing; not for ``squared_error``.
-    fit_intercept, intercept_scaling, solver, mem, cache_frac, rounds, blocks, dtype, tol, max_iter,
-    random_state, n_jobs
+    fit_intercept, intercept_scaling, solver, scale, mem, cache_frac, rounds, blocks, dtype, tol,
+    max_iter, random_state, n_jobs
         As for `SBMClassifier`.
 
     Attributes
@@ -479,6 +493,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         solver: str = "auto",
+        scale: str = "none",
         mem: int | str = "2GB",
         cache_frac: float | str = 0.5,
         rounds: int | str = "auto",
@@ -497,6 +512,7 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.solver = solver
+        self.scale = scale
         self.mem = mem
         self.cache_frac = cache_frac
         self.rounds = rounds

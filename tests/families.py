@@ -62,9 +62,10 @@ class Case:
             rho = -b[0]
             missing = np.maximum(0, rho - z[:, 0])
             return float(0.5 * (W**2).sum() - chosen["nu"] * v.sum() * rho + v @ missing)
-        z = z + chosen["bias"] * b
+        z = z + model.bias * b
         each = row_losses(self.loss, z, y, model.labels, chosen["epsilon"])
-        return float(0.5 * (W**2).sum() + 0.5 * (b**2).sum() + chosen["C"] * v @ each)
+        size = (W**2).sum() + (0 if chosen["intercept"] else (b**2).sum())
+        return float(0.5 * size + chosen["C"] * v @ each)
 
 
 def row_losses(loss: str, z: Array, y: Array, columns: list[float], epsilon: float = 0.1) -> Array:

@@ -421,7 +421,6 @@ MISUSES = {
     "train big.sbm -W v.txt --weights v.txt": "-W and --weights",
     "train big.sbm -w1 2 --class-weight 1=3": "-w and --class-weight",
     "train big.sbm -s 5 --penalty l1": "-s and --penalty",
-    "tune big.sbm --C 1 -s 6": "penalty tune",
     "train big.sbm -s 8": "-s 8 is unknown; use one of 0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 21",
     "train big.sbm -w1": "-w1 number nothing", "train big.sbm -w1 x": "-w1 'x'",
     "train big.sbm -w1 --bias 1": "-w1 '--bias'", "train big.sbm -w5 2": "label 5, -1, 1",

@@ -1,5 +1,6 @@
 """Sparse models: optima, certificates, little memory, resuming, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from families import LABELS, make_store, row_losses
-from helpers import full_weights
+from helpers import full_weights, store_rows
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
@@ -17,8 +18,10 @@ from sbm.cli.liblinear import read_options
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.programs.training import l1
+from sbm.programs.tuning import sparse
 from sbm.sklearn import SBMClassifier, SBMRegressor
 from sbm.store import blocks
+from sbm.store.blocks import BlockStore
 
 Array = np.ndarray[Any, Any]
 CASES = [
@@ -81,6 +84,21 @@ def test_certificate_bounds_the_optimum(
         assert report["dual"] <= fine["primal"] <= report["primal"] * (1 + 1e-12)
     assert fine["n_nonzero"] == np.count_nonzero(best.W) + np.count_nonzero(best.bias_weights)
     assert best.certificate["gap"] == fine["gap"]
+
+
+def test_features_of_one_class_take_few_steps(tmp_path: Path) -> None:
+    """Their weights move far, where the quadratic model of a Newton step is poor."""
+    random = np.random.default_rng(0)
+    X = np.zeros((2000, 41))
+    X[np.arange(2000), random.integers(0, 40, 2000)] = 1.0
+    y = np.where(X[:, 20:40].any(axis=1), 1.0, -1.0)
+    X[:, 40] = random.normal(size=2000) + 0.1 * y
+    store = make_store(tmp_path, X, y)
+    _, report = train(store, loss="log_loss", penalty="l1", C=30.0, tol=1e-6)
+    log = store.with_suffix(".model.run") / "log.jsonl"
+    steps = [json.loads(line).get("newton_steps", 0) for line in log.read_text().splitlines()]
+    assert report["converged"]
+    assert sum(steps) <= 6
 
 
 def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
@@ -241,6 +259,9 @@ def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
     _, again = sbm.train(store, path, {**settings, "warm_start": True})
     assert again["passes"] == 1
     assert cold["passes"] == 3
+    other = make_store(tmp_path, more, labels, force=True)
+    with pytest.raises(sbm.StoreError, match="other data"):
+        sbm.train(other, path, {**settings, "C": 2.0, "warm_start": True})
 
 
 def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
@@ -272,6 +293,7 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
         ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
         ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
         ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
+        ({"penalty": "l1", "intercept": True}, "l1 intercept --bias"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(
@@ -282,10 +304,74 @@ def test_settings_that_do_not_apply_are_refused(
     with pytest.raises(sbm.SettingsError) as refusal:
         train(store, **{"loss": "log_loss", **settings})
     assert all(word in str(refusal.value) for word in words.split())
-    with pytest.raises(sbm.SettingsError, match="penalty does not apply to sbm tune"):
-        sbm.tune(store, tmp_path / "t.model", {"penalty": "l1"}, Cs=[1.0])
     with pytest.raises(sbm.SettingsError, match="single process"):
         l1.refuse_for_sparse(sbm.Settings(penalty="l1"), 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "penalty"), [("log_loss", 2, "l1"), ("squared_hinge", 3, "elasticnet")]
+)
+def test_tune_walks_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, labels: int, penalty: str
+) -> None:
+    """Every fold's model is that of its other rows, whatever the weights it started from."""
+    X, y = rows(labels, n=300)
+    store, Cs, n = make_store(tmp_path, X, y, blocks=3), [0.03, 0.3, 3.0], 3
+    settings = {"loss": loss, "penalty": penalty, "bias": 1.0, "tol": 1e-8}
+    made: list[sparse.SparseTuning] = []
+    walk = sparse.SparseTuning.walk
+    monkeypatch.setattr(sparse.SparseTuning, "walk", lambda x, r: (made.append(x), walk(x, r))[1])
+    _, report = sbm.tune(store, tmp_path / "t.model", settings, Cs=Cs, folds=n)
+    assert [row["status"] for row in report["settings"]] == ["converged"] * 3
+    if labels == 2:
+        assert report["passes"] == 5  # count, collect, and one for each C
+    counts = [row["n_nonzero"] for row in report["settings"]]
+    assert counts == sorted(counts)
+    stored = [row for block in store_rows(store) for row in block]
+    known = sorted({label for label, _ in stored}, key=BlockStore(store).labels.index)
+    for fold, mine in enumerate(made[0]._models()):
+        out = made[0]._reads.folds == fold
+        learned = [row for row, is_out in zip(stored, out, strict=True) if not is_out]
+        part = np.zeros((len(learned), X.shape[1]))
+        for i, (_, pairs) in enumerate(learned):
+            for j, value in pairs:
+                part[i, j - 1] = value
+        other = make_store(tmp_path, part, np.array([label for label, _ in learned]), f"f{fold}")
+        _, alone = train(other, **settings, C=Cs[-1])
+        assert sum(fit.primal for fit in mine) == pytest.approx(alone["primal"], rel=1e-6)
+        Z = np.stack([fit.z for fit in mine], axis=1)[out]
+        found = Z.argmax(axis=1)
+        if labels == 2:
+            found = np.where(Z[:, 0] > 0, mine[0].problem.positive, 1 - mine[0].problem.positive)
+        right = np.array(known)[found] == [row[0] for row, k in zip(stored, out, strict=True) if k]
+        assert report["settings"][-1]["folds"][fold] == pytest.approx(right.mean())
+
+
+def test_interrupted_tuning_resumes_after_its_last_C(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, settings = wide(tmp_path), {"loss": "log_loss", "penalty": "l1"}
+    path, options = tmp_path / "t.model", {"Cs": [0.1, 1.0, 10.0], "folds": 3}
+    _, whole = sbm.tune(store, tmp_path / "w.model", settings, **options)
+    solved: list[float] = []
+    solve = sparse.SparseTuning._solve
+
+    def stop(self: sparse.SparseTuning, C: float) -> dict[str, Any]:
+        solved.append(C)
+        if C == 1.0 and len(solved) == 2:
+            raise KeyboardInterrupt
+        return solve(self, C)
+
+    monkeypatch.setattr(sparse.SparseTuning, "_solve", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sbm.tune(store, path, settings, **options)
+    _, report = sbm.tune(store, path, settings, **options)
+    assert solved == [0.1, 1.0, 1.0, 10.0]
+    assert report["best"] == whole["best"]
+    assert [row["folds"] for row in report["settings"]] == [
+        row["folds"] for row in whole["settings"]
+    ]
+    assert path.read_bytes() == (tmp_path / "w.model").read_bytes()
 
 
 def test_liblinear_numbers_choose_the_penalty() -> None:

@@ -158,7 +158,7 @@ def test_error_reports_least_memory_and_its_use() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     for shape, facts in (
         (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
-        (Shape(1000, first_bytes=10**8), "interpreter .*, weights of rows 100 MB"),
+        (Shape(1000, first_bytes=10**8), "interpreter .*, weights of rows, or scales 100 MB"),
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
         (
             Shape(10**7, [1] * 6, models=2),

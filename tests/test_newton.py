@@ -14,7 +14,7 @@ from threads import in_threads
 
 import sbm
 from sbm.compiled import load
-from sbm.engine.pace import newton_pays
+from sbm.engine.pace import Work
 from sbm.programs.train import train_ranks
 from sbm.programs.training import newton
 from sbm.programs.training.job import TrainOptions
@@ -111,6 +111,8 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     passes = [json.loads(line) for line in log[:-1]]
     assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))
     assert {one["solver"] for one in passes} == {"dual", "newton"}
+    assert [one["solver"] for one in passes].index("newton") == report["switched_after"]
+    assert model.info["switched_after"] == report["switched_after"]
     assert passes[-1]["bytes_read"] == report["bytes_read"]
     assert [one["elapsed"] for one in passes] == sorted(one["elapsed"] for one in passes)
     assert report["seconds"]["total"] <= time.perf_counter() - begin
@@ -120,12 +122,11 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
 
 
 def test_auto_compares_expected_work() -> None:
-    a9a = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
-    assert newton_pays(100, smooth=True, **a9a)
-    assert newton_pays(1000, smooth=False, **a9a)
-    assert not newton_pays(2, smooth=True, **a9a)
-    wide = {"visits": 65_000, "rows": 32_561, "nnz": 451_592, "weights": 5000, "problems": 1}
-    assert not newton_pays(100, smooth=True, **wide)
+    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
+    assert Work(**a9a, smooth=True).newton_pays(100, 65_000)
+    assert Work(**a9a, smooth=False).newton_pays(1000, 65_000)
+    assert not Work(**a9a, smooth=True).newton_pays(2, 65_000)
+    assert not Work(**a9a | {"weights": 5000}, smooth=True).newton_pays(100, 65_000)
 
 
 def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:
@@ -138,11 +139,52 @@ def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:
     assert other["converged"]
 
 
-@pytest.mark.parametrize("setting", [{"loss": "crammer_singer"}, {"calibrate": True}], ids=str)
-def test_newton_refuses_what_it_lacks(setting: dict[str, Any], tmp_path: Path) -> None:
+def test_newton_refuses_what_it_lacks(tmp_path: Path) -> None:
     X, y = Case("hinge", 3).rows()
-    with pytest.raises(sbm.SettingsError, match="solver newton does not support"):
-        sbm.train(make_store(tmp_path, X, y), None, {"solver": "newton", **setting})
+    store, joint = make_store(tmp_path, X, y), {"loss": "crammer_singer"}
+    for setting, facts in (
+        ({"solver": "newton", **joint}, "newton does not support loss crammer_singer"),
+        ({"intercept": True, **joint}, "intercept needs solver newton.*crammer_singer"),
+        ({"intercept": True, "solver": "dual"}, "dual does not support intercept.*newton"),
+        ({"intercept": True, "bias": 2.0}, "bias and intercept"),
+    ):
+        with pytest.raises(sbm.SettingsError, match=facts):
+            sbm.train(store, tmp_path / "m.model", setting)
+
+
+@pytest.mark.parametrize("case", SOLVED, ids=str)
+def test_intercept_is_not_regularized(case: Case, tmp_path: Path) -> None:
+    X, y = case.rows(n=300, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=3)
+    far, near = {**case.at(2.0), **FIRM, "bias": 1e4}, {**case.at(2.0), **FIRM, "intercept": True}
+    _, most = sbm.train(store, tmp_path / "w.model", far)
+    model, report = sbm.train(store, tmp_path / "m.model", near)
+    assert report["converged"]
+    # A feature of a large value is an intercept that costs nearly nothing.
+    assert report["primal"] == pytest.approx(most["primal"], rel=3e-6)
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+    warm = sbm.train(store, tmp_path / "v.model", {**near, "warm_start": tmp_path / "m.model"})
+    assert warm[1]["converged"]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_newton_calibrates_like_dual(loss: str, tmp_path: Path) -> None:
+    X, y = Case(loss, 2).rows(n=900, noise=1.0)
+    store, found = make_store(tmp_path, X, y, blocks=4), {}
+    for solver in ("dual", "newton"):
+        settings = {"loss": loss, "C": 0.1, "calibrate": True, "solver": solver, "tol": 1e-5}
+        model, _ = sbm.train(store, tmp_path / f"{solver}.model", settings)
+        found[solver] = model.info["calibration"]
+    assert found["newton"]["rows"] == found["dual"]["rows"]
+    assert found["newton"]["A"] == pytest.approx(found["dual"]["A"], rel=0.02)
+
+
+def test_plan_foresees_the_switch(tmp_path: Path) -> None:
+    X, y = income_table(20_000)
+    store, chosen = make_store(tmp_path, X, y), {"bias": 1.0, "loss": "squared_hinge", "C": 10.0}
+    for solver in ("auto", "newton", "dual"):
+        plan = sbm.plan(store, {**chosen, "solver": solver}, seconds=0.3)
+        assert plan["solver"] == ("dual" if solver == "dual" else "newton")
 
 
 def test_plan_includes_the_hessian(tmp_path: Path) -> None:

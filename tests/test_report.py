@@ -309,12 +309,13 @@ def test_tables_equal_the_figures(made):
     rows = rows_of(page)
     for run in (first, second):
         for one in run.passes:
-            (row,) = (r for r in rows if r[:4] == [
-                f"{one.number}", f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}"
+            (row,) = (r for r in rows if r[:5] == [
+                f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}",
+                f"{one.dual:.8g}",
             ])  # fmt: skip
-            assert row[6] == f"{one.accuracy:.3f}"
-            assert row[8:14] == [f"{one.seconds[k]:.3f}" for k in (*SECONDS, "load")]
-            assert row[15:18] == [f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}"]
+            assert row[7] == f"{one.accuracy:.3f}"
+            assert row[9:15] == [f"{one.seconds[k]:.3f}" for k in (*SECONDS, "load")]
+            assert row[16:19] == [f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}"]
     named = {row[0]: row[1:] for row in rows if len(row) == 3}
     assert named["dual"] == [f"{run.certificate['dual']:.8g}" for run in (first, second)]
     assert named["converged"] == ["yes", "no"]

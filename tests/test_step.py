@@ -406,7 +406,7 @@ def test_rounds_stop_at_gap_and_advance_random_state(case):
         sim = make(case, 2, 1, 30, 30, 1, cache_nnz=300)
         sim.step(0)
         W, work, state = sim.solver.W, sim.working, np.array([5], np.uint64)
-        active, order = np.empty(work.n, np.int32), np.empty(work.n, np.int64)
+        active, order = np.empty(work.n, np.int32), np.empty(work.n, np.int32)
         how = Rounds(block, n, 1, tol, state, active, order)
         return sim.problem.solve(work, W, how), int(state[0])
 

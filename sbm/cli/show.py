@@ -162,11 +162,14 @@ def train(report: Report) -> Lines:
             f"{report['model']}: already trained on this store with these settings; use --fresh "
             "to train again"
         )
+    scaled = f" (scaled by {report['scale']})" if report["scale"] != "none" else ""
     yield (
         f"{report['model']}: primal {report['primal']:.8g}, dual {report['dual']:.8g}, "
-        f"certified relative gap {report['relative_gap']:.2e} "
+        f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("switched_after") is not None:
+        yield f"solver: {_solver(report)}"
     if report["was_finished"]:  # its cost is not that of this command
         return
     if "n_nonzero" in report:
@@ -196,20 +199,14 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     """Name the limit that was reached before the tolerance, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
     left = report.get("passes_left")
-    is_falling = left is None or left <= report["passes"]
+    is_falling = report["is_falling"]
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
         f"{settings.tol:g}"
         + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
         + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
     )
-    scales = report.get("feature_scales")
-    if scales and scales[1] > _SCALES * scales[0]:
-        yield (
-            f"sbm: values of frequent features range from {scales[0]:.3g} to {scales[1]:.3g} in "
-            "size; divide each feature by its largest value"
-        )
-    helps = []
+    helps = ["--scale std"] if report.get("scales_differ") else []
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
@@ -230,7 +227,9 @@ def not_converged(report: Report, settings: Settings) -> Lines:
 def tune(report: Report) -> Lines:
     """Show the results for each C, and the training with the best one."""
     s = report["seconds"]
-    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap"
+    yield f"         C  {report['metric']:>12}       std  passes   seconds  worst gap" + (
+        " weights not 0" if "n_nonzero" in report["settings"][0] else ""
+    )
     for row in report["settings"]:
         yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
     ends = {report["settings"][k]["C"]: word for k, word in ((0, "smallest"), (-1, "largest"))}
@@ -253,7 +252,6 @@ def tune(report: Report) -> Lines:
 
 
 _NOT_CONVERGED = "not converged"
-_SCALES = 1e3  # largest over smallest feature scale that training copes with
 
 
 def _tuned(row: Report) -> str:
@@ -264,7 +262,9 @@ def _tuned(row: Report) -> str:
     gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
     return (
         f"{format_number(row['C']):>10}  {row['mean']:12.6f} {std:>9} "
-        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}{note}"
+        f"{row['passes']:7d} {row['seconds']:9.2f} {gap:>10}"
+        + (f" {row['n_nonzero']:13,.0f}" if "n_nonzero" in row else "")
+        + note
     )
 
 
@@ -280,7 +280,7 @@ def plan(report: Report) -> Lines:
     passes = _with_range(report["passes"], "{:,}")
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
-    if not report["trials"][-1]["is_done"]:
+    if report["solver"] == "dual" and not report["trials"][-1]["is_done"]:
         passes += "; no trial finished, raise --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
@@ -295,10 +295,18 @@ def plan(report: Report) -> Lines:
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
         "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
+        "solver": _solver(report),
         "passes": passes,
         "total": _in_time(report["seconds"]),
     }.items():
         yield f"{name:>8}  {text}"
+
+
+def _solver(report: Report) -> str:
+    """Return the solvers of a training in words."""
+    if report["switched_after"] is None:
+        return str(report["solver"])
+    return f"dual for {count(report['switched_after'], 'pass')}, then {report['solver']}"
 
 
 def _with_range(figures: list[float], form: str) -> str:

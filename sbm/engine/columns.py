@@ -7,7 +7,6 @@ beside the columns stay decoded.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.engine.clock import clock
-from sbm.engine.learners import Seconds
+from sbm.engine.learners import HeldOut, Seconds
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
@@ -28,6 +27,7 @@ from sbm.errors import MemoryPlanError
 from sbm.rows import Rows
 from sbm.settings import Settings
 from sbm.solver.l1 import Columns, Labels, Scratch, SparseFit, SparseProblem
+from sbm.solver.problem import Spread
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 __all__ = ["AT_ONCE", "ColumnPasses", "FeatureSizes", "plan_columns"]
@@ -77,7 +77,8 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
     """
     fits, rows, n = sum(shape.outputs), store.n_rows, shape.n_weights
     solves = min(fits, AT_ONCE)
-    margins = 8 * rows * (1 + is_weighted + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
+    weights = shape.models if shape.models > 1 else is_weighted  # with folds, each has its own
+    margins = 8 * rows * (1 + weights + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
     nonzero = NONZERO_BYTES[store.value_type]
     wanted = store.nnz * nonzero + n * _column_bytes(fits)
     # Half of the room has space for any single column.
@@ -147,13 +148,15 @@ class ColumnPasses:
     weights : RowWeights, optional
     read_rate : float, optional
         Maximum bytes read per second.
+    held_out : HeldOut, optional
+        Which rows each model does not learn from; it computes their margins.
 
     Attributes
     ----------
     fits : list of SparseFit
         One per problem.
-    labels : Labels
-        Filled by the first pass.
+    folds : ndarray, shape (n_rows,), uint8
+        Fold of each row, if rows are held out.
     columns : Columns
     seconds : Seconds
     reader : BlockReader
@@ -170,13 +173,23 @@ class ColumnPasses:
         staying: Sequence[int],
         weights: RowWeights | None = None,
         read_rate: float | None = None,
+        held_out: HeldOut | None = None,
     ) -> None:
         self._store, self._plan, self._progress = store, plan, progress
         self._bias = problems[0].bias
         threads = usable_threads(settings.threads)
         rows, n = store.n_rows, store.n_features + (self._bias > 0)
-        self.fits = [SparseFit(one, np.zeros(n), np.zeros(n), np.zeros(rows)) for one in problems]
-        self.labels = Labels(np.zeros(rows), np.ones(rows if weights is not None else 0))
+        y, ones = np.zeros(rows), np.ones(rows if weights is not None else 0)
+        keys: list[int | None] = [None] * len(problems)
+        if held_out is not None:
+            keys, ones = list(held_out.by_learner), np.ones(rows)
+        self._held_out = held_out
+        self.folds = np.empty(rows if held_out is not None else 0, np.uint8)
+        self._labels = {key: Labels(y, ones.copy() if key else ones) for key in {*keys}}
+        self.fits = [
+            SparseFit(one, self._labels[key], np.zeros(n), np.zeros(n), np.zeros(rows))
+            for one, key in zip(problems, keys, strict=True)
+        ]
         self.columns = self._no_columns()
         self.seconds = Seconds()
         self._at_once = min(len(problems), AT_ONCE)
@@ -213,6 +226,10 @@ class ColumnPasses:
                 lambda pair: work(*pair), list(zip(some, self._scratch, strict=False))
             )
         return found
+
+    def spread(self) -> Spread:
+        """Return a ``map`` for the work of one model; models at the same time have one thread."""
+        return self._team.map if self._at_once == 1 else map
 
     def _map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return list(self._team.map(work, items) if len(items) > 1 else map(work, items))
@@ -255,7 +272,7 @@ class ColumnPasses:
         if looks:
             for fit in self.fits:
                 fit.begin()
-                work.append(functools.partial(self._look, fit))
+                work.append(fit.add)
         if collect is not None and counts is not None:
             work.append(self._collector(collect, counts))
         if sizes is not None:
@@ -267,16 +284,13 @@ class ColumnPasses:
                 )  # fmt: skip
 
             work.append(count)
-        for rows, first in self._blocks(what):
-            some = self.labels.part(first, len(rows))
-            some.y[:] = rows.y
-            if rows.weights is not None:
-                some.weights[:] = rows.weights
+        for block, (rows, first) in enumerate(self._blocks(what)):
+            self._take_labels(block, rows, first)
             self._map(lambda task: task(rows, first), work)  # noqa: B023  called at once
             after_block()
         support = 0
         if looks:
-            support = sum(self.for_each_fit(lambda fit, scratch: fit.finish(self.labels, scratch)))
+            support = self.finish()
         self.seconds.certify += clock() - begin
         return support
 
@@ -295,8 +309,22 @@ class ColumnPasses:
         self.seconds.disk = self.reader.disk_seconds
         self._progress.finish()
 
-    def _look(self, fit: SparseFit, rows: Rows, first: int) -> None:
-        fit.add(rows, self.labels, first)
+    def finish(self) -> int:
+        """Compute objectives and lower bounds of all models; return the rows with θ ≠ 0."""
+        return sum(self.for_each_fit(lambda fit, scratch: fit.finish(scratch)))
+
+    def _take_labels(self, block: int, rows: Rows, first: int) -> None:
+        """Copy labels and weights of a block; the weight of a row that is held out is 0."""
+        if self._held_out is not None:
+            folds = self.folds[first : first + len(rows)]
+            self._held_out.folds.assign(block, 0, rows, folds)
+        for key, labels in self._labels.items():
+            some = labels.part(first, len(rows))
+            some.y[:] = rows.y
+            if rows.weights is not None:
+                some.weights[:] = rows.weights
+            if key is not None:
+                some.weights[folds == key] = 0.0
 
     def _no_columns(self) -> Columns:
         nothing = np.empty(0, np.int32)

@@ -266,7 +266,7 @@ class MemoryPlan(Budget):
         """Return the parts that stay decoded in memory; the others are read again in each pass.
 
         If all parts stay, there are no buffers, and cached rows are not copied. This changes the
-        speed, but not the model.
+        speed, but not the model; except that Newton's method then finds step lengths in memory.
 
         Parameters
         ----------
@@ -385,7 +385,7 @@ def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
     largest = max(
         fixed.items | {"blocks": blocks},
         fixed.items | {"feature ids": 8 * shape.n_weights},  # to write the model
-        before | {"weights of rows": shape.first_bytes},
+        before | {"weights of rows, or scales": shape.first_bytes},
         key=lambda items: sum(items.values()),
     )
     n_outputs, advice = sum(shape.outputs), f", or {shape.advice}" if shape.advice else ""

@@ -28,7 +28,8 @@ import numpy as np
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
-    "PassCost", "choose_blocks", "choose_cache_rows", "choose_rounds", "newton_pays",
+    "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks", "choose_cache_rows",
+    "choose_rounds", "is_falling",
     "passes_left",
 ]  # fmt: skip
 
@@ -42,6 +43,9 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 WHOLE_WORK = 2_000_000_000
 MOST_WHOLE_ROUNDS = 50
+# A later pass may take a tenth of the time so far: the default `max_passes` is then enough for
+# trainings that need many rounds.
+FEW_PASSES, GROWTH = 12, 1.1
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
 # What Newton's method usually needs: passes, steps of the interior point method in each of them,
@@ -51,6 +55,7 @@ INTERIOR_STEPS = 18
 NEAR_SHARE = 0.25
 MOMENT = 5e8  # nanoseconds
 PASS_TIME = 1e7  # nanoseconds of a pass, whatever its size
+LEAST_PASSES = 3  # before a switch to Newton's method
 ROOM = 1.5
 
 
@@ -115,7 +120,8 @@ def choose_rounds(
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
     if whole is not None:
-        return int(min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole))))
+        rounds = min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole)))
+        return int(rounds * GROWTH ** max(0, len(before) - FEW_PASSES))
     if processes > 1:
         return 1
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
@@ -168,46 +174,68 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 
-def newton_pays(
-    passes: float,
-    visits: int,
-    rows: int,
-    nnz: int,
-    weights: int,
-    problems: int,
-    smooth: bool,
-    is_enough: bool = False,
-) -> bool:
-    """Return whether Newton's method is expected to take less time than coordinate descent.
+def is_falling(left: float | None, passes: int) -> bool:
+    """Return whether more passes would help, given the result of `passes_left` after `passes`."""
+    return left is None or left <= passes
 
-    The constants are nanoseconds, measured on one core; only their ratios matter.
 
-    Parameters
+@dataclass(frozen=True)
+class Work:
+    """What passes of both solvers cost, in nanoseconds.
+
+    The constants were measured on one core; only their ratios matter.
+
+    Attributes
     ----------
-    passes : float
-        Passes that coordinate descent is expected to need.
-    visits : int
-        Visits of one of them.
     rows, nnz, weights, problems : int
         Numbers of rows, their nonzeros, and weights of each problem.
     smooth : bool
         Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
-    is_enough : bool
-        Whether so many passes are allowed. If so, saving less than a moment does not count.
+    listed : bool
+        Whether a visit of coordinate descent is of a row with the variables of all problems.
     """
-    each = nnz / max(1, rows)
-    dual = passes * (PASS_TIME + visits * (80 + 6 * each))
-    pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
-    read, factor = 100 + 6 * each, 0.5 * weights**3
-    if smooth:  # a large sample is a good start
-        needed = 3 if rows > 2000 * weights else NEWTON_PASSES
-        newton = needed * (rows * (read + pairs) + factor)
-    else:
-        near = NEAR_SHARE * rows
-        steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
-        newton = NEWTON_PASSES * (rows * read + steps)
-    newton = problems * newton + NEWTON_PASSES * PASS_TIME
-    return dual > newton + (MOMENT if is_enough else 0.0)
+
+    rows: int
+    nnz: int
+    weights: int
+    problems: int
+    smooth: bool
+    listed: bool = False
+
+    @property
+    def _each(self) -> float:
+        return self.nnz / max(1, self.rows)
+
+    def dual(self, passes: float, visits: float) -> float:
+        """Return the cost of passes of coordinate descent, each with a number of visits."""
+        nonzero = 6 + self.problems * self.listed
+        return passes * (PASS_TIME + visits * (80 + nonzero * self._each))
+
+    def newton(self) -> float:
+        """Return the cost of a training with Newton's method."""
+        each, weights = self._each, self.weights
+        pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
+        read, factor = 100 + 6 * each, 0.5 * weights**3
+        if self.smooth:  # a large sample is a good start
+            needed = 3 if self.rows > 2000 * weights else NEWTON_PASSES
+            cost = needed * (self.rows * (read + pairs) + factor)
+        else:
+            near = NEAR_SHARE * self.rows
+            steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
+            cost = NEWTON_PASSES * (self.rows * read + steps)
+        return self.problems * cost + NEWTON_PASSES * PASS_TIME
+
+    def newton_pays(self, passes: float, visits: float, is_enough: bool = False) -> bool:
+        """Return whether Newton's method is expected to take less time than coordinate descent.
+
+        Parameters
+        ----------
+        passes, visits : float
+            Passes that coordinate descent is expected to need, and visits in each of them.
+        is_enough : bool
+            Whether so many passes are allowed. If so, saving less than a moment does not count.
+        """
+        return self.dual(passes, visits) > self.newton() + (MOMENT if is_enough else 0.0)
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

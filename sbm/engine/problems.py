@@ -11,7 +11,7 @@ from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
 from sbm.settings import Settings
 from sbm.solver.class_blocks import ClassBlocks, deal_classes
-from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
+from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_number
 
@@ -87,7 +87,8 @@ def make_problems(
         return [_one_class(settings, loss, rows)]
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
     _check_costs([C])
-    return [Problem(loss, C, C, -1, settings.bias, epsilon, classify=False)]
+    bias, intercept = settings.bias_value, settings.intercept
+    return [Problem(loss, C, C, -1, bias, epsilon, classify=False, intercept=intercept)]
 
 
 def choose_task(settings: Settings, loss: Loss) -> str:
@@ -141,6 +142,11 @@ def _classify(
             f"all rows of {rows.name} have the label {format_number(labels[0])}; "
             f"{settings.loss} needs at least two classes"
         )
+    if settings.intercept and len(labels) < 2:
+        raise DataError(
+            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            "intercept needs at least two classes"
+        )
     _check_options(settings, loss)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
@@ -154,7 +160,8 @@ def _classify(
 
     def one(positive: int, weight: float, other: float) -> Problem:
         C = settings.C
-        return Problem(loss, C * weight, C * other, positive, settings.bias)
+        bias, intercept = settings.bias_value, settings.intercept
+        return Problem(loss, C * weight, C * other, positive, bias, intercept=intercept)
 
     if len(labels) > 2:
         return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
@@ -223,6 +230,8 @@ def _check_options(settings: Settings, loss: Loss) -> None:
             f"penalty {settings.penalty} applies only to {', '.join(_SPARSE)}; "
             f"leave it out with {loss.name}"
         )
+    if settings.bias and settings.intercept:
+        raise SettingsError("bias and intercept exclude each other; leave out one of them")
     if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
         raise SettingsError("l1_ratio applies only to penalty elasticnet; leave it out")
     if settings.class_blocks is not None and loss.name != "weston_watkins":
@@ -261,7 +270,7 @@ def make_model(
     settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-        One array per problem.
+        One array per problem, for the rows as the store scales them.
     report : dict
         Report of the training.
 
@@ -279,9 +288,15 @@ def make_model(
         "rows": store.n_rows,
         "sources": [s for g in kept_generations(store.manifest) for s in g["sources"]],
     }
+    if settings.scale != "none":  # the problem that is certified
+        facts["certificate"]["scale"] = settings.scale
+    facts |= {k: report[k] for k in ("solver", "switched_after") if report.get(k) is not None}
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     labels = model_labels(problems[0], store)
+    weights = [store.unscaled(W) for W in weights]
+    if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
+        raise DataError(TOO_LARGE)
     return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
 
 
@@ -314,7 +329,7 @@ def assemble_model(
     Model
     """
     W = by_label(weights, labels)
-    n, bias = len(ids), settings.bias
+    n, bias = len(ids), settings.bias_value
     bias_weights = W[n] if bias else np.zeros(W.shape[1])
     if isinstance(problems[0], OneClass):
         bias, bias_weights = 1.0, np.array([-problems[0].rho])

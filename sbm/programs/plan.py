@@ -22,11 +22,19 @@ from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
 from sbm.engine.machine import free_bytes, return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
-from sbm.engine.pace import choose_rounds, passes_left
+from sbm.engine.pace import LEAST_PASSES, NEWTON_PASSES, Work, choose_rounds, passes_left
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.programs.training.setup import find_store, open_run, plan_of, shape_of
+from sbm.programs.training.newton import (
+    MOST_FEATURES,
+    newton_refusal,
+    refuse_newton,
+    starts_with_newton,
+    work_of,
+)  # fmt: skip
+from sbm.programs.training.scales import scale_features
+from sbm.programs.training.setup import find_store, fits_newton, open_run, plan_of, shape_of
 from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
 from sbm.solver.problem import AnyProblem
@@ -70,6 +78,8 @@ class Trial:
         Nonzeros read and decoded.
     is_done : bool
         Whether the certified gap reached the tolerance.
+    visits_a_pass : float
+        Visits per row and pass.
     """
 
     nnz: int
@@ -81,6 +91,7 @@ class Trial:
     visits_nnz: float
     loaded_nnz: float
     is_done: bool
+    visits_a_pass: float = 1.0
 
 
 def plan(
@@ -99,7 +110,7 @@ def plan(
     store : str or Path, optional
         Default: the only ``*.sbm`` in the current folder.
     settings : sbm.Settings or dict, optional
-        Settings of the training. `warm_start` and `solver` are ignored.
+        Settings of the training. `warm_start` is ignored.
     seconds : float
         Time for trials; longer gives better estimates.
     progress : Progress, optional
@@ -114,8 +125,9 @@ def plan(
         ``block_nnz`` (of the largest),
         ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
-        ``seconds`` (each a list: least, likely, most), ``max_passes``, ``is_measured`` (whether a
-        trial was the whole training) and ``trials``.
+        ``seconds`` (each a list: least, likely, most), ``solver`` (the last one) and
+        ``switched_after`` (passes of the dual solver, or None), ``max_passes``, ``is_measured``
+        (whether a trial was the whole training) and ``trials``.
 
     Raises
     ------
@@ -128,21 +140,35 @@ def plan(
     if not seconds > 0:
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
-    settings = replace(settings, warm_start=None, solver="dual")
+    settings = replace(settings, warm_start=None)
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
-    problems = make_problems(settings, blocks)
-    memory = plan_of(settings, blocks, shape_of(settings, blocks, problems), None, progress)
-    prepare(kernels_of(settings, problems), blocks.value_type, progress)
+    blocks.scaling = settings.scale
+    refuse_newton(settings)
+    dual, newton = settings.for_dual(), replace(settings, solver="newton")
+    problems = make_problems(dual, blocks)
+    memory = plan_of(dual, blocks, shape_of(dual, blocks, problems), None, progress)
+    prepare(kernels_of(dual, problems), blocks.value_type, progress)
+    scale_features(blocks, progress)
     with blocks.in_use():
         chunks = [chunk for part in memory.parts for chunk in part.chunks]
         disk = blocks.read_cold(chunks, READ_SECONDS)
-        trials = _trials(blocks, settings, problems, memory, seconds, progress)
+        trials = _trials(blocks, dual, problems, memory, seconds, progress)
+    others, is_first = [], settings.solver == "newton" or settings.intercept
+    if not newton_refusal(newton) and (is_first or blocks.n_features <= MOST_FEATURES):
+        others = make_problems(newton, blocks)
+    may_switch = settings.solver == "auto" and bool(others) and fits_newton(newton, blocks, others)
+    is_first = is_first or (may_switch and starts_with_newton(settings, blocks))
+    if is_first:
+        shape = shape_of(newton, blocks, others)
+        memory = plan_of(newton, blocks, shape, None, progress)
     described = _described(blocks, settings, memory)
     again = described["bytes_read_again"]
     size = sum(chunk.size for chunk in chunks)
-    return described | _forecast(trials, blocks.nnz, size, again, disk, settings)
+    found = _forecast(trials, blocks.nnz, size, again, disk, settings)
+    passes, work = _likely_passes(trials, blocks.nnz), work_of(blocks, problems)
+    return described | found | _foresee(found, trials[-1], passes, work, is_first, may_switch)
 
 
 def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
@@ -257,6 +283,7 @@ def _try(
         visits_nnz=totals.visits / max(1, rows) * nnz,
         loaded_nnz=(passes + looks) * nnz,
         is_done=is_done,
+        visits_a_pass=totals.visits / max(1, rows) / passes,
     )
 
 
@@ -311,7 +338,7 @@ def _forecast(
     last = trials[-1]
     scale = nnz / last.nnz
     is_measured = scale == 1 and last.is_done
-    passes = last.passes + _growth(trials) * math.log(scale, GROWTH)
+    passes = _likely_passes(trials, nnz)
     spread = 1.0 if is_measured else PASSES_RANGE
     most = spread if last.is_done else UNFINISHED_RANGE  # gaps shrink more slowly later
     by_pass = [_rounded(passes / spread), _rounded(passes), math.ceil(passes * most)]
@@ -336,6 +363,51 @@ def _forecast(
         "max_passes": settings.max_passes,
         "is_measured": is_measured,
         "trials": [asdict(trial) for trial in trials],
+    }
+
+
+def _likely_passes(trials: Sequence[Trial], nnz: int) -> float:
+    """Extrapolate the passes of the trials to all nonzeros."""
+    return trials[-1].passes + _growth(trials) * math.log(nnz / trials[-1].nnz, GROWTH)
+
+
+def _foresee(
+    found: Mapping[str, Any],
+    last: Trial,
+    passes: float,
+    work: Work,
+    is_first: bool,
+    may_switch: bool,
+) -> dict[str, Any]:
+    """Return the solver that a training ends with, and its passes and seconds if that is Newton's.
+
+    Its costs relative to those of the dual solver are known; the trials measured the latter.
+
+    Parameters
+    ----------
+    found : mapping
+        The forecast of the dual solver, which needs this number of `passes`.
+    last : Trial
+    passes : float
+    work : Work
+    is_first, may_switch : bool
+        Whether Newton's method is used from the first pass, or may be used later.
+    """
+    done, visits = 0 if is_first else LEAST_PASSES, work.rows * last.visits_a_pass
+    is_enough, left = passes <= found["max_passes"], passes - done
+    if not is_first and not (may_switch and work.newton_pays(left, visits, is_enough)):
+        return {"solver": "dual", "switched_after": None}
+    a_pass = found["seconds_a_pass"][1]
+    all_passes = a_pass * work.newton() / work.dual(1, visits)
+    first = found["bytes_a_pass"] / found["disk_bytes_per_second"] + START_SECONDS + done * a_pass
+    return {
+        "solver": "newton",
+        "switched_after": None if is_first else done,
+        "passes": [
+            min(done + n, found["max_passes"]) for n in (3, NEWTON_PASSES, 2 * NEWTON_PASSES)
+        ],
+        "seconds": [first / SPEED_RANGE + k * all_passes for k in (0.3, 1.0, 3.0)],
+        "is_measured": False,
     }
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes, return_freed_memory
+from sbm.engine.pace import is_falling
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
@@ -36,7 +37,7 @@ from sbm.programs.training.ranks import (
     forget_others,
     share_cores,
 )  # fmt: skip
-from sbm.programs.training.scales import feature_scales
+from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.settings import Settings
@@ -107,13 +108,16 @@ def train(
         The certified model, as written.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
-        ``rounds`` (of each pass), ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
+        ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
+        solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
+        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
         ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
-        (estimate of the passes to the tolerance), ``feature_scales``
-        (smallest and largest, unless it converged), ``model``, ``resumed``, ``was_finished``, and
+        (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
+        for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
+        ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
 
@@ -250,7 +254,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
                     job.switch(carried, start)
                     return None
             training.wait_for_all()
-            calibration = calibrate_beside(training) if job.spare else None
+            calibration = calibrate_beside(training, newton) if job.spare else None
         report = job.share.total(final_report(training))
         weights = [solver.W for solver in training.solvers]
         is_resumed = job.is_resumed or start.record is not None
@@ -270,6 +274,7 @@ def _finish(
     """Write the model and mark the run as finished."""
     begin = clock()
     model = crc32 = None
+    report["scale"] = job.settings.scale
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(job.store, job.asked, job.share.every, weights, report)
@@ -278,7 +283,9 @@ def _finish(
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read
-    report["feature_scales"] = None if report["converged"] else feature_scales(job.store)
+    report["feature_scales"] = job.feature_scales
+    report["scales_differ"] = differ(job.feature_scales)
+    report["is_falling"] = is_falling(report["passes_left"], report["passes"])
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})

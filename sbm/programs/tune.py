@@ -31,6 +31,9 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.l1 import refuse_for_sparse
+from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
@@ -44,6 +47,7 @@ from sbm.programs.training.setup import (
 from sbm.programs.training.state import identity, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.grid import Grid, choose_metric
+from sbm.programs.tuning.sparse import SparseTuning
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
@@ -99,7 +103,8 @@ def tune(
     report : dict
         ``metric``, ``folds``, ``best`` (C), ``settings`` (a dict for each C: ``C``, ``mean``,
         ``std``, ``folds``, ``passes``, ``seconds`` of solving, ``relative_gap`` (the worst of the
-        folds), ``status``: ``converged``, ``given up``, ``not tried`` or ``not converged``),
+        folds), ``n_nonzero`` (of sparse models, mean over folds), ``status``: ``converged``,
+        ``given up``, ``not tried`` or ``not converged``),
         ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, which is not part of
         the total), ``peak_rss_bytes``, ``train`` (the report of the training).
 
@@ -119,8 +124,9 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
+    refuse_newton(settings)
     # Screening does not pay with few passes.
-    few_passes = replace(settings, screen=False, solver="dual")
+    few_passes = replace(settings.for_dual(), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
@@ -149,6 +155,8 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if not isinstance(folds, int) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
+    if settings.penalty != "l2":
+        refuse_for_sparse(settings, 1)
     if settings.loss == "one_class":
         raise SettingsError("sbm tune does not support loss one_class, which has no C to choose")
     if settings.weights == "-":
@@ -211,6 +219,11 @@ class _CrossValidation:
     def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Run passes over the active models; then evaluate the remaining ones."""
         settings, grid = self.settings, self.grid
+        if settings.penalty != "l2":
+            return SparseTuning(
+                self.store, self.plan, settings, grid, self.progress, self.weights, run,
+                self.itself, self._is_late,
+            ).walk(record)  # fmt: skip
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
             held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
@@ -246,6 +259,7 @@ def _make_validation(
     begin: float,
 ) -> _CrossValidation:
     """Create the models of a tuning, plan their memory, and compile the kernels."""
+    store.scaling = settings.scale
     weights = read_weights(settings, store, [], path.parent)
     counts = class_counts(settings, store, weights)
     problems = [
@@ -256,13 +270,16 @@ def _make_validation(
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 
 
 def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress) -> MemoryPlan:
     """Plan the memory of all models together."""
-    n = len(grid.problems)
-    shape = shape_of(settings, store, grid.every, models=n)
+    n, every = len(grid.problems), grid.every
+    if settings.penalty != "l2":  # one C after the other
+        n, every = grid.n_folds, [p for mine in grid.problems[: grid.n_folds] for p in mine]
+    shape = shape_of(settings, store, every, models=n)
     exams = 0
     if grid.metric.name == "auc":  # needs all decision values of each model
         exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)

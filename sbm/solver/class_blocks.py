@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sbm.alphas import Lists, join
 from sbm.compiled import load
 from sbm.solver.cache import WorkingSet
-from sbm.solver.problem import MultiProblem, Rounds, Weights
+from sbm.solver.problem import MultiProblem, Rounds, Weights, room_for_order
 from sbm.solver.variables import ListPool
 
 __all__ = ["LEAST_BLOCKS", "ClassBlocks", "deal_classes", "round_robin"]
@@ -174,7 +174,7 @@ class _Step:
         W = weights.reshape(len(self.W), m)
         kernels.take_columns(self.W, classes, W)
         alone = MultiProblem(problem.loss, problem.costs[classes], problem.cost_rest, problem.bias)
-        active, order = np.empty(n, np.int32), np.empty(-(-n // self.how.chunk), np.int64)
+        active, order = np.empty(n, np.int32), np.empty(room_for_order(n, self.how.chunk), np.int32)
         stats = alone.solve(part, W, replace(self.how, state=seed, active=active, order=order))
         kernels.put_columns(W, classes, self.W)
         self.score[rows] = np.maximum(self.score[rows], part.score)
@@ -182,8 +182,8 @@ class _Step:
         of_row = np.concatenate([of_row[outside], np.repeat(np.arange(n), found.counts)])
         outputs = np.concatenate([lists.outputs[outside], classes.astype(np.int32)[found.outputs]])
         values = np.concatenate([lists.values[outside], found.values])
-        order = np.lexsort((outputs, of_row))
-        lists = _lists(n, of_row[order], outputs[order], values[order])
+        by_row = np.lexsort((outputs, of_row))
+        lists = _lists(n, of_row[by_row], outputs[by_row], values[by_row])
         n_first = len(self.rows[pair[0]])
         self.lists[pair[0]] = lists.part(0, n_first)
         self.lists[pair[1]] = lists.part(n_first, n - n_first)

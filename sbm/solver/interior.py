@@ -63,9 +63,16 @@ def vectors(near: Sequence[Near]) -> tuple[Floats, Floats, Floats]:
 
 
 def solve_near(
-    sums: Sums, near: Sequence[Near], v: Floats, start: Floats, tol: float, rho: float, G: Floats
+    sums: Sums,
+    near: Sequence[Near],
+    v: Floats,
+    start: Floats,
+    tol: float,
+    rho: float,
+    G: Floats,
+    ridge: Floats,
 ) -> tuple[Floats, Floats]:
-    """Minimise ½|w|² - v·w + ½ρ (w - start)'G(w - start) + Σ c max(0, b - s w·x).
+    """Minimise ½w'Rw - v·w + ½ρ (w - start)'G(w - start) + Σ c max(0, b - s w·x).
 
     Mehrotra's predictor and corrector. The constraint t - ξ = s w·x - b, t and ξ ≥ 0, has the
     variables 0 ≤ α ≤ c; on the central path α t = (c - α) ξ = μ.
@@ -80,6 +87,8 @@ def solve_near(
     rho : float
     G : ndarray, shape (n_weights, n_weights), float64
         Its lower triangle counts.
+    ridge : ndarray, shape (n_weights,), float64
+        The diagonal of R: 1, or 0 for an intercept.
 
     Returns
     -------
@@ -92,19 +101,21 @@ def solve_near(
     n, w = sums.total(len(b)), start.copy()
     alpha, rest = 0.5 * c, 0.5 * c
     if n == 0 and rho == 0.0:
-        return v.copy(), alpha
+        return np.where(ridge > 0.0, v, start), alpha
     Q = rho * G if rho else np.zeros((len(w), len(w)))
-    Q.flat[:: len(w) + 1] += 1.0
-    Q_factor = sums.factorize(Q)
+    Q.flat[:: len(w) + 1] += ridge
+    # An intercept has no curvature of its own: its part of r becomes 0 with the other equations.
+    Q_factor = sums.factorize(Q + np.diag(1.0 - ridge))
     h = b - s * sums.times(pieces, w)
     t = np.maximum(-h, 0.0) + 0.5
     xi = t + h
     for _ in range(_MOST_STEPS):
-        r = w - v - sums.transposed(pieces, s * alpha)
+        r = ridge * w - v - sums.transposed(pieces, s * alpha)
         if rho:
             r += rho * _symmetric(G, w - start)
         gap = dot(rest, np.maximum(h, 0.0)) - dot(alpha, np.minimum(h, 0.0))
-        gap = sums.total(gap, 0.5 * dot(r, sums.solve(Q_factor, r)))
+        own = 0.5 * dot(r, sums.solve(Q_factor, r)) + dot(1.0 - ridge, abs(r))
+        gap = sums.total(gap, own)
         if gap <= tol:
             break
         if n == 0:

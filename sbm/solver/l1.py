@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.problem import TOO_LARGE, Problem
+from sbm.solver.problem import TOO_LARGE, Problem, Spread
 
 __all__ = ["Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work", "choose_features"]
 
@@ -35,6 +35,8 @@ _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
+_FAR = 0.2  # change of a weight in a Newton step that the quadratic model does not describe
+_POLISHES, _POLISH_TOL = 5, 0.01  # steps; violation that remains
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -216,6 +218,7 @@ class SparseFit:
     Attributes
     ----------
     problem : SparseProblem
+    labels : Labels
     w : ndarray, shape (n_weights,), float64
     g : ndarray, shape (n_weights,), float64
         Σ θ_i x_i. Exact after `finish`; after `improve` only for the columns in memory.
@@ -228,6 +231,7 @@ class SparseFit:
     """
 
     problem: SparseProblem
+    labels: Labels
     w: Floats
     g: Floats
     z: Floats
@@ -240,38 +244,43 @@ class SparseFit:
         """Prepare for a pass over all rows."""
         self.g[:] = 0.0
 
-    def add(self, rows: Rows, labels: Labels, first: int) -> None:
+    def add(self, rows: Rows, first: int) -> None:
         """Visit a block, whose first row has this number."""
         n, problem = len(rows), self.problem
         load("sbm.solver.kernels.l1").visit(
             rows.starts, rows.lengths, rows.indices, rows.values, problem.bias,
-            *problem.of_rows(labels.part(first, n)), self.w, self.z[first : first + n], self.g,
+            *problem.of_rows(self.labels.part(first, n)), self.w, self.z[first : first + n], self.g,
         )  # fmt: skip
 
-    def finish(self, labels: Labels, scratch: Scratch) -> int:
+    def finish(self, scratch: Scratch) -> int:
         """Compute the objective and lower bounds after a pass; return the rows with θ ≠ 0."""
         problem, sums = self.problem, np.zeros(2)
         load("sbm.solver.kernels.l1").linearize(
-            self.z, *problem.of_rows(labels), scratch.theta, scratch.H, sums
+            self.z, *problem.of_rows(self.labels), scratch.theta, scratch.H, sums
         )
         self.primal = float(sums[0]) + problem.penalty(self.w)
-        bound = problem.lower_bound(self.z, labels, self.g)
+        bound = problem.lower_bound(self.z, self.labels, self.g)
         if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
         self.bound = min(max(self.bound, bound), self.primal)
         return int(np.count_nonzero(scratch.theta))
 
+    def change_cost(self, problem: SparseProblem) -> None:
+        """Continue with the same problem at another C; call `finish` next."""
+        self.g *= problem.cost / self.problem.cost
+        self.problem, self.bound = problem, -math.inf
+
     # ------------------------------------------------------------------------ steps in memory
 
     def improve(
         self,
         columns: Columns,
-        labels: Labels,
         scratch: Scratch,
         target: float,
         is_over: Callable[[], bool] = lambda: False,
         most_steps: int = 1000,
+        spread: Spread = map,
     ) -> tuple[Work, Floats]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
 
@@ -280,13 +289,14 @@ class SparseFit:
         Parameters
         ----------
         columns : Columns
-        labels : Labels
         scratch : Scratch
         target : float
             Relative gap to reach.
         is_over : callable
             Called after each sweep; ends the steps if true.
         most_steps : int
+        spread : callable
+            As ``map``; may use threads.
 
         Returns
         -------
@@ -295,7 +305,7 @@ class SparseFit:
             Decrease of the model that each column made in the last Newton step.
         """
         work = Work()
-        newton = _Newton(self, columns, labels, scratch, is_over, work)
+        newton = _Newton(self, columns, scratch, is_over, work, spread)
         while work.steps < most_steps and not is_over():
             if newton.relative_gap() <= target or not newton.step():
                 break
@@ -310,14 +320,14 @@ class _Newton:
         self,
         fit: SparseFit,
         columns: Columns,
-        labels: Labels,
         scratch: Scratch,
         is_over: Callable[[], bool],
         work: Work,
+        spread: Spread,
     ) -> None:
         m = len(columns)
-        self._fit, self._columns, self._labels, self._scratch = fit, columns, labels, scratch
-        self._is_over, self._work = is_over, work
+        self._fit, self._columns, self._scratch = fit, columns, scratch
+        self._is_over, self._work, self._spread = is_over, work, spread
         self._kernels = load("sbm.solver.kernels.l1")
         self._w = fit.w[columns.features]
         self._d, self._g, self._h = np.zeros(m), np.empty(m), np.empty(m)
@@ -335,12 +345,16 @@ class _Newton:
     def _look(self) -> None:
         """Evaluate losses, slopes and curvatures at the current weights."""
         fit, scratch = self._fit, self._scratch
-        rows = fit.problem.of_rows(self._labels)
+        rows = fit.problem.of_rows(self._fit.labels)
         self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
         self._loss, self._linear = map(float, self._sums)
-        self._kernels.differentiate(
-            *self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H, self._g, self._h
-        )
+        place = (*self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H)
+        middle = int(np.searchsorted(self._columns.starts, self._columns.starts[-1] // 2))
+
+        def differentiate(part: tuple[int, int]) -> None:
+            self._kernels.differentiate(*place, self._g, self._h, *part)
+
+        list(self._spread(differentiate, [(0, middle), (middle, len(self._g))]))
         self._h += fit.problem.l2 + _LEAST_CURVATURE
         self._work.nonzeros += int(self._columns.starts[-1])
 
@@ -350,7 +364,7 @@ class _Newton:
         fit = self._fit
         others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
         primal = self._loss + fit.problem.penalty(self._w)
-        bound = fit.problem.lower_bound(fit.z, self._labels, self._g, shift=-others)
+        bound = fit.problem.lower_bound(fit.z, self._fit.labels, self._g, shift=-others)
         return (primal - bound) / primal if primal > 0 else 0.0
 
     def step(self) -> bool:
@@ -490,17 +504,30 @@ class _Newton:
         length = 1.0
         while length > 1e-6:
             now = w + length * d
-            rows = problem.of_rows(self._labels)
+            rows = problem.of_rows(self._fit.labels)
             self._kernels.losses_along(fit.z, scratch.step, length, *rows, self._sums)
             after = float(self._sums[0]) + problem.penalty(now)
             if after - before <= 0.01 * length * slope + 1e-13 * abs(before):
                 self._w = now
                 fit.z += length * scratch.step
                 self._work.steps += 1
+                self._polish(np.abs(length * d))
                 self._flat = 0 if after < before else self._flat + 1
                 return self._flat < _MOST_FLAT
             length *= 0.5
         return False
+
+    def _polish(self, moved: Floats) -> None:
+        """Minimise, with the losses themselves, over weights that moved far."""
+        fit, problem, columns = self._fit, self._fit.problem, self._columns
+        if problem.kind == _KINDS["squared_error"]:
+            return
+        some = np.flatnonzero(moved > _FAR).astype(np.int32)
+        self._work.nonzeros += self._kernels.polish(
+            columns.starts, columns.rows, columns.values, some[some != columns.dense],
+            *problem.of_rows(self._fit.labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
+            _POLISH_TOL,
+        )  # fmt: skip
 
     def store(self) -> None:
         """Write weights and slopes of the columns back."""

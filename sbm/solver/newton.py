@@ -175,7 +175,8 @@ class Newton(ABC):
         self.sums = Sums(len(W), problem.bias, spread, comm)
         self.base: Floats | None = None
         self.base_primal = _MOST
-        self._shares = np.zeros((SLICES, *W.shape))
+        self.ridge = problem.ridge(len(W))
+        self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
         self._certifier = Certifier(problem, W, W_alpha)
 
     def start_pass(self) -> None:
@@ -185,7 +186,7 @@ class Newton(ABC):
 
     def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
-        return self.problem.certify(rows, Dense(alpha), self.W, self._shares[k])
+        return self.problem.certify(rows, Dense(alpha), self.W, *self._shares[k])
 
     def respond(self, rows: Rows) -> Floats:
         """Return dual variables of rows at `W`."""
@@ -193,8 +194,9 @@ class Newton(ABC):
 
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
-        for share in self._shares:
-            self._certifier.W_alpha += share
+        for shares in self._shares:
+            for array, share in zip(self._certifier.arrays, shares, strict=True):
+                array += share
         self._certifier.add_up(self.sums.comm)
         # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
         return replace(self._certifier.finish(), drift=0.0)
@@ -260,8 +262,8 @@ class SmoothNewton(Newton):
     ----------
     problem, W, W_alpha, spread, comm
         As for `Newton`.
-    stays : bool
-        Whether all rows stay in memory. If so, the length of each step is found there.
+    searches : bool
+        Whether to find the length of each step with the rows added, which must stay in memory.
     """
 
     def __init__(
@@ -271,10 +273,10 @@ class SmoothNewton(Newton):
         W_alpha: Floats,
         spread: Spread,
         comm: Comm,
-        stays: bool,
+        searches: bool,
     ) -> None:
         super().__init__(problem, W, W_alpha, spread, comm)
-        self._stays = stays
+        self._searches = searches
         self._rows: list[list[Rows]] = []  # by slice
         self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(W)))
         self.curvature = 0.0  # of all rows of the pass
@@ -319,7 +321,7 @@ class SmoothNewton(Newton):
             z = decide(part, self.W, self.problem.bias)[:, 0]
             alpha, curvature = respond(self.problem, part, z)
             self._add_curvature(k, part, curvature)
-            if self._stays:
+            if self._searches:
                 self._rows[k].append(part)
             signs = self._signs(part)
             self.sums.add_rows(part, signs * alpha, self._slopes[k])
@@ -345,7 +347,7 @@ class SmoothNewton(Newton):
         """Return the Newton step; `within` is the decrease of the objective that counts as 0."""
         self.visits = 0
         H = self.sums.add_up(self._H)
-        H.flat[:: len(H) + 1] += 1.0
+        H.flat[:: len(H) + 1] += self.ridge
         return self.sums.solve(self.sums.factorize(H), -gradient)
 
     def _slope(self, step: Floats) -> Callable[[float], float]:
@@ -366,7 +368,7 @@ class SmoothNewton(Newton):
                 return dot(signs[k] * alpha, change)
 
             own = -math.fsum(self.sums.spread(gain, range(len(rows))))
-            return self.sums.total(own, dot(w + length * step, step))
+            return self.sums.total(own, dot(self.ridge * (w + length * step), step))
 
         return slope
 
@@ -386,9 +388,9 @@ class SmoothNewton(Newton):
             self.W[:] = self.base + q * way
             self.slope *= q
             return True
-        gradient = self.W[:, 0] - self.sums.add_up(self._slopes)
+        gradient = self.ridge * self.W[:, 0] - self.sums.add_up(self._slopes)
         step = self._step(gradient, tol * P)
-        if self._stays:
+        if self._searches:
             self.visits += 2
             step *= step_length(self._slope(step))
         self.base, self.base_primal = self.W.copy(), P
@@ -432,7 +434,7 @@ class WideNewton(SmoothNewton):
         comm: Comm,
         pause: Callable[[], None],
     ) -> None:
-        super().__init__(problem, W, W_alpha, spread, comm, stays=True)
+        super().__init__(problem, W, W_alpha, spread, comm, searches=True)
         self._pause = pause
         self._curvatures: list[list[Floats]] = []
 
@@ -460,7 +462,7 @@ class WideNewton(SmoothNewton):
         z = scale * r
         way, rz, Q = z.copy(), dot(r, z), 0.0
         for number in range(1, 1 + len(step)):
-            product = way + self.sums.multiply(rows, curvatures, way)
+            product = self.ridge * way + self.sums.multiply(rows, curvatures, way)
             self._pause()
             length = rz / dot(way, product)
             step += length * way
@@ -541,7 +543,8 @@ class HingeNewton(Newton):
             return
         size = sum(dot(one.c, np.maximum(one.b, 0.0)) for one in near)
         tol = max(tol, 0.1 * len(self.W) / len(rows)) * size
-        w, _ = solve_near(self.sums, near, np.zeros(len(self.W)), self.W[:, 0], tol, 0.0, self.G)
+        v = np.zeros(len(self.W))
+        w, _ = solve_near(self.sums, near, v, self.W[:, 0], tol, 0.0, self.G, self.ridge)
         self.W[:, 0] = w
 
     def start_pass(self) -> None:
@@ -646,11 +649,13 @@ class HingeNewton(Newton):
         ]
         near = [join([self._near.pop(key) for key in group]) for group in groups if group]
         v = self.sums.add_up(self._fixed)
-        w, alpha = solve_near(self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G)
+        w, alpha = solve_near(
+            self.sums, near, v, self.base[:, 0], 0.1 * tol * P, self.rho, self.G, self.ridge
+        )
         s, b, c = vectors(near)
         h = b - s * self.sums.times([one.rows for one in near], w)
         own = self._constant + dot(c, np.maximum(h, 0.0))
-        self.model = self.sums.total(own, 0.5 * dot(w, w) - dot(v, w))
+        self.model = self.sums.total(own, 0.5 * dot(self.ridge * w, w) - dot(v, w))
         parts = np.split(alpha, np.cumsum(lengths, dtype=np.intp))[:-1]
         self.alphas = dict(zip(keys, parts, strict=True))
         self.W[:, 0] = w
@@ -682,7 +687,9 @@ class HingeNewton(Newton):
             return True
         way = self.W - self.base
         steps = comm.gather(list(self._steps)).sum(axis=0)
-        values = steps + [0.5 * float(np.square(self.base + q * way).sum()) for q in _STEPS]
+        values = steps + [
+            0.5 * dot(self.ridge, np.square(self.base + q * way)[:, 0]) for q in _STEPS
+        ]
         q = float(_STEPS[int(np.argmin(values))])
         self.W[:] = self.base + q * way
         self.base, self._near, self.alphas = None, {}, {}

@@ -37,13 +37,15 @@ __all__ = [
     "Spread",
     "decide",
     "mean_square",
+    "room_for_order",
     "rows_ahead",
     "squared_norm",
 ]
 
 # Smaller weights fit in the processor's caches; prefetching them costs more than it saves.
-_PREFETCH_ABOVE = 1 << 24
+_PREFETCH_ABOVE = 1 << 22
 _PREFETCH_ROWS = 3
+_SINGLE = 8192  # as in new_order
 _MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
 _EPSILON = 2.0**-52  # relative rounding error of a number
 
@@ -65,14 +67,14 @@ class Rounds:
     block : int
         Block whose rows count towards the gap estimate.
     rounds, chunk : int
-        Maximum rounds; number of rows visited together.
+        Maximum rounds; most rows visited together, a power of 2.
     inner_tol : float
         Stop after the first round if its largest violation is not above.
     state : ndarray, shape (1,), uint64
         State of the kernels' random generator.
     active : ndarray, shape (n,), int32
         Scratch.
-    order : ndarray, shape (at least n / chunk,), int64
+    order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
     sigma : float
         1 for a single solver; σ' if the steps of several solvers are summed.
@@ -89,7 +91,7 @@ class Rounds:
     inner_tol: float
     state: npt.NDArray[np.uint64]
     active: npt.NDArray[np.int32]
-    order: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int32]
     sigma: float = 1.0
     spread: Spread = map
     stop: float = 0.0
@@ -117,7 +119,7 @@ class _Separable:
 
         The gap P(W) - F(α) is a sum of nonnegative terms, one per row, plus ½|W - W(α)|².
         """
-        gap, loss, dual, _, _ = sums
+        gap, loss, dual, *_ = sums
         primal = 0.5 * squared_norm(W) + loss
         dual -= 0.5 * squared_norm(W_alpha)
         return primal, dual, gap + 0.5 * squared_norm(W, W_alpha)
@@ -155,6 +157,8 @@ class Problem(_Separable):
         Half the width of the tube without loss around a target.
     classify : bool
         Whether `y` has class codes instead of targets.
+    intercept : bool
+        Whether the weight of the extra feature, whose value is 1, is not regularized.
     """
 
     loss: Loss
@@ -164,9 +168,46 @@ class Problem(_Separable):
     bias: float = 0.0
     epsilon: float = 0.0
     classify: bool = True
+    intercept: bool = False
 
     n_outputs = 1
     listed = False
+
+    def ridge(self, n_weights: int) -> Weights:
+        """Return the factor of each weight in the penalty, shape (n_weights,): 1, or 0."""
+        factors = np.ones(n_weights)
+        factors[n_weights - self.intercept :] = 0.0
+        return factors
+
+    def start_certificate(self, W: Weights) -> list[Weights]:
+        """Prepare for `certify`; an intercept needs the sum Σ α s x of rows with α s > 0."""
+        if not self.intercept:
+            return []
+        self._rising = np.zeros_like(W)
+        return [self._rising]
+
+    def bounds(
+        self, sums: Sequence[float], W: Weights, W_alpha: Weights
+    ) -> tuple[float, float, float]:
+        """Return primal, dual and gap.
+
+        With an intercept, feasible variables have Σ α s = 0. The larger one of both sides of this
+        sum is scaled down; d is concave and 0 at 0, so that d(θα) >= θ d(α). In `W_alpha`, the
+        intercept becomes that of W.
+        """
+        if not self.intercept:
+            return super().bounds(sums, W, W_alpha)
+        gap, loss, dual, _, _, rising = sums
+        rises, falls = float(self._rising[-1, 0]), -float(W_alpha[-1, 0])
+        up = min(1.0, falls / rises) if rises > 0 else 1.0
+        down = min(1.0, rises / falls) if falls > 0 else 1.0
+        feasible = up * self._rising[:-1] + down * W_alpha[:-1]
+        W_alpha += self._rising
+        W_alpha[-1] = W[-1]
+        bound = up * rising + down * (dual - rising) - 0.5 * squared_norm(feasible)
+        lost = dual - 0.5 * squared_norm(W_alpha[:-1]) - bound
+        gap += 0.5 * squared_norm(W, W_alpha) - float(W[-1, 0]) * (rises - falls) + lost
+        return 0.5 * squared_norm(W[:-1]) + loss, bound, max(0.0, gap)
 
     def costs(
         self, y: npt.NDArray[np.generic], weights: Weights | None = None
@@ -231,16 +272,37 @@ class Problem(_Separable):
         self._kernels.screen(*self.arguments(rows, alpha.values, W), moving)
 
     def certify(
-        self, rows: Rows, alpha: Alphas, W: Weights, W_alpha: Weights
+        self,
+        rows: Rows,
+        alpha: Alphas,
+        W: Weights,
+        W_alpha: Weights,
+        rising: Weights | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return the sums that rows add to the certificate; add their share of W to `W_alpha`.
 
+        With an intercept, the share of rows with α s > 0 is added to `rising`. Default: the array
+        of `start_certificate`.
+
         Returns
         -------
-        ndarray, shape (5,), float64
-            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors.
+        ndarray, shape (5,) or (6,), float64
+            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors; with an intercept, also Σ
+            d_i of rows with α s > 0.
         """
         assert isinstance(alpha, Dense)
+        if not self.intercept:
+            return self._certify(rows, alpha, W, W_alpha)
+        rises = alpha.values > 0 if self.loss.signed else rows.y == self.positive
+        up, down = np.flatnonzero(rises), np.flatnonzero(~rises)
+        rising = self._rising if rising is None else rising
+        sums = self._certify(rows.take(up), alpha.take(up), W, rising)
+        rest = self._certify(rows.take(down), alpha.take(down), W, W_alpha)
+        return np.append(sums + rest, sums[2])
+
+    def _certify(
+        self, rows: Rows, alpha: Dense, W: Weights, W_alpha: Weights
+    ) -> npt.NDArray[np.float64]:
         sums = np.zeros(5)
         arguments = self.arguments(rows, alpha.values, W)
         self._kernels.certify(*arguments, W_alpha[:, 0], self._x_sum, sums)
@@ -593,6 +655,11 @@ def decide(rows: Rows, W: Weights, bias: float) -> npt.NDArray[np.float64]:
         rows.starts, rows.starts + rows.lengths, rows.indices, rows.values, W, share, scores
     )
     return scores
+
+
+def room_for_order(n: int, chunk: int) -> int:
+    """Return the size of `Rounds.order` for a working set of n rows."""
+    return max(min(n, _SINGLE), -(-n // chunk))
 
 
 def rows_ahead(W: Weights) -> int:

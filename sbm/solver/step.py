@@ -15,15 +15,14 @@ import numpy.typing as npt
 from sbm.alphas import Alphas
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem, Rounds, Spread, squared_norm
+from sbm.solver.problem import AnyProblem, Rounds, Spread, room_for_order, squared_norm
 
-__all__ = ["Screen", "Solver", "Step", "Totals"]
+__all__ = ["Screen", "Solver", "Step", "Totals", "chunk_of"]
 
-# Rows visited together, in storage order: enough for fast memory access, but few enough that
-# shuffling chunks converges like shuffling rows.
+# Rows and nonzeros visited together, in storage order, at most. More are read faster, but converge
+# slower: if rows of 50 nonzeros share features, chunks of 64 need four times the visits of 8.
 CHUNK = 64
-# If there would be fewer chunks than this, chunks get shorter, down to single rows.
-LEAST_CHUNKS = 2048
+CHUNK_NNZ = 640
 INNER_TOL = 1e-12
 
 
@@ -169,7 +168,6 @@ class Solver:
         self._state = np.array([first], np.uint64)  # of the kernels' random generator, never 0
         capacity = len(working.starts)
         self._active = np.empty(capacity, np.int32)
-        self._order = np.empty(max(2 * LEAST_CHUNKS + 1, capacity // CHUNK + 1), np.int64)
 
     @property
     def dual(self) -> float:
@@ -225,8 +223,8 @@ class Solver:
         working = self.working
         cached = working.merge(block, rows, alpha, moving)
         n = working.n
-        chunk = _chunk(n)
-        order = self._order[: -(-n // chunk)]
+        chunk = chunk_of(working.lengths[:n])
+        order = np.empty(room_for_order(n, chunk), np.int32)
         how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
             self.sigma, self.spread, self.stop, self.dual_sum,
@@ -272,6 +270,7 @@ class Solver:
         return self.problem.is_free(self.working, rows)
 
 
-def _chunk(n: int) -> int:
-    """Return the rows per chunk of the two-level permutation."""
-    return max(1, min(CHUNK, n // LEAST_CHUNKS))
+def chunk_of(lengths: npt.NDArray[np.int32]) -> int:
+    """Return the most rows per chunk, a power of 2, given the nonzeros of each row."""
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    return int(2 ** np.floor(np.log2(min(CHUNK, max(1.0, CHUNK_NNZ / max(1.0, mean))))))

@@ -75,6 +75,7 @@ __all__ = [
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
 CHUNK_ROWS = 1 << 16
 _BUFFER = 8 * CHUNK_NNZ + 64  # bytes; untouched pages take no memory
+_AT_ONCE = 1 << 16  # nonzeros that are scaled at a time
 _POSITION = 700  # bytes of the positions of a chunk in lists, while text is trained on
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
@@ -219,6 +220,8 @@ class BlockWriter:
             if not size:
                 offset, size, crc32 = self._encode(block, chunk)
                 self._chunks[block][number] = (offset, size, n_rows, nnz, crc32)
+            else:
+                self._decoded.scaled.discard((block, number))  # the file has the values as read
             self._decoded.drop(block, number)
 
     def _append(self, block: int, data: Sequence[bytes | memoryview]) -> int:
@@ -420,6 +423,10 @@ class BlockStore:
         The shard in this folder; None for a whole store.
     read_seconds : float
         Total time spent reading chunks, without decoding.
+    scaling : {"none", "maxabs", "std"}
+        How `scales` are found, or will be.
+    scales : ndarray, shape (n_features,), float64, or None
+        What `read` divides the values of each feature by; None for 1.
 
     Raises
     ------
@@ -434,6 +441,8 @@ class BlockStore:
         self.chunks = self._read_index() if memory is None else memory.chunks()
         self.shard = read_shard(self.folder) if memory is None else None
         self.read_seconds = 0.0
+        self.scaling = "none"
+        self.scales: npt.NDArray[np.float64] | None = None
         self._buffers = Buffers(_BUFFER)
 
     def _read_index(self) -> list[list[Chunk]]:
@@ -498,8 +507,9 @@ class BlockStore:
 
     @property
     def value_type(self) -> str:
-        """``ones``, ``float32`` or ``float64``."""
-        return str(self.manifest["value_type"])
+        """``ones``, ``float32`` or ``float64``; scaled values are not ones."""
+        is_ones = self.manifest["value_type"] == "ones" and self.scaling != "std"
+        return "ones" if is_ones else str(self.manifest["dtype"])
 
     @property
     def labels(self) -> list[float] | None:
@@ -607,6 +617,8 @@ class BlockStore:
                         arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                     )
                     into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
+            if self.scales is not None:
+                self._scale(chunk, into.indices[nonzeros], values)
             n += chunk.rows
             position += chunk.nnz
         lengths = into.lengths[:n]
@@ -615,6 +627,36 @@ class BlockStore:
         into.starts[:n] += offset
         weights = None if into.weights is None else into.weights[:n]
         return Rows(into.starts[:n], lengths, into.indices, into.values, into.y[:n], weights)
+
+    def _scale(
+        self,
+        chunk: Chunk,
+        indices: npt.NDArray[np.int32],
+        values: npt.NDArray[np.floating] | None,
+    ) -> None:
+        """Scale the values of a chunk in place, unless those in memory or on disk are scaled."""
+        assert self.scales is not None
+        assert values is not None
+        key, scaled = (chunk.block, chunk.number), set[tuple[int, int]]()
+        if self.memory is not None:
+            scaled = self.memory.decoded.scaled
+        if key in scaled:
+            return
+        for k in range(0, len(values), _AT_ONCE):
+            some = values[k : k + _AT_ONCE]
+            np.divide(some, self.scales[indices[k : k + _AT_ONCE]], out=some, casting="same_kind")
+        if (ready := self._in_memory(chunk)) is not None:
+            assert ready.values is not None
+            if ready.values.ctypes.data == values.ctypes.data:
+                scaled.add(key)
+
+    def unscaled(self, W: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the weights, shape (n_weights, n), of rows that are not scaled."""
+        if self.scales is None:
+            return W
+        plain = W.copy()
+        plain[: len(self.scales)] /= self.scales[:, np.newaxis]
+        return plain
 
     def read_codes(self, chunk: Chunk) -> npt.NDArray[np.integer]:
         """Read the class codes of a chunk, shape (n_rows,), uint8 or uint16.
@@ -685,6 +727,8 @@ class BlockStore:
             decoded.release()
             return None
         decoded.close_up()
+        if self.scales is not None:
+            decoded.have_values()
         return decoded
 
     @contextlib.contextmanager

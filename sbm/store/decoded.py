@@ -74,6 +74,8 @@ class DecodedChunks:
         Nonzeros at the front of the arena that belong to chunks, or did.
     nnz, table_bytes : int
         Nonzeros of all chunks, and memory of their lengths and labels.
+    scaled : set of (int, int)
+        Keys of the chunks whose values are scaled, here or in the file they were spilled to.
     """
 
     def __init__(self, capacity: int, dtype: str) -> None:
@@ -89,6 +91,7 @@ class DecodedChunks:
                 self.capacity //= 4  # as with ulimit -v: leave address space for others, too
         self._has_values = False
         self._chunks: dict[tuple[int, int], DecodedChunk] = {}
+        self.scaled: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self.used = self.nnz = self.table_bytes = 0
 
@@ -107,8 +110,10 @@ class DecodedChunks:
     def have_values(self) -> None:
         """Note that not all values are 1; those so far are."""
         if not self._has_values:
-            for chunk in self._chunks.values():
-                self._values[chunk.place] = 1
+            for key, chunk in self._chunks.items():
+                values = self._values[chunk.place]
+                values[:] = 1
+                self._chunks[key] = replace(chunk, values=values)
             self._has_values = True
 
     def gather(

@@ -27,6 +27,7 @@ from scripts.bench import (
     optima,
     plan,
     ranks,
+    sparse,
     startup,
     stream,
     text,
@@ -37,7 +38,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, startup,
+    optima, ranks, sparse, startup,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.solver.step import INNER_TOL, chunk_of
 from scripts.bench.commands import Held, hold
 from scripts.bench.data import Floats, make_text
 from scripts.bench.peers import LiblinearLibrary
@@ -172,11 +173,14 @@ class _Epochs:
     values: Any
     home: npt.NDArray[np.int32] = field(init=False)
     active: npt.NDArray[np.int32] = field(init=False)
-    order: npt.NDArray[np.int64] = field(init=False)
+    order: npt.NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
         self.home = np.zeros(len(self.held.rows), np.int32)
-        self.active, self.order = np.empty_like(self.home), np.empty(len(self.home), np.int64)
+        self.active, self.order = (
+            np.empty_like(self.home),
+            np.empty_like(self.home),
+        )
 
     def run(self, number: int) -> list[float]:
         """Seconds of each epoch."""
@@ -201,18 +205,20 @@ class _Epochs:
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
         from sbm.compiled import load
-        from sbm.solver.step import INNER_TOL, _chunk
+        from sbm.solver.problem import room_for_order
 
         rows, n = replace(self.held.rows, values=self.values), len(self.held.rows)
         alpha, score = np.zeros(n), np.zeros(n, np.float32)
         W = np.zeros((self.held.n_features, 1))
         state = np.array([1], np.uint64)
+        size = chunk or chunk_of(rows.lengths)
+        order = self.order[: room_for_order(n, size)]
         arguments = self.held.problem.arguments(rows, alpha, W)
 
         def epoch() -> None:
             load("sbm.solver.kernels.svc").solve(
-                *arguments, self.home, score, 1.0, 1, chunk or _chunk(n), INNER_TOL, 0, state,
-                self.active, self.order, np.zeros(5),
+                *arguments, self.home, score, 1.0, 1, size, INNER_TOL, 0.0, 0.0, 0, state,
+                self.active, order, np.zeros(5),
             )  # fmt: skip
 
         return epoch, W, alpha

@@ -34,6 +34,7 @@ class PassFigures:
     Attributes
     ----------
     number, rounds : int
+    solver : str
     elapsed : float
         Seconds from the start of the training to the end of the pass.
     seconds : dict of str to float
@@ -55,6 +56,7 @@ class PassFigures:
 
     number: int
     rounds: int
+    solver: str
     elapsed: float
     seconds: dict[str, float]
     dual: float
@@ -361,6 +363,7 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
     return PassFigures(
         number=_count(event, "pass"),
         rounds=_count(event, "rounds"),
+        solver=str(event.get("solver", "–")),
         elapsed=_number(event, "elapsed", 0),
         seconds={name: _number(event["seconds"], name, 0) for name in (*SECONDS, "load")},
         dual=_number(event, "dual"),

@@ -422,11 +422,11 @@ def _figure_table(run: RunFigures) -> _Table:
              _format(one.accuracy, ".3f"), f"{one.cached:,}", format_size(one.resident)]
             for one in shown
         ])  # fmt: skip
-    head = ["pass", "rounds", "seconds", "dual", "estimated gap", "certified gap",
+    head = ["pass", "solver", "rounds", "seconds", "dual", "estimated gap", "certified gap",
             "test accuracy, %", "test error", *(f"{name}, s" for name in (*SECONDS, "load")),
             "read", "cached", "free", "at 0", "memory"]  # fmt: skip
     return _Table(run.name, head, [
-        [f"{one.number}", f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
+        [f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
          _format(one.estimate), _format(one.certified_gap), _format(one.accuracy, ".3f"),
          _format(one.mse, ".6g"), *(f"{one.seconds[name]:.3f}" for name in (*SECONDS, "load")),
          format_size(one.bytes_read), f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}",

@@ -21,6 +21,7 @@ from sbm.engine.problems import (
     model_labels,
 )  # fmt: skip
 from sbm.models.probabilities import calibrate
+from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.setup import HELD_OUT_BYTES
 from sbm.programs.training.training import Training
 from sbm.solver.gap import GapWatch
@@ -65,13 +66,15 @@ class Collector:
         return calibrate(scores, codes, joint=joint)
 
 
-def calibrate_beside(training: Training) -> dict[str, Any]:
+def calibrate_beside(training: Training, newton: NewtonPasses | None) -> dict[str, Any]:
     """Finish training the second model, and fit probabilities on its held-out fold.
 
     Parameters
     ----------
     training : Training
         A training whose first model is finished.
+    newton : NewtonPasses, optional
+        The second-order method, if that is the solver.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
         The entry ``calibration`` of `Model.info`.
     """
     set_active(training.learners, False)
-    _train_second(training, Group(training.spare_learners))
+    _train_second(training, Group(training.spare_learners), newton)
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_labels(problem, store), label_places(problem, store), room)
@@ -89,7 +92,7 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
     return collector.calibrate(problem.loss.joint)
 
 
-def _train_second(training: Training, second: Group) -> None:
+def _train_second(training: Training, second: Group, newton: NewtonPasses | None) -> None:
     """Run passes of only the second model until its estimated gap is small enough."""
     state, engine, settings = training.state, training.engine, training.settings
     for learner in second.learners:  # a warm start may have needed no pass
@@ -100,7 +103,11 @@ def _train_second(training: Training, second: Group) -> None:
     while not state.is_calibrated:
         if engine.now is None:
             state.calibrating += 1
-        totals, _ = engine.run_pass(state.passes + state.calibrating)
+        if newton is not None:
+            is_done = newton.run_spare_pass()
+        else:
+            totals, _ = engine.run_pass(state.passes + state.calibrating)
+            is_done = state.watch.is_due(*second.estimate(totals))
         is_late = training.is_late() or state.calibrating == settings.max_passes
-        state.is_calibrated = state.watch.is_due(*second.estimate(totals)) or is_late
+        state.is_calibrated = is_done or is_late
         training.commit_if_due(0.0 if state.is_calibrated else None)

@@ -22,6 +22,7 @@ from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     MOST_FEATURES,
     check_memory_of_products,
+    first_solver,
     is_wide,
     near_bytes,
     newton_refusal,
@@ -40,8 +41,10 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )  # fmt: skip
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
+    fits_newton,
     held_out_problems,
     open_run,
     plan_of,
@@ -168,6 +171,8 @@ class TrainingPlan:
         Bytes of the bound for predictions of test data, and for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
+    feature_scales : list of float or None
+        See `scale_features`.
     may_plan_with_less : bool
         Whether all ranks will retry together after memory ran out.
     """
@@ -189,11 +194,13 @@ class TrainingPlan:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.store.scaling = self.settings.scale
+        self.feature_scales: list[float] | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.is_resumed = False  # before it switched to another solver
         if self.asked.solver == "auto":
-            self.settings = replace(self.settings, solver="dual")
+            self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         # With several ranks only one of them ran out; sparse models cannot take over a run.
@@ -216,7 +223,8 @@ class TrainingPlan:
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
         if self.options.test is not None:
             mem = self.settings.mem_bytes
-            self.reserved += reserve(self.store, mem, self._plan_within)
+            outputs = sum(problem.n_outputs for problem in self.share.problems)
+            self.reserved += reserve(self.store, outputs, mem, self._plan_within)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
@@ -226,7 +234,7 @@ class TrainingPlan:
             self.shape = self._shape()
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
-        n = len(self.share.problems)
+        n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
         if is_wide(self.settings, self.store, n):
             missing = self.plan.missing(self.own, self.reserved)
@@ -265,12 +273,8 @@ class TrainingPlan:
         other = replace(self.settings, solver="newton")
         if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
             return False
-        problems, is_too_large = WorkShare.of(self.comm, other, self.store).problems, False
-        try:
-            plan_of(other, self.store, shape_of(other, self.store, problems), self.bound)
-        except MemoryPlanError:
-            is_too_large = True
-        return not any_of(self.comm, is_too_large)[0]
+        problems = WorkShare.of(self.comm, other, self.store).problems
+        return not any_of(self.comm, not fits_newton(other, self.store, problems, self.bound))[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -447,7 +451,7 @@ class TrainingPlan:
     # --------------------------------------------------------------------------------- start
 
     def compile_kernels(self) -> None:
-        """Report the plan and compile the kernels.
+        """Report the plan, compile the kernels and find the scales of features.
 
         Raises
         ------
@@ -466,6 +470,8 @@ class TrainingPlan:
         if self.options.test is not None:
             prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
+        if self.carried is None:  # otherwise they are known
+            self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

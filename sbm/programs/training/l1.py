@@ -12,7 +12,7 @@ columns fit, a third pass certifies the model. Each pass ends with a checkpoint.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,27 @@ from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import passes_left
+from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
-from sbm.programs.training.warmstart import find_run, last_run
+from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
-from sbm.solver.problem import Problem
+from sbm.solver.problem import AnyProblem, Problem
 from sbm.store.run import Run
 from sbm.units import format_number
 
-__all__ = ["refuse_for_sparse", "train_sparse"]
+__all__ = [
+    "ColumnSteps", "refuse_for_sparse", "sparse_problems", "total_certificate", "train_sparse",
+]  # fmt: skip
 
 # Settings of the cache of rows, and of trainings that sparse models do not have.
 _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
-_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.001
 _FIRST = 0.1
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
@@ -60,6 +63,11 @@ def refuse_for_sparse(settings: Settings, processes: int) -> None:
         raise SettingsError(
             f"penalty {settings.penalty} needs a single process, but there are {processes}; "
             "train without --launch"
+        )
+    if settings.intercept:
+        raise SettingsError(
+            f"penalty {settings.penalty} does not support intercept; use --bias 100, whose weight "
+            "is penalised a hundredth as much"
         )
     for name in _OF_ROWS:
         if getattr(settings, name) != getattr(Settings, name):
@@ -128,6 +136,105 @@ class SparseState:
         return state
 
 
+class ColumnSteps:
+    """The features in memory: which they are, and the steps in their weights between two passes.
+
+    Parameters
+    ----------
+    reads : ColumnPasses
+    tol : float
+        Relative gap to reach.
+    progress : Progress
+    is_over : callable
+        Called after each sweep; ends the steps if true.
+
+    Attributes
+    ----------
+    sizes : FeatureSizes
+        Counted in the first pass.
+    seen : ndarray, shape (n_weights,), int32
+        The last pass in which each feature was in memory.
+    chosen : ndarray, int32
+        Features whose columns the next pass collects.
+    solves : int
+        Number of times that steps were taken with all columns in memory.
+    """
+
+    def __init__(
+        self, reads: ColumnPasses, tol: float, progress: Progress, is_over: Callable[[], bool]
+    ) -> None:
+        self._reads, self._tol, self._progress = reads, tol, progress
+        self._stop, self._sweeps = is_over, 0
+        n = len(reads.fits[0].w)
+        self.sizes, self.seen = FeatureSizes.of(n), np.zeros(n, np.int32)
+        self.chosen, self.solves = np.empty(0, np.int32), 0
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the chosen columns are in memory."""
+        return np.array_equal(self._reads.columns.features, self.chosen)
+
+    def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
+        """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
+        return self._reads.read(
+            what, after_block, looks=looks, sizes=self.sizes if number == 1 else None,
+            collect=None if self.is_in_memory else self.chosen, counts=self.sizes.counts,
+        )  # fmt: skip
+
+    def improve(self, relative_gap: float, number: int) -> Work:
+        """Take Newton steps in the columns in memory, and choose those of the next pass."""
+        reads, columns = self._reads, self._reads.columns
+        sizes = reads.column_sizes(self.sizes)
+        work, gains = Work(), np.zeros(len(columns))
+        if len(columns):
+            within = _OF_GAP * relative_gap
+            if len(columns) == np.count_nonzero(sizes):
+                within = self._tol * _WITHIN * _SHRINK**self.solves
+                if self.solves == 0 and len(reads.fits) > AT_ONCE:  # a start for every class
+                    within = max(within, _FIRST)
+                self.solves += 1
+
+            def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
+                return fit.improve(columns, scratch, within, self._is_over, spread=reads.spread())
+
+            self._sweeps = 0
+            self._progress.start(f"solve {number}", None, "sweeps")
+            with reads.seconds.measure("solve"):
+                for mine, gain in reads.for_each_fit(improve):
+                    work.add(mine)
+                    gains += gain
+            self._progress.finish()
+            self.seen[columns.features] = number
+        self.chosen = choose_features(
+            reads.fits, sizes, self.sizes.squares, reads.room(), columns.features, gains, self.seen
+        )
+        return work
+
+    def _is_over(self) -> bool:
+        self._sweeps += 1
+        self._progress.advance(self._sweeps)
+        return self._stop()
+
+
+def total_certificate(fits: Sequence[SparseFit], support: int = 0) -> Certificate:
+    """Return the certificate of models together."""
+    primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
+    gap = max(0.0, primal - bound)
+    scale = max(abs(primal), abs(bound))
+    relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
+    return Certificate(primal, bound, gap, relative, 0.0, support, support)
+
+
+def sparse_problems(problems: Sequence[AnyProblem], settings: Settings) -> list[SparseProblem]:
+    """Return the sparse versions of problems."""
+    ratio = settings.l1_ratio if settings.penalty == "elasticnet" else 1.0
+    found = []
+    for problem in problems:
+        assert isinstance(problem, Problem)
+        found.append(SparseProblem.of(problem, ratio))
+    return found
+
+
 class _SparseTraining:
     """A running training of sparse models.
 
@@ -141,11 +248,7 @@ class _SparseTraining:
     def __init__(self, job: TrainingPlan, run: Run) -> None:
         self._job, self._run, self._settings = job, run, job.settings
         self._options, self._begin = job.options, job.begin
-        ratio = job.settings.l1_ratio if job.settings.penalty == "elasticnet" else 1.0
-        problems = []
-        for problem in job.share.problems:
-            assert isinstance(problem, Problem)
-            problems.append(SparseProblem.of(problem, ratio))
+        problems = sparse_problems(job.share.problems, job.settings)
         self._staying = job.plan.staying(job.own, job.reserved)
         self._reads = ColumnPasses(
             job.store, job.plan, job.settings, problems, job.options.progress,
@@ -153,12 +256,10 @@ class _SparseTraining:
             job.options.read_rate,
         )  # fmt: skip
         self.fits = self._reads.fits
-        n = len(self.fits[0].w)
-        self._sizes = FeatureSizes.of(n)
-        self._seen = np.zeros(n, np.int32)
-        self._chosen = np.empty(0, np.int32)
+        self._steps = ColumnSteps(
+            self._reads, self._settings.tol, job.options.progress, self._is_over
+        )
         self._state = SparseState()
-        self._sweeps = 0  # of this solve, for progress
 
     def run_passes(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Train from zero or from a checkpoint of this run; return the report."""
@@ -180,14 +281,11 @@ class _SparseTraining:
         state.passes += 1
         # All weights are still 0: the second pass would find the slopes of the first one.
         is_second = state.passes == 2 and not any(fit.w.any() for fit in self.fits)
-        fresh = self._chosen if not self._is_in_memory() else None
-        support = self._reads.read(
-            f"pass {state.passes}", self._stop_if_asked, looks=not is_second,
-            sizes=self._sizes if state.passes == 1 else None,
-            collect=fresh, counts=self._sizes.counts,
-        )  # fmt: skip
+        support = self._steps.read(
+            f"pass {state.passes}", self._stop_if_asked, state.passes, looks=not is_second
+        )
         if not is_second:
-            state.certificate = self._certificate(support)
+            state.certificate = total_certificate(self.fits, support)
         certificate = state.certificate
         assert certificate is not None
         if state.passes == 1 and self._n_nonzero() == 0:
@@ -197,12 +295,14 @@ class _SparseTraining:
         is_last = certificate.relative_gap <= settings.tol or is_late
         is_last = is_last or state.passes >= settings.max_passes
         tested = self._test(is_last)
-        work = Work() if is_last else self._improve(certificate.relative_gap)
+        work = Work()
+        if not is_last:
+            work = self._steps.improve(certificate.relative_gap, state.passes)
         state.rounds.append(work.sweeps)
         state.updates += work.updates
         state.visits += work.nonzeros
         # The limit of the precision: the same columns, and no smaller gap.
-        is_stuck = self._is_in_memory() and state.gaps[-_STUCK:][0] <= certificate.relative_gap
+        is_stuck = self._steps.is_in_memory and state.gaps[-_STUCK:][0] <= certificate.relative_gap
         is_stuck = is_stuck and state.passes > _STUCK + 2
         state.is_done = is_last or is_stuck
         self._log(work, tested)
@@ -219,52 +319,9 @@ class _SparseTraining:
                 f"the first weight differs from 0 above -C {least:.6g}"
             )
 
-    def _is_in_memory(self) -> bool:
-        return np.array_equal(self._reads.columns.features, self._chosen)
-
-    def _certificate(self, support: int) -> Certificate:
-        primal = math.fsum(fit.primal for fit in self.fits)
-        bound = math.fsum(fit.bound for fit in self.fits)
-        gap = max(0.0, primal - bound)
-        scale = max(abs(primal), abs(bound))
-        relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
-        return Certificate(primal, bound, gap, relative, 0.0, support, support)
-
-    def _improve(self, relative_gap: float) -> Work:
-        """Take Newton steps in the columns in memory, and choose those of the next pass."""
-        state, columns, labels = self._state, self._reads.columns, self._reads.labels
-        sizes = self._reads.column_sizes(self._sizes)
-        work, gains = Work(), np.zeros(len(columns))
-        if len(columns):
-            within = _OF_GAP * relative_gap
-            if len(columns) == np.count_nonzero(sizes):
-                within = self._settings.tol * _WITHIN * _SHRINK**state.solves
-                if state.solves == 0 and len(self.fits) > AT_ONCE:  # a start for every class
-                    within = max(within, _FIRST)
-                state.solves += 1
-
-            def improve(fit: SparseFit, scratch: Scratch) -> tuple[Work, Any]:
-                return fit.improve(columns, labels, scratch, within, self._is_over)
-
-            self._sweeps = 0
-            self._options.progress.start(f"solve {state.passes}", None, "sweeps")
-            with self._reads.seconds.measure("solve"):
-                for mine, gain in self._reads.for_each_fit(improve):
-                    work.add(mine)
-                    gains += gain
-            self._options.progress.finish()
-            self._seen[columns.features] = state.passes
-        self._chosen = choose_features(
-            self.fits, sizes, self._sizes.squares, self._reads.room(), columns.features, gains,
-            self._seen,
-        )  # fmt: skip
-        return work
-
     def _is_over(self) -> bool:
         """Return whether the time limit is reached; stop if asked. Called after each sweep."""
         self._stop_if_asked()
-        self._sweeps += 1
-        self._options.progress.advance(self._sweeps)
         return time_left(self._settings, self._begin) < 0
 
     def _stop_if_asked(self) -> None:
@@ -292,12 +349,13 @@ class _SparseTraining:
         state = self._state
         with self._reads.seconds.measure("write"):
             arrays: dict[str, npt.NDArray[Any]] = {
-                "counts": self._sizes.counts, "squares": self._sizes.squares, "seen": self._seen,
-                "chosen": self._chosen, "bounds": np.array([fit.bound for fit in self.fits]),
+                "counts": self._steps.sizes.counts, "squares": self._steps.sizes.squares,
+                "seen": self._steps.seen, "chosen": self._steps.chosen,
+                "bounds": np.array([fit.bound for fit in self.fits]),
             }  # fmt: skip
             for k, fit in enumerate(self.fits):
                 arrays |= {f"w-{k}": fit.w, f"g-{k}": fit.g}
-            state.bytes_read = self._reads.reader.bytes_read
+            state.bytes_read, state.solves = self._reads.reader.bytes_read, self._steps.solves
             state.seconds = asdict(self._reads.seconds)
             record = {**asdict(state), "elapsed": self._elapsed()}
             self._run.commit({**self._job.itself, **record}, arrays)
@@ -307,8 +365,10 @@ class _SparseTraining:
         try:
             self._state = state = SparseState.of(record)
             arrays = self._run.read_state()
-            self._sizes = FeatureSizes(arrays["counts"].copy(), arrays["squares"].copy())
-            self._seen, self._chosen = arrays["seen"].copy(), arrays["chosen"].copy()
+            steps = self._steps
+            steps.sizes = FeatureSizes(arrays["counts"].copy(), arrays["squares"].copy())
+            steps.seen, steps.chosen = arrays["seen"].copy(), arrays["chosen"].copy()
+            steps.solves = state.solves
             for k, fit in enumerate(self.fits):
                 fit.w[:], fit.g[:] = arrays[f"w-{k}"], arrays[f"g-{k}"]
                 fit.bound = float(arrays["bounds"][k])
@@ -344,10 +404,8 @@ class _SparseTraining:
                     f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
                     f"{getattr(chosen, name)}; leave out --warm-start"
                 )
-        if record.get("store") != self._job.store.name:
-            raise StoreError(
-                f"{folders[0]} was trained on {record.get('store')}; leave out --warm-start"
-            )
+        shape = record["shape"]
+        earlier_blocks(folders[0], shape["blocks"], shape["files"], self._job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
         n = self._job.store.n_features
         for k, fit in enumerate(self.fits):

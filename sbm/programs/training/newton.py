@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
-from sbm.engine.pace import newton_pays
+from sbm.engine.pace import Work
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
 from sbm.solver.newton import MARGIN_ROW
+from sbm.solver.problem import AnyProblem
 from sbm.solver.sums import hessian_bytes, product_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "is_smooth", "is_wide",
-    "near_bytes", "near_capacity", "newton_refusal", "piece_rows", "refuse_newton",
-    "starts_with_newton",
+    "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
+    "is_wide", "near_bytes", "near_capacity", "newton_refusal", "piece_rows", "refuse_newton",
+    "row_bytes", "starts_with_newton", "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -25,6 +27,7 @@ MOST_FEATURES = 5000  # with which `auto` considers Newton's method
 _FEW_PASSES = 4  # of coordinate descent, on easy data
 _LEAST_PIECE = 500  # rows
 _MISSED = 5.0  # factor of safety
+_SEARCH_ROW = 16  # bytes: a decision value, and its change
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
@@ -35,6 +38,11 @@ def is_smooth(loss: Loss) -> bool:
     return loss.squared or not loss.rests
 
 
+def first_solver(settings: Settings) -> str:
+    """Return the solver that `auto` begins with, before the rows are known."""
+    return "newton" if settings.intercept and settings.penalty == "l2" else "dual"
+
+
 def newton_refusal(settings: Settings) -> str:
     """Return what the second-order methods do not support of the settings; empty if nothing."""
     loss = LOSSES[settings.loss]
@@ -42,7 +50,7 @@ def newton_refusal(settings: Settings) -> str:
         return f"loss {loss.name}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
-    return "calibrate" if settings.calibrate else ""
+    return ""
 
 
 def refuse_newton(settings: Settings) -> None:
@@ -53,7 +61,13 @@ def refuse_newton(settings: Settings) -> None:
     SettingsError
         There is none.
     """
-    if settings.solver == "newton" and (reason := newton_refusal(settings)):
+    needs_newton = first_solver(settings) == "newton"
+    if needs_newton and settings.solver == "dual":
+        raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
+    reason = newton_refusal(settings)
+    if needs_newton and reason:
+        raise SettingsError(f"intercept needs solver newton, which does not support {reason}")
+    if settings.solver == "newton" and reason:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
@@ -64,6 +78,13 @@ def is_wide(settings: Settings, store: BlockStore, n_problems: int) -> bool:
     n_weights = store.n_features + (settings.bias > 0)
     most = _MOST_SHARE * settings.mem_bytes
     return n_weights > MOST_FEATURES or hessian_bytes(n_weights, n_problems, True) > most
+
+
+def row_bytes(settings: Settings, store: BlockStore, n_problems: int) -> int:
+    """Return the bytes per row of a second-order training with a smooth loss."""
+    if settings.solver != "newton" or not is_smooth(LOSSES[settings.loss]):
+        return 0
+    return _SEARCH_ROW + 8 * n_problems * is_wide(settings, store, n_problems)
 
 
 def bytes_of_matrices(settings: Settings, store: BlockStore, n_problems: int) -> int:
@@ -132,5 +153,13 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     if store.n_features > MOST_FEATURES or settings.warm_start is not None:
         return False
     labels = len(store.labels or [])
-    counts = store.n_rows, store.nnz, store.n_features, labels if labels > 2 else 1
-    return newton_pays(_FEW_PASSES, 2 * store.n_rows * counts[-1], *counts, smooth=True)
+    problems = labels if labels > 2 else 1
+    work = Work(store.n_rows, store.nnz, store.n_features, problems, smooth=True)
+    return work.newton_pays(_FEW_PASSES, 2 * store.n_rows * problems)
+
+
+def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
+    """Return what passes of a training cost."""
+    first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
+    weights = store.n_features + (first.bias > 0)
+    return Work(store.n_rows, store.nnz, weights, outputs, is_smooth(first.loss), first.listed)

@@ -116,6 +116,7 @@ class PassTest:
         table = IdTable(store.read_feature_ids())
         n_rows, right, squares = 0, 0, 0.0
         outputs = sum(W.shape[1] for W in weights)
+        weights = [store.unscaled(W) for W in weights]
         sources = sources_of(self.data, names_of(store.manifest))
         batches = read_batches(self.data, sources, table, outputs, 1, progress)
         for y, begins, ends, indices, values in batches:
@@ -162,7 +163,7 @@ def _needed_bytes(store: BlockStore) -> int:
     return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
 
 
-def reserve(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> int:
+def reserve(store: BlockStore, outputs: int, mem: int, plan: Callable[[int], MemoryPlan]) -> int:
     """Return the bytes that a training must leave to predict test data.
 
     The memory plan does not include this: otherwise blocks would be cut differently, and the test
@@ -171,6 +172,8 @@ def reserve(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> i
     Parameters
     ----------
     store : BlockStore
+    outputs : int
+        Number of columns of weights.
     mem : int
         Bytes of the whole process.
     plan : callable
@@ -182,6 +185,8 @@ def reserve(store: BlockStore, mem: int, plan: Callable[[int], MemoryPlan]) -> i
         There is not enough; the message has the smallest bound that works.
     """
     needed, least = _needed_bytes(store), mem
+    if store.scaling != "none":  # a copy of the weights, for rows that are not scaled
+        needed += 8 * store.n_features * outputs
     while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total
     items = {"training": least - needed, "predicting": needed}

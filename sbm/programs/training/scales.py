@@ -1,13 +1,124 @@
-"""Measure whether feature scales differ so much that training converges slowly."""
+"""The scales of features: how much they differ, and what `--scale` divides values by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from sbm.rows import Arena
-from sbm.store.blocks import BlockStore
+from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.progress import Progress
+from sbm.errors import DataError
+from sbm.rows import Arena, Rows
+from sbm.solver.problem import TOO_LARGE
+from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["feature_scales"]
+__all__ = ["FEATURE_BYTES", "differ", "scale_features"]
 
+Floats = npt.NDArray[np.float64]
+
+_MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
 FREQUENT = 0.1  # minimum share of rows with the feature
+FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
+
+
+def scale_features(
+    store: BlockStore, progress: Progress, comm: Comm | None = None
+) -> list[float] | None:
+    """Find the scales of all features for the ``scaling`` of a store, which then scales its rows.
+
+    Several ranks read a part of the blocks each. Without scaling, report if scales differ much.
+
+    Returns
+    -------
+    list of float or None
+        See `feature_scales`; None with scaling.
+
+    Raises
+    ------
+    DataError
+        A standard deviation exceeds the range of a float64.
+    """
+    if store.scaling == "none":
+        found = feature_scales(store)
+        if found and differ(found):
+            progress.stage(
+                f"values of frequent features range from {found[0]:.3g} to {found[1]:.3g} in "
+                "size; --scale std may need fewer passes and predict better"
+            )
+        return found
+    if store.scales is not None or store.value_type == "ones":
+        return None
+    comm = comm or SerialComm()
+    here = store.blocks_here
+    if store.shard is None:
+        here = here[comm.rank :: comm.size]
+    chunks = (chunk for block in here for chunk in store.chunks[block])
+    rows = (_read(store, chunk) for chunk in chunks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if store.scaling == "maxabs":
+            scales = _largest(rows, store.n_features, comm)
+        else:
+            scales = _deviations(rows, store.n_features, store.n_rows, comm)
+    if not np.isfinite(scales).all():
+        raise DataError(TOO_LARGE)
+    store.scales = np.where(scales > 0, scales, 1.0)
+    return None
+
+
+def _read(store: BlockStore, chunk: Chunk) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return indices and values of the nonzeros of a chunk."""
+    y_dtype = "float64" if store.labels is None else "int32"
+    arena = Arena.of(chunk.nnz, store.value_type)
+    rows: Rows = store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
+    values = np.ones(chunk.nnz) if rows.values is None else rows.values.astype(np.float64)
+    return rows.indices, values
+
+
+def _largest(rows: Iterator[tuple[npt.NDArray[np.int32], Floats]], n: int, comm: Comm) -> Floats:
+    """Return the largest absolute value of each feature."""
+    found = np.zeros(n)
+    for indices, values in rows:
+        np.maximum.at(found, indices, np.abs(values))
+    mine = found.copy()
+    for rank in range(comm.size):
+        theirs = mine * (rank == comm.rank)
+        comm.add_up(theirs)
+        np.maximum(found, theirs, out=found)
+    return found
+
+
+def _deviations(
+    rows: Iterator[tuple[npt.NDArray[np.int32], Floats]], n: int, n_rows: int, comm: Comm
+) -> Floats:
+    """Return the standard deviation of each feature over all rows.
+
+    Sums are of differences to a value of the feature, so that little is lost to rounding.
+    """
+    counts, shifts, sums, squares = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
+    for indices, values in rows:
+        new = counts[indices] == 0
+        shifts[indices[new]] = values[new]
+        values -= shifts[indices]
+        np.add.at(counts, indices, 1.0)
+        np.add.at(sums, indices, values)
+        np.add.at(squares, indices, values * values)
+    squares -= sums * sums / np.maximum(counts, 1.0)  # around the mean
+    means = sums / np.maximum(counts, 1.0) + shifts
+    totals, every = counts.copy(), means * counts
+    for array in (totals, every):
+        comm.add_up(array)
+    every /= np.maximum(totals, 1.0)
+    squares += counts * (means - every) ** 2
+    comm.add_up(squares)
+    squares += every**2 * totals * (n_rows - totals) / n_rows  # of the rows where it is 0
+    return np.sqrt(np.maximum(squares, 0.0) / n_rows)
+
+
+def differ(scales: Sequence[float] | None) -> bool:
+    """Return whether the smallest and the largest scale differ so much that advice helps."""
+    return scales is not None and scales[1] > _MOST_RATIO * scales[0]
 
 
 def feature_scales(store: BlockStore) -> list[float] | None:
@@ -16,17 +127,14 @@ def feature_scales(store: BlockStore) -> list[float] | None:
     The scale of a feature is its largest absolute value. The result is None if no feature is
     frequent, or all values are 1.
     """
-    chunk = next(iter(store.chunks[store.blocks_here[0]]), None)
+    here = store.blocks_here
+    chunk = next(iter(store.chunks[here[0]]), None) if here else None
     if chunk is None or not chunk.nnz or store.value_type == "ones":
         return None
-    y_dtype = "float64" if store.labels is None else "int32"
-    arena = Arena.of(chunk.nnz, store.value_type)
-    rows = store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
-    assert rows.values is not None
-    order = np.argsort(rows.indices[: chunk.nnz], kind="stable")
-    features = rows.indices[order].astype(np.int64)
-    firsts = np.flatnonzero(np.diff(features, prepend=-1))
-    scales = np.maximum.reduceat(np.abs(rows.values[order]), firsts)
+    indices, values = _read(store, chunk)
+    order = np.argsort(indices, kind="stable")
+    firsts = np.flatnonzero(np.diff(indices[order], prepend=-1))
+    scales = np.maximum.reduceat(np.abs(values[order]), firsts)
     counts = np.diff(np.append(firsts, chunk.nnz))
     frequent = scales[(counts >= FREQUENT * chunk.rows) & (scales > 0)]
     return [float(frequent.min()), float(frequent.max())] if len(frequent) else None

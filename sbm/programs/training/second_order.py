@@ -17,6 +17,7 @@ from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
 from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
+from sbm.rows import Rows
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
@@ -25,7 +26,14 @@ from sbm.solver.step import Totals
 __all__ = ["NewtonPasses"]
 
 _PIECES = 64  # more than the pieces of a block
+_LARGE_SAMPLE = 100  # rows per weight
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
+
+
+def _its_rows(visit: LoadedBlock, learner: Learner, size: int) -> Rows:
+    """Return those of the first rows of a block that a learner may learn from."""
+    rows, mine = visit.rows.part(0, size), learner.its_own(visit.folds)
+    return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
 
 
 class NewtonPasses:
@@ -44,17 +52,21 @@ class NewtonPasses:
     def __init__(self, training: Training) -> None:
         self._training, engine = training, training.engine
         job, self.methods = training.job, list[Newton]()
-        stays = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
-        for learner in training.learners:
+        searches = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
+        # The optimum of a large sample is so near that whole steps are right.
+        n_weights = len(training.solvers[0].W)
+        searches = searches and piece_rows(job.store) < _LARGE_SAMPLE * n_weights
+        learners = [*training.learners, *training.spare_learners]
+        for learner in learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
-            if is_wide(training.settings, job.store, len(training.learners)):
+            if is_wide(training.settings, job.store, len(learners)):
                 self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
             elif is_smooth(problem.loss):
-                self.methods.append(SmoothNewton(*arguments, stays))
+                self.methods.append(SmoothNewton(*arguments, searches))
             else:
-                capacity = near_capacity(job.store, job.plan, len(training.learners))
+                capacity = near_capacity(job.store, job.plan, len(learners))
                 self.methods.append(HingeNewton(*arguments, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
         self._is_stored = True
@@ -69,7 +81,7 @@ class NewtonPasses:
         state.rounds.append(1)
         state.mark = asdict(training.seconds)
         gap = 1.0 if state.certificate is None else state.certificate.relative_gap
-        self._is_stored = len(self.methods) == 1 or gap < _NEARLY
+        self._is_stored = len(training.learners) == 1 or gap < _NEARLY
         active = [one for one in training.learners if one.number not in self.done]
         try:
             self._visit_all(active)
@@ -108,6 +120,18 @@ class NewtonPasses:
             training.commit_if_due()
         return is_last
 
+    def run_spare_pass(self) -> bool:
+        """Run a pass of the spare learners; return whether it was the last one."""
+        self._is_stored = False
+        active = [one for one in self._training.spare_learners if one.number not in self.done]
+        self._visit_all(active)
+        found = {one.number: self.methods[one.number].certificate() for one in active}
+        is_last = (
+            Certificate.total(list(found.values())).relative_gap <= self._training.settings.tol
+        )
+        with self._training.engine.seconds.measure("solve"):
+            return is_last or not self._move(active, found)
+
     def _visit_all(self, active: list[Learner]) -> None:
         """Add all rows to the sums of the active learners."""
         engine, state = self._training.engine, self._training.state
@@ -125,14 +149,15 @@ class NewtonPasses:
     def _begin(self, first: list[LoadedBlock], active: list[Learner]) -> None:
         """Start from about the optimum of some rows of the first block, in one of the ranks."""
         store, comm = self._training.job.store, self._training.engine.comm
-        new = [self.methods[one.number] for one in active if self.methods[one.number].is_new]
+        new = [one for one in active if self.methods[one.number].is_new]
         if not new:
             return
         size = min(len(first[0].rows), piece_rows(store)) if first else 0
         sizes = comm.gather([size])[:, 0]
         rank = int(np.argmax(sizes > 0))
-        rows = first[0].rows.part(0, size) if comm.rank == rank else None
-        for method in new:
+        for learner in new:
+            method = self.methods[learner.number]
+            rows = _its_rows(first[0], learner, size) if comm.rank == rank else None
             method.begin(rows, store.n_rows / sizes[rank], self._training.settings.tol)
             method.start_pass()
 
@@ -140,8 +165,9 @@ class NewtonPasses:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._training.engine
         alphas, size = [], piece_rows(self._training.job.store)
-        for number, first in enumerate(range(0, len(visit.rows), size)):
-            rows = visit.rows.part(first, min(size, len(visit.rows) - first))
+        its_own = _its_rows(visit, learner, len(visit.rows))
+        for number, first in enumerate(range(0, len(its_own), size)):
+            rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
         if self._is_stored:
             engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))

@@ -24,10 +24,11 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
-from sbm.programs.training.newton import bytes_of_matrices, is_wide
+from sbm.programs.training.newton import bytes_of_matrices, row_bytes
+from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.weights import RowWeights
 
 __all__ = [
-    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "held_out_problems",
+    "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "fits_newton",
+    "held_out_problems",
     "open_run", "place_of", "plan_of", "read_weights", "shape_of", "time_left",
 ]  # fmt: skip
 
@@ -146,6 +148,17 @@ def plan_of(
     return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
+def fits_newton(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
+) -> bool:
+    """Return whether Newton's method fits into memory, given its settings and problems."""
+    try:
+        plan_of(settings, store, shape_of(settings, store, problems), bound)
+    except MemoryPlanError:
+        return False
+    return True
+
+
 def time_left(settings: Settings, begin: float) -> float:
     """Return the seconds left of the time limit, counted from `begin`; infinity without one."""
     if settings.time_limit is None:
@@ -180,20 +193,23 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     n = len(problems)
-    curvatures = 8 * n if is_wide(settings, store, n) else 0
+    more = 8 * (settings.weights is not None) + (models > 1) + row_bytes(settings, store, n)
     return Shape(
         n_weights=store.n_features + (problems[0].bias > 0),
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
-        row_bytes=4 * targets + 8 * (settings.weights is not None) + (models > 1) + curvatures,
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1),
+        row_bytes=4 * targets + more,
+        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1) + 8 * scaled,
         noted_blocks=settings.sync_every if processes > 1 else 0,
         hessian_bytes=bytes_of_matrices(settings, store, n),
-        first_bytes=row_place_bytes(store) if settings.weights is not None else 0,
+        first_bytes=max(
+            row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
+        ),
         models=models,
         may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
     )

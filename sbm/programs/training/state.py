@@ -63,6 +63,8 @@ class TrainingState:
         Whether the training has finished its passes.
     newton : dict or None
         State of the second-order method, without arrays.
+    switched_after : int or None
+        Passes before the switch to another solver; None if there was none.
     calibrating : int
         Passes of only the second model.
     is_calibrated : bool
@@ -86,6 +88,7 @@ class TrainingState:
     cut_short: int = 0
     is_done: bool = False
     newton: dict[str, Any] | None = None
+    switched_after: int | None = None
     calibrating: int = 0
     is_calibrated: bool = False
     seconds: dict[str, float] = field(default_factory=dict)

@@ -18,17 +18,17 @@ from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import HeldOut, set_active
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import (
+    LEAST_PASSES,
     PassCost,
     choose_blocks,
     choose_rounds,
-    newton_pays,
     passes_left,
 )  # fmt: skip
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
-from sbm.programs.training.newton import is_smooth
+from sbm.programs.training.newton import work_of
 from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, time_left
@@ -43,7 +43,6 @@ __all__ = ["Training", "final_report", "pass_record"]
 
 
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
-_LEAST_PASSES = 3  # before a switch to Newton's method
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
@@ -114,6 +113,8 @@ def final_report(training: Training) -> dict[str, Any]:
         "relative_gap": certificate.relative_gap,
         "converged": certificate.relative_gap <= training.settings.tol,
         "passes": state.passes,
+        "solver": training.settings.solver,
+        "switched_after": state.switched_after,
         "rounds": state.rounds,
         "updates": state.totals.updates,
         "visits": state.totals.visits,
@@ -220,6 +221,7 @@ class Training:
             self._start_from(start.earlier)
         elif start.carried is not None:
             self.state = start.carried.state
+            self.state.switched_after = self.state.passes
             self.engine.disk_before = self.state.seconds["disk"]
             self.engine.reader.bytes_read = self.state.bytes_read
             for name, value in self.state.seconds.items():
@@ -345,18 +347,13 @@ class Training:
         """Return what Newton's method starts from, if it is expected to be faster."""
         state, job, store = self.state, self.job, self.job.store
         left = self.passes_left()
-        if state.is_done or self.extra is not None or left is None or state.passes < _LEAST_PASSES:
+        if state.is_done or self.extra is not None or left is None or state.passes < LEAST_PASSES:
             return None
         if job.share.is_by_class:  # each rank is at a pass of its own
             return None
         visits = state.totals.visits // state.passes
-        outputs = sum(problem.n_outputs for problem in self.problems)
-        smooth = is_smooth(self.problems[0].loss)
-        weights = len(self.solvers[0].W)
         is_enough = state.passes + left <= self.settings.max_passes
-        pays = newton_pays(
-            left, visits, store.n_rows, store.nnz, weights, outputs, smooth, is_enough
-        )
+        pays = work_of(store, self.problems).newton_pays(left, visits, is_enough)
         if not pays or not job.can_switch():
             return None
         job.begin, state.seconds = self.begin, asdict(self.seconds)

@@ -29,7 +29,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.run import RECORD, Run, run_folder, runs_here
 
-__all__ = ["PreviousRun", "find_run", "last_run", "shape_record"]
+__all__ = ["PreviousRun", "earlier_blocks", "find_run", "last_run", "shape_record"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -211,6 +211,35 @@ def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
     return [commits[max(common)] for commits in every]
 
 
+def earlier_blocks(
+    folder: Path, sizes: list[list[int]], files: list[str], store: BlockStore
+) -> dict[int, int]:
+    """Return the earlier number of each block that an earlier training had.
+
+    Parameters
+    ----------
+    folder : Path
+        Its run.
+    sizes, files : list
+        As in the ``shape`` of its record.
+    store : BlockStore
+
+    Raises
+    ------
+    StoreError
+        It was trained on other data.
+    """
+    now = store.manifest["blocks"]
+    ever = {entry["file"]: _sizes(entry) for entry in [*now, *store.expired_blocks]}
+    if [ever.get(file) for file in files] != sizes:
+        raise StoreError(
+            f"{folder} was trained on other data than {store.name}, and not just "
+            "before blocks were appended or expired; leave out --warm-start"
+        )
+    was = {file: number for number, file in enumerate(files)}
+    return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
+
+
 class PreviousRun:
     """The run of an earlier training.
 
@@ -247,7 +276,7 @@ class PreviousRun:
         records = _last_common(folders)
         before = _EarlierRecord.of(records[0], self.folder)
         self._refuse_others(before, settings, problems)
-        self._was = self._find_blocks(before.blocks, before.files)
+        self._was = earlier_blocks(self.folder, before.blocks, before.files, store)
         self._parts = before.parts
         self._outputs = before.outputs
         rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
@@ -267,7 +296,7 @@ class PreviousRun:
         self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
     ) -> None:
         """Check that the run solved the same problem."""
-        for name in ("loss", "task", "bias"):
+        for name in ("loss", "task", "bias", "intercept"):
             was, now = before.settings.get(name), getattr(settings, name)
             if was != now:
                 raise SettingsError(
@@ -281,18 +310,6 @@ class PreviousRun:
                 f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, but now "
                 f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
             )
-
-    def _find_blocks(self, sizes: list[list[int]], files: list[str]) -> dict[int, int]:
-        """Return the earlier number of each block that the earlier training had."""
-        now = self._store.manifest["blocks"]
-        ever = {entry["file"]: _sizes(entry) for entry in [*now, *self._store.expired_blocks]}
-        if [ever.get(file) for file in files] != sizes:
-            raise StoreError(
-                f"{self.folder} was trained on other data than {self._store.name}, and not just "
-                "before blocks were appended or expired; leave out --warm-start"
-            )
-        was = {file: number for number, file in enumerate(files)}
-        return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
 
     def new_parts(self, plan: MemoryPlan) -> list[int]:
         """Return the parts of a plan with rows that the earlier training did not have."""

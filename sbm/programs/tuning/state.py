@@ -20,10 +20,11 @@ from sbm.errors import DataError, StoreError
 from sbm.programs.tuning.grid import Candidate, Evaluation, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
+from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 from sbm.units import format_number
 
-__all__ = ["Tuning", "fork"]
+__all__ = ["LOOSER", "Tuning", "fork", "table_report"]
 
 # Folds are trained to this multiple of the tolerance, which is enough to find the best C.
 LOOSER = 10.0
@@ -242,24 +243,9 @@ class Tuning:
         """
         grid = self.grid
         table = [self._row(C) for C in grid.Cs]
-        left = [row for row in table if row["status"] in ("converged", "not converged")]
-        judged = [row for row in left if row["mean"] is not None]
-        if not judged:
-            raise DataError(
-                f"{grid.metric.name} is undefined on all {grid.n_folds} folds of "
-                f"{self.engine.store.folder}: they have too few rows or only one label; "
-                "use fewer folds or another metric"
-            )
-        sign = self.grid.metric.sign
-        best = max(judged, key=lambda row: sign * row["mean"])
-        return {
-            "metric": self.grid.metric.name,
-            "folds": self.grid.n_folds,
-            "best": best["C"],
-            "settings": table,
-            "passes": self.passes,
-            "bytes_read": self.engine.reader.bytes_read,
-        }
+        return table_report(grid, table, self.engine.store) | {
+            "passes": self.passes, "bytes_read": self.engine.reader.bytes_read,
+        }  # fmt: skip
 
     def _row(self, C: float) -> dict[str, Any]:
         group = self._of(C)
@@ -282,6 +268,21 @@ class Tuning:
             "relative_gap": max(gaps) if gaps else None,
             "status": status,
         }
+
+
+def table_report(grid: Grid, table: list[dict[str, Any]], store: BlockStore) -> dict[str, Any]:
+    """Return the report of `sbm.tune` about a table with a row for each C."""
+    left = [row for row in table if row["status"] in ("converged", "not converged")]
+    judged = [row for row in left if row["mean"] is not None]
+    if not judged:
+        raise DataError(
+            f"{grid.metric.name} is undefined on all {grid.n_folds} folds of {store.folder}: they "
+            "have too few rows or only one label; use fewer folds or another metric"
+        )
+    best = max(judged, key=lambda row: grid.metric.sign * row["mean"])
+    return {
+        "metric": grid.metric.name, "folds": grid.n_folds, "best": best["C"], "settings": table,
+    }  # fmt: skip
 
 
 def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> None:

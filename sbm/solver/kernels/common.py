@@ -20,12 +20,36 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "add", "add_sums", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
-    "is_last", "is_solved", "log1p", "log_ratio", "mix", "new_order", "permute", "prefetch",
-    "prefetch_ahead", "prefetch_row", "rounding", "rows_left", "sign_and_cost", "step_in_box",
+    "GOLDEN",
+    "add",
+    "add_sums",
+    "dot",
+    "dot_within",
+    "exp",
+    "hinge_gap",
+    "hinge_gap_within",
+    "is_last",
+    "is_solved",
+    "log1p",
+    "log_ratio",
+    "mix",
+    "new_order",
+    "permute",
+    "place_of",
+    "prefetch",
+    "prefetch_ahead",
+    "prefetch_coming",
+    "prefetch_row",
+    "rounding",
+    "rows_left",
+    "sign_and_cost",
+    "start_rounds",
+    "step_in_box",
 ]  # fmt: skip
 
 
+_AHEAD = 3  # visits; weights are prefetched at most as far ahead
+_LEAST_CHUNKS = 8192
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment of splitmix64
 
 
@@ -52,15 +76,35 @@ def permute(order, n, x):
 
 
 @njit(nogil=True, error_model="numpy")
-def new_order(order, m, chunk, state):
-    """Shuffle the chunks of m rows; return their number."""
-    chunks = (m + chunk - 1) // chunk
-    state[0] = permute(order, chunks, state[0])
-    return chunks
+def start_rounds(active, n):
+    """Make all rows active; return their number."""
+    for t in range(n):
+        active[t] = t
+    return n
 
 
 @njit(nogil=True, error_model="numpy")
-def _close_ranks(active, m):
+def new_order(order, m, chunk, state):
+    """Shuffle the chunks of m active rows; return (the number of places, log2 of the chunk size).
+
+    `chunk` is the largest size, a power of 2. Few rows are shuffled one by one.
+    """
+    bits = 0
+    while 1 << bits < chunk and m > _LEAST_CHUNKS << bits:
+        bits += 1
+    chunks = (m + (1 << bits) - 1) >> bits
+    state[0] = permute(order, chunks, state[0])
+    return chunks << bits, bits
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def place_of(order, s, bits):
+    """Return the place in `active` of the s-th visit; the last chunk may end behind the others."""
+    return np.int64(order[np.uint64(s >> bits)]) << bits | (s & ((1 << bits) - 1))
+
+
+@njit(nogil=True, error_model="numpy")
+def rows_left(active, m):
     """Move the rows of active[:m] that are still active to its front; return their number."""
     kept = 0
     for t in range(m):
@@ -68,17 +112,6 @@ def _close_ranks(active, m):
             active[kept] = active[t]
             kept += 1
     return kept
-
-
-@njit(nogil=True, error_model="numpy")
-def rows_left(active, m, r, dropped):
-    """Move the rows of the round after round r to the front of `active`; return their number."""
-    if r == 0:
-        for t in range(m):
-            active[t] = t
-    elif dropped > 0:
-        m = _close_ranks(active, m)
-    return m
 
 
 @njit(nogil=True, error_model="numpy")
@@ -188,6 +221,33 @@ def prefetch(typing_context, array, index):
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def prefetch_coming(order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score):
+    """Prefetch the nonzeros of a row that is visited soon after visit s, and a later one's entries.
+
+    Rows come in random order, so the processor cannot foresee them. `alpha` is any array that a
+    visit reads first.
+    """
+    later = s + 3 * _AHEAD
+    if later >= places:
+        return
+    t = place_of(order, later, bits)
+    if t < m:
+        i = np.int64(active[t])
+        prefetch(starts, i)
+        prefetch(lengths, i)
+        prefetch(alpha, i)
+        prefetch(score, i)
+        if y is not None:
+            prefetch(y, i)
+    t = place_of(order, s + 2 * _AHEAD, bits)
+    if t < m:
+        i = np.uint64(active[t])
+        begin = np.int64(starts[i])
+        prefetch(indices, begin)
+        prefetch(indices, begin + np.int64(lengths[i]) - 1)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

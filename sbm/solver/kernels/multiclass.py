@@ -47,7 +47,16 @@ from sbm.solver.kernels.classes import (
     prefetch_weights,
     squared_norm,
 )
-from sbm.solver.kernels.common import add_sums, is_last, is_solved, new_order, rows_left
+from sbm.solver.kernels.common import (
+    add_sums,
+    is_last,
+    is_solved,
+    new_order,
+    place_of,
+    prefetch_coming,
+    rows_left,
+    start_rounds,
+)
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
 
@@ -222,7 +231,7 @@ def solve(
     held_limit : int
         Maximum number of variables of a block.
     rounds, chunk, ahead : int
-        Maximum rounds; rows per chunk; rows to prefetch ahead, 0 for none.
+        Maximum rounds; most rows per chunk, a power of 2; rows to prefetch ahead, 0 for none.
     inner_tol : float
         Stop after a full first round if its largest violation is not above.
     stop, dual_sum : float
@@ -231,7 +240,7 @@ def solve(
         Rows with home == block count towards the gap estimate.
     state : (1,) uint64, in place
         Random generator.
-    active, order : (n,) int32, (at least n / chunk,) int64
+    active, order : (n,) int32, (room_for_order(n, chunk),) int32
         Scratch.
     scratch, scratch_few : (6, width) float64, (6, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
@@ -246,7 +255,7 @@ def solve(
     shut[:] = False
     shut_few[:] = False
     n = len(starts)
-    m = n
+    m = start_rounds(active, n)
     gain = 0.0
     gap = 0.0
     updates = 0
@@ -254,93 +263,99 @@ def solve(
     starved = 0
     limit = np.inf
     for r in range(rounds):
-        chunks = new_order(order, m, chunk, state)
+        places, bits = new_order(order, m, chunk, state)
         worst = 0.0
         total = 0.0
         dropped = 0
         if stop > 0.0:
             gap = 0.0
         may_squeeze = True
-        for k in range(chunks):
-            last = min(m, (order[k] + 1) * chunk)
-            for t in range(order[k] * chunk, last):
-                if ahead > 0 and t + ahead < last:
-                    q = np.uint64(active[t + ahead] if r > 0 else t + ahead)
+        for s in range(places):
+            prefetch_coming(
+                order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
+            )  # fmt: skip
+            t = place_of(order, s, bits)
+            if t >= m:
+                continue
+            if ahead > 0 and s + ahead < places:
+                coming = place_of(order, s + ahead, bits)
+                if coming < m:
+                    q = np.uint64(active[coming])
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-                i = np.uint64(active[t] if r > 0 else t)
-                label = np.int64(y[i])
-                cost, rest = _costs_of(i, label, costs, cost_rest, weight)
-                if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
-                    score[i] = -np.inf
-                    continue
-                start = np.uint64(starts[i])
-                end = start + np.uint64(lengths[i])
-                a = sigma * (squared_norm(values, start, end) + bias * bias)
-                in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
-                room_for = scratch_few if in_few else scratch
-                z, beta, new = room_for[0], room_for[1], room_for[2]
-                v, keys, steps = room_for[3], room_for[4], room_for[5]
-                closed = shut_few if in_few else shut
-                if in_few:
-                    n_outputs = np.int64(n_few[i])
-                    decide_few(indices, values, start, end, W, bias, few[i], n_outputs, z)
-                    own = read_few(
-                        i, begin, count, outputs, betas, few[i], n_outputs, label - first, beta
-                    )
+            i = np.uint64(active[t])
+            label = np.int64(y[i])
+            cost, rest = _costs_of(i, label, costs, cost_rest, weight)
+            if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
+                score[i] = -np.inf
+                continue
+            start = np.uint64(starts[i])
+            end = start + np.uint64(lengths[i])
+            a = sigma * (squared_norm(values, start, end) + bias * bias)
+            in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
+            room_for = scratch_few if in_few else scratch
+            z, beta, new = room_for[0], room_for[1], room_for[2]
+            v, keys, steps = room_for[3], room_for[4], room_for[5]
+            closed = shut_few if in_few else shut
+            if in_few:
+                n_outputs = np.int64(n_few[i])
+                decide_few(indices, values, start, end, W, bias, few[i], n_outputs, z)
+                own = read_few(
+                    i, begin, count, outputs, betas, few[i], n_outputs, label - first, beta
+                )
+            else:
+                n_outputs = W.shape[1]
+                own = _column(label, first, W)
+                decide(indices, values, start, end, W, bias, z)
+                read(begin[i], np.int64(count[i]), outputs, betas, beta)
+            violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
+            if stop > 0.0 or (r == 0 and home[i] == block):
+                # Adds 0, or NaN if |x|² is infinite, which is detected later.
+                gap += row_gap + 0.0 * a
+            worst = max(worst, violation)
+            total += violation
+            rank = _solve_row(
+                own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
+            )
+            score[i] = rank
+            if len(n_few) > 0 and not in_few and r + 1 < rounds:
+                n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
+            if violation == 0.0:
+                if rank < -limit:
+                    active[t] = -1
+                    dropped += 1
+                continue
+            wanted = count_nonzero(new, n_outputs)
+            before = np.int64(count[i])
+            grant = min(wanted, before + held_limit - held[np.uint32(home[i])])
+            if may_squeeze and used[0] + 2 + grant > len(outputs):
+                squeeze(begin, count, outputs, betas, used)
+                may_squeeze = 8 * used[0] < 7 * len(outputs)  # else in vain, row after row
+            room = make_room(i, grant, begin, outputs, betas, used)
+            if min(room, grant) < wanted:
+                starved += 1
+                if len(n_few) > 0 and not in_few:
+                    n_few[i] = -1  # they were chosen for variables it does not get
+                _shut_out(beta, new, min(room, grant), visits + t, closed)
+                if kind == ONE_VS_REST:
+                    for c in range(n_outputs):
+                        new[c] = beta[c] if closed[c] else new[c]
                 else:
-                    n_outputs = W.shape[1]
-                    own = _column(label, first, W)
-                    decide(indices, values, start, end, W, bias, z)
-                    read(begin[i], np.int64(count[i]), outputs, betas, beta)
-                violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
-                if stop > 0.0 or (r == 0 and home[i] == block):
-                    # Adds 0, or NaN if |x|² is infinite, which is detected later.
-                    gap += row_gap + 0.0 * a
-                worst = max(worst, violation)
-                total += violation
-                rank = _solve_row(
-                    own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
-                )
-                score[i] = rank
-                if len(n_few) > 0 and not in_few and r + 1 < rounds:
-                    n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
-                if violation == 0.0:
-                    if rank < -limit:
-                        active[t] = -1
-                        dropped += 1
-                    continue
-                wanted = count_nonzero(new, n_outputs)
-                before = np.int64(count[i])
-                grant = min(wanted, before + held_limit - held[np.uint32(home[i])])
-                if may_squeeze and used[0] + 2 + grant > len(outputs):
-                    squeeze(begin, count, outputs, betas, used)
-                    may_squeeze = 8 * used[0] < 7 * len(outputs)  # else in vain, row after row
-                room = make_room(i, grant, begin, outputs, betas, used)
-                if min(room, grant) < wanted:
-                    starved += 1
-                    if len(n_few) > 0 and not in_few:
-                        n_few[i] = -1  # they were chosen for variables it does not get
-                    _shut_out(beta, new, min(room, grant), visits + t, closed)
-                    if kind == ONE_VS_REST:
-                        for c in range(n_outputs):
-                            new[c] = beta[c] if closed[c] else new[c]
-                    else:
-                        joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
-                    closed[:] = False
-                n_steps, rise = _steps(
-                    own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
-                )
-                if in_few:
-                    for j in range(n_steps):
-                        columns[j] = few[i, np.uint32(columns[j])]
-                updates += n_steps > 0
-                gain += rise
-                move(indices, values, start, end, W, bias, columns, steps, n_steps)
-                write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
-                if in_few:
-                    for q in range(begin[i], begin[i] + count[i]):
-                        outputs[q] = few[i, np.uint32(outputs[q])]
-                held[np.uint32(home[i])] += np.int64(count[i]) - before
+                    joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
+                closed[:] = False
+            n_steps, rise = _steps(
+                own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
+            )
+            if in_few:
+                for j in range(n_steps):
+                    columns[j] = few[i, np.uint32(columns[j])]
+            updates += n_steps > 0
+            gain += rise
+            move(indices, values, start, end, W, bias, columns, steps, n_steps)
+            write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
+            if in_few:
+                for q in range(begin[i], begin[i] + count[i]):
+                    outputs[q] = few[i, np.uint32(outputs[q])]
+            held[np.uint32(home[i])] += np.int64(count[i]) - before
         visits += m
         stats[4] += 1
         if is_last(r, rounds, worst, inner_tol):
@@ -348,7 +363,8 @@ def solve(
         if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
             break
         limit = total / m  # the mean: the largest violation stays large for long
-        m = rows_left(active, m, r, dropped)
+        if dropped > 0:
+            m = rows_left(active, m)
     stats[0] += gain
     stats[1] += gap
     stats[2] += visits

@@ -35,9 +35,12 @@ from sbm.solver.kernels.common import (
     is_last,
     is_solved,
     new_order,
+    place_of,
     prefetch_ahead,
+    prefetch_coming,
     prefetch_row,
     rows_left,
+    start_rounds,
 )
 
 __all__ = ["make_certify", "make_screen", "make_solve"]
@@ -96,7 +99,7 @@ def make_solve(read, row_gap, visit, late=False):
         sigma : float
             1 for one process; scales curvature and step of w if several are summed.
         rounds, chunk : int
-            Maximum rounds; rows per chunk.
+            Maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
             Stop after a full first round if its largest violation is not above.
         stop, dual_sum : float
@@ -106,14 +109,14 @@ def make_solve(read, row_gap, visit, late=False):
             Rows with home == block count towards the gap estimate.
         state : (1,) uint64, in place
             Random generator.
-        active, order : (n,) int32, (at least n / chunk,) int64
+        active, order : (n,) int32, (room_for_order(n, chunk),) int32
             Scratch.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
-        m = len(starts)
+        m = start_rounds(active, len(starts))
         w_extra = extra[0]
         gain = stats[0]
         gap = 0.0
@@ -121,48 +124,53 @@ def make_solve(read, row_gap, visit, late=False):
         visits = 0
         limit = np.inf
         for r in range(rounds):
-            chunks = new_order(order, m, chunk, state)
+            places, bits = new_order(order, m, chunk, state)
             worst = 0.0
             dropped = 0
             if stop > 0.0:
                 gap = 0.0
-            for k in range(chunks):
-                last = min(m, (order[k] + 1) * chunk)
-                for t in range(order[k] * chunk, last):
-                    if ahead > 0 and t + ahead < last:
-                        coming = active[t + ahead] if r > 0 else t + ahead
-                        prefetch_row(w, indices, starts, lengths, coming)
-                    i = np.uint64(active[t] if r > 0 else t)
-                    row = read(i, y, weight, numbers)
-                    C, s = row[0], row[1]
-                    if C == 0.0:
-                        score[i] = -np.inf
-                        continue
-                    begin = np.uint64(starts[i])
-                    end = begin + np.uint64(lengths[i])
-                    share = bias * w_extra
-                    first = 0.0 if late else share
-                    z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
-                    if late:
-                        z += share
-                    old = alpha[i]
-                    if stop > 0.0 or (r == 0 and home[i] == block):
-                        # Adds 0, or NaN if |x|² is infinite, which is detected later.
-                        gap += row_gap(z, old, row, numbers) + 0.0 * a
-                    new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
-                    worst = max(worst, violation)
-                    score[i] = rank
-                    step = new - old
-                    if step != 0.0:
-                        updates += 1
-                        gain += rise
-                        gain -= fall
-                        alpha[i] = new
-                        add(indices, values, begin, end, w, sigma * step * s)
-                        w_extra += sigma * scale * step * s * bias
-                    elif rank < -limit and violation == 0.0:
-                        active[t] = -1
-                        dropped += 1
+            for s in range(places):
+                prefetch_coming(
+                    order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
+                )  # fmt: skip
+                t = place_of(order, s, bits)
+                if t >= m:
+                    continue
+                if ahead > 0 and s + ahead < places:
+                    coming = place_of(order, s + ahead, bits)
+                    if coming < m:
+                        prefetch_row(w, indices, starts, lengths, active[coming])
+                i = np.uint64(active[t])
+                row = read(i, y, weight, numbers)
+                C, sign = row[0], row[1]
+                if C == 0.0:
+                    score[i] = -np.inf
+                    continue
+                begin = np.uint64(starts[i])
+                end = begin + np.uint64(lengths[i])
+                share = bias * w_extra
+                first = 0.0 if late else share
+                z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
+                if late:
+                    z += share
+                old = alpha[i]
+                if stop > 0.0 or (r == 0 and home[i] == block):
+                    # Adds 0, or NaN if |x|² is infinite, which is detected later.
+                    gap += row_gap(z, old, row, numbers) + 0.0 * a
+                new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
+                worst = max(worst, violation)
+                score[i] = rank
+                step = new - old
+                if step != 0.0:
+                    updates += 1
+                    gain += rise
+                    gain -= fall
+                    alpha[i] = new
+                    add(indices, values, begin, end, w, sigma * step * sign)
+                    w_extra += sigma * scale * step * sign * bias
+                elif rank < -limit and violation == 0.0:
+                    active[t] = -1
+                    dropped += 1
             visits += m
             stats[4] += 1
             if is_last(r, rounds, worst, inner_tol):
@@ -170,7 +178,8 @@ def make_solve(read, row_gap, visit, late=False):
             if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
                 break
             limit = worst
-            m = rows_left(active, m, r, dropped)
+            if dropped > 0:
+                m = rows_left(active, m)
         extra[0] = w_extra
         stats[0] = gain
         stats[1] += gap

@@ -1,0 +1,102 @@
+"""Benchmark of sparse models: optima, support and cost beside LIBLINEAR, and the path of C."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sbm
+from scripts.bench.optima import write_text
+from scripts.bench.peers import Liblinear
+from scripts.bench.plot import Axes
+from scripts.bench.registry import Registry, benchmark
+from scripts.bench.tools import BenchError, Report, run_process, sbm_command, sizes, tell
+from scripts.bench.weights import LinearModel, objective, read_liblinear, read_ours
+
+BENCHMARKS: Registry = {}
+SOLVERS = {6: "log_loss", 5: "squared_hinge"}
+SETS: dict[str, tuple[float, ...]] = {
+    "a9a": (0.01, 0.1, 1.0, 10.0), "farm_ads": (0.01, 0.1, 1.0, 10.0),
+    "prep_small_binary": (0.01, 0.1, 1.0),
+}  # fmt: skip
+PATH_SET, PATH = "farm_ads", "0.01,0.03,0.1,0.3,1,3,10,30,100"
+FOLDS = "metric of the folds over C"
+
+
+@benchmark(
+    BENCHMARKS, runs=0,
+    options={"reference": None, "sets": [], "liblinear_train": None, "tol": 1e-4, "e": 1e-6},
+    axes=(
+        Axes("C", "weights", "C", "weights not 0", x_log=True, table=FOLDS),
+        Axes("C", "accuracy", "C", "accuracy", x_log=True, y_log=False, table=FOLDS),
+        Axes("C", "gap", "C", "certified relative gap", x_log=True, table=FOLDS),
+    ),
+)  # fmt: skip
+def sparse(args: argparse.Namespace, report: Report) -> None:
+    """Sparse models beside LIBLINEAR's, both from text to model.
+
+    above: objective of ours less LIBLINEAR's at -e, relative to it, both computed from the text.
+    weights: that are not 0. Seconds are CPU time of the whole process.
+
+    The path: sbm tune of farm_ads with l1 and with l2.
+    """
+    if args.reference is None:
+        raise BenchError("give --reference FOLDER")
+    for name in args.sets or SETS:
+        text = args.folder / f"{name}.svm"
+        write_text(args.reference, name, text)
+        for solver, loss in SOLVERS.items():
+            for C in SETS.get(name, SETS["a9a"]):
+                report.rows.append(_compare(args, text, name, solver, loss, C))
+                tell(str(report.rows[-1]))
+                if args.prefix is not None:
+                    report.write(args.prefix)
+        if name == PATH_SET:
+            report.tables[FOLDS] = [
+                *_path(args.folder, text, "l1"),
+                *_path(args.folder, text, "l2"),
+            ]
+        text.unlink()
+
+
+def _compare(
+    args: argparse.Namespace, text: Path, name: str, solver: int, loss: str, C: float
+) -> dict[str, Any]:
+    """Train both programs, and compare their models."""
+    ours, theirs = args.folder / "m.model", args.folder / "liblinear.model"
+    words = ["train", text, "-s", str(solver), "-c", C, "--tol", args.tol, "-o", ours, "--fresh"]
+    mine = run_process(sbm_command(*words, "--json"))
+    peer = Liblinear(args, C, solver=solver).run(text, theirs, args.e)
+    found = mine.json()
+    models = read_ours(ours), read_liblinear(theirs)
+    values = [_value(text, loss, C, model) for model in models]
+    counts = [int(np.count_nonzero(model.W)) for model in models]
+    return {
+        "data": name, "loss": loss, "C": C, "above": f"{values[0] / values[1] - 1:.1e}",
+        "certified gap": f"{found['relative_gap']:.1e}", "passes": found["passes"],
+        "weights": counts[0], "of LIBLINEAR": counts[1],
+        "seconds": mine.cpu_seconds, "seconds of LIBLINEAR": peer.cpu_seconds,
+        "memory": sizes(mine.peak_bytes), "memory of LIBLINEAR": sizes(peer.peak_bytes),
+    }  # fmt: skip
+
+
+def _value(text: Path, loss: str, C: float, model: LinearModel) -> float:
+    """Objective with |w|₁."""
+    squares = 0.5 * float(np.vdot(model.W, model.W))
+    return objective(text, loss, C, model) - squares + float(np.abs(model.W).sum())
+
+
+def _path(folder: Path, text: Path, penalty: str) -> list[dict[str, Any]]:
+    """Tune with a penalty; return a row for each C."""
+    store = folder / "path.sbm"
+    sbm.split([text], store, force=True)
+    settings = {"loss": "log_loss", "penalty": penalty}
+    model, report = sbm.tune(store, folder / "path.model", settings, Cs=PATH, resume=False)
+    every = report["settings"]
+    return [
+        {"data": text.stem, "method": penalty, "C": row["C"], "accuracy": row["mean"],
+         "weights": row.get("n_nonzero", len(model.W)), "gap": row["relative_gap"],
+         "passes": row["passes"]}
+        for row in every if row["mean"] is not None and row["relative_gap"] is not None
+    ]  # fmt: skip
