@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import full_weights
+from sklearn.linear_model import LogisticRegression
+from threads import in_threads
 
 import sbm
 from sbm.compiled import load
 from sbm.engine.pace import Work
+from sbm.programs.train import train_ranks
+from sbm.programs.training import newton
+from sbm.programs.training.job import TrainOptions
 from sbm.rows import Rows
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
@@ -33,6 +38,15 @@ def test_newton_reaches_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
     assert report["primal"] - report["dual"] <= report["gap"] * (1 + 1e-9) + 1e-12 * report["dual"]
     peer = {**settings, "solver": "dual", "max_passes": 300}
     assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
+
+
+def test_weights_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    X, y = Case("log_loss", 2).rows(n=400, noise=2.0)
+    settings = {"loss": "log_loss", "C": 30.0, "solver": "newton", "tol": 1e-10}
+    model, _ = sbm.train(make_store(tmp_path, X, y, blocks=4), tmp_path / "n.model", settings)
+    peer = LogisticRegression(C=30.0, solver="newton-cholesky", fit_intercept=False, tol=1e-10)
+    ours = full_weights(model, X.shape[1])[:, 0]
+    np.testing.assert_allclose(ours, peer.fit(X, y).coef_[0], rtol=1e-4)
 
 
 def test_newton_uses_row_and_class_weights(tmp_path: Path) -> None:
@@ -184,10 +198,10 @@ def test_plan_foresees_the_switch(tmp_path: Path) -> None:
 
 
 def test_plan_includes_the_hessian(tmp_path: Path) -> None:
-    X, y = Case("log_loss", 2).rows()
+    X, y = Case("hinge", 2).rows()
     store = make_store(tmp_path, np.hstack([X] * 400), y)
     with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
-        sbm.train(store, None, {"loss": "log_loss", "solver": "newton", "mem": "200MB"})
+        sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
 
 
 @pytest.mark.parametrize("values", [None, "float32"])
@@ -216,3 +230,63 @@ def test_gram_and_solve_match_numpy(values: str | None, filled: float) -> None:
     kernels.solve(H, x)
     np.testing.assert_allclose(x, b, rtol=1e-9)
     assert not kernels.factorize(-np.eye(2))
+
+
+# ------------------------------------------------------------------------------ many features
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count as too many features for a matrix what is not."""
+    monkeypatch.setattr(newton, "MOST_FEATURES", 3)
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("C", [0.1, 100.0])
+@pytest.mark.parametrize("case", [case for case in SOLVED if case.loss in SMOOTH], ids=str)
+def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
+    X, y = case.rows(n=400, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    settings = {**case.at(C), "bias": 1.0}
+    model, report = sbm.train(store, tmp_path / "n.model", {**settings, **FIRM})
+    assert report["converged"]
+    assert sum(report["rounds"]) > report["passes"]  # products
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
+    peer = {**settings, "solver": "dual", "max_passes": 300}
+    assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_products_resume_to_the_same_bytes(ranks: int, tmp_path: Path) -> None:
+    X, y = Case("log_loss", 2).rows(n=400, noise=2.0)
+    store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
+    settings = {"loss": "log_loss", "C": 10.0, "checkpoint_every": 0, **FIRM}
+
+    def train(**more: Any) -> list[Any]:
+        options = TrainOptions(**more)
+        return in_threads(ranks, lambda comm: train_ranks(comm, store, path, settings, options))
+
+    train()
+    whole, calls = path.read_bytes(), [0]
+
+    def is_stopped() -> bool:
+        calls[0] += 1
+        return calls[0] > (15 if ranks == 1 else 4)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(is_stopped=is_stopped, resume=False)
+    settings["threads"] = 1
+    assert train()[0][1]["resumed"]
+    assert path.read_bytes() == whole
+
+
+def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(20_000, 40))
+    store = make_store(tmp_path, X, np.sign(X[:, 0] + 0.1), blocks=12)
+    settings = {"loss": "log_loss", "solver": "newton", "max_passes": 2, "bias": 0.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newton, "MOST_FEATURES", 3)
+        with pytest.raises(sbm.MemoryPlanError, match="keeps all rows in memory") as error:
+            sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
+        sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})

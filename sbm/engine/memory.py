@@ -269,7 +269,7 @@ class MemoryPlan(Budget):
         """Return the parts that stay decoded in memory; the others are read again in each pass.
 
         If all parts stay, there are no buffers, and cached rows are not copied. This changes the
-        speed, but not the model.
+        speed, but not the model; except that Newton's method then finds step lengths in memory.
 
         Parameters
         ----------
@@ -278,16 +278,22 @@ class MemoryPlan(Budget):
         reserved : int
             Bytes of the bound that are needed for something else.
         """
-        if self.is_whole:
-            return list(own)
-        room = self.left - reserved - int(SLACK * self.mem)
-        room -= _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
-        copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
-        copies += self.cache_nnz * self.nonzero
-        if self.decoded_bytes(own) <= room + copies:
+        if self.missing(own, reserved) <= 0:
             return list(own)
         sizes = np.cumsum([self.decoded_bytes([k]) for k in own])
-        return list(own[: int(np.searchsorted(sizes, room, side="right"))])
+        return list(own[: int(np.searchsorted(sizes, self._room(reserved), side="right"))])
+
+    def missing(self, own: Sequence[int], reserved: int = 0) -> int:
+        """Return how many more bytes all parts of a rank need to stay; at most 0 if they stay."""
+        if self.is_whole:
+            return 0
+        copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
+        copies += self.cache_nnz * self.nonzero
+        return self.decoded_bytes(own) - self._room(reserved) - copies
+
+    def _room(self, reserved: int) -> int:
+        room = self.left - reserved - int(SLACK * self.mem)
+        return room - _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
 
     def decoders(self, threads: int, spare: int) -> int:
         """Return how many chunks can be decoded in parallel with `threads`, one of them solving."""

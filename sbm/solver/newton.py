@@ -1,9 +1,13 @@
 """Second-order training: Newton's method, and an interior point method on the rows near a kink.
 
-Both need a d x d matrix, d being the number of weights, and read all rows once per step.
+Both read all rows once per step, and have a d x d matrix, d being the number of weights.
 
 Smooth losses. A pass at W sums gradient and Hessian. The next pass is at the Newton step; if that
 did not decrease the objective enough, the one after it is at a shorter step.
+
+If the matrix would be too large, conjugate gradients find the Newton step from products with it, as
+in LIBLINEAR (Lin, Weng & Keerthi 2008; preconditioned as by Hsia, Chiang & Lin 2018). Each product
+visits all rows, so they have to be in memory.
 
 Hinge and epsilon-insensitive loss. They are linear except at kinks, so a row whose decision value
 does not cross a kink on the way to the optimum matters only by its gradient. A pass at W collects
@@ -16,9 +20,11 @@ The dual variables of the last problem certify its optimum.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +37,10 @@ from sbm.solver.interior import Near, join, solve_near, vectors
 from sbm.solver.problem import Problem, Spread, decide
 from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
 
-__all__ = ["MARGIN_ROW", "HingeNewton", "Newton", "SmoothNewton"]
+__all__ = ["MARGIN_ROW", "HingeNewton", "Newton", "SmoothNewton", "WideNewton"]
 
 Floats = npt.NDArray[np.float64]
+Item = TypeVar("Item")
 
 MARGIN_ROW = 260  # bytes of a row near a kink, besides its nonzeros
 _ARMIJO = 1e-4
@@ -44,6 +51,15 @@ _PROXIMITY = 0.01  # first ρ
 _LEAST_PROXIMITY = 1e-6  # smaller values count as 0
 _FEW = 4  # rows near a kink, at least, per weight
 _MOST = 1e300
+# Conjugate gradients, as in LIBLINEAR: share of the diagonal in the preconditioner; the step ends
+# if an iteration gains less than this share of the mean gain.
+_DIAGONAL = 0.01
+_FORCING = 0.5
+_CLOSE = 10.0  # gaps to reach that are left: the step must certify them
+# Line search in memory: share of the slope that counts as 0, longest step, most steps of bisection.
+_FLAT = 0.1
+_LONGEST = 8.0
+_HALVINGS = 20
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,33 @@ def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
     return 2.0 * c * np.copysign(excess, e), 2.0 * c * is_outside
 
 
+def step_length(slope: Callable[[float], float]) -> float:
+    """Return about the minimum of a convex function along a step, given its derivative.
+
+    The result is 1, a whole step, if that is good enough.
+    """
+    least = _FLAT * abs(slope(0.0))
+    low, high, at_high = 0.0, 1.0, slope(1.0)
+    while at_high < -least and high < _LONGEST:
+        low, high = high, 2.0 * high
+        at_high = slope(high)
+    if at_high <= least:
+        return high
+    length = high
+    for _ in range(_HALVINGS):
+        length = 0.5 * (low + high)
+        at = slope(length)
+        if abs(at) <= least:
+            break
+        low, high = (length, high) if at < 0.0 else (low, length)
+    return length
+
+
+def _in_turn(parts: list[list[Item]]) -> list[Item]:
+    """Return what each slice has, in turn."""
+    return [one for some in zip(*parts, strict=True) for one in some]
+
+
 class Newton(ABC):
     """Second-order training of one problem: a pass is `start_pass`, `add` for each block, `finish`.
 
@@ -119,7 +162,11 @@ class Newton(ABC):
     ----------
     base : ndarray, like W, or None
         The last accepted weights; `W` was found from them.
+    visits : int
+        Visits of each row to find `W`, besides that of the pass.
     """
+
+    visits = 0
 
     def __init__(
         self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, comm: Comm
@@ -209,16 +256,34 @@ class Newton(ABC):
 
 
 class SmoothNewton(Newton):
-    """Newton's method for smooth losses."""
+    """Newton's method for smooth losses.
+
+    Parameters
+    ----------
+    problem, W, W_alpha, spread, comm
+        As for `Newton`.
+    searches : bool
+        Whether to find the length of each step with the rows added, which must stay in memory.
+    """
 
     def __init__(
-        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, comm: Comm
+        self,
+        problem: Problem,
+        W: Floats,
+        W_alpha: Floats,
+        spread: Spread,
+        comm: Comm,
+        searches: bool,
     ) -> None:
         super().__init__(problem, W, W_alpha, spread, comm)
-        d = len(W)
-        self._H, self._slopes = np.zeros((SLICES, d, d)), np.zeros((SLICES, d))
+        self._searches = searches
+        self._rows: list[list[Rows]] = []  # by slice
+        self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(W)))
         self.curvature = 0.0  # of all rows of the pass
         self.slope = 0.0  # of the objective at `base`, along W - base
+
+    def _matrices(self) -> Floats:
+        return np.zeros((SLICES, len(self.W), len(self.W)))
 
     @property
     def is_new(self) -> bool:
@@ -245,6 +310,7 @@ class SmoothNewton(Newton):
         """Prepare for a pass at `W`."""
         super().start_pass()
         self._H[:], self._slopes[:] = 0.0, 0.0
+        self._rows = [[] for _ in range(SLICES)]
         self.curvature = 0.0
 
     def add(self, block: int, rows: Rows) -> list[Floats]:
@@ -254,7 +320,9 @@ class SmoothNewton(Newton):
             part = parts[k]
             z = decide(part, self.W, self.problem.bias)[:, 0]
             alpha, curvature = respond(self.problem, part, z)
-            self.sums.add_gram(k, part, curvature, self._H[k])
+            self._add_curvature(k, part, curvature)
+            if self._searches:
+                self._rows[k].append(part)
             signs = self._signs(part)
             self.sums.add_rows(part, signs * alpha, self._slopes[k])
             if self.base is not None:
@@ -271,6 +339,38 @@ class SmoothNewton(Newton):
             self.curvature += curvature
             self._certifier.sums.append(sums)
         return alphas
+
+    def _add_curvature(self, k: int, rows: Rows, curvature: Floats) -> None:
+        self.sums.add_gram(k, rows, curvature, self._H[k])
+
+    def _step(self, gradient: Floats, within: float) -> Floats:
+        """Return the Newton step; `within` is the decrease of the objective that counts as 0."""
+        self.visits = 0
+        H = self.sums.add_up(self._H)
+        H.flat[:: len(H) + 1] += self.ridge
+        return self.sums.solve(self.sums.factorize(H), -gradient)
+
+    def _slope(self, step: Floats) -> Callable[[float], float]:
+        """Return the derivative of the objective along a step from `W`."""
+        w, way, rows = self.W[:, 0], step[:, np.newaxis], _in_turn(self._rows)
+        signs = [self._signs(one) for one in rows]
+
+        def decide_both(one: Rows) -> tuple[Floats, Floats]:
+            bias = self.problem.bias
+            return decide(one, self.W, bias)[:, 0], decide(one, way, bias)[:, 0]
+
+        both = list(self.sums.spread(decide_both, rows))
+
+        def slope(length: float) -> float:
+            def gain(k: int) -> float:
+                z, change = both[k]
+                alpha, _ = respond(self.problem, rows[k], z + length * change)
+                return dot(signs[k] * alpha, change)
+
+            own = -math.fsum(self.sums.spread(gain, range(len(rows))))
+            return self.sums.total(own, dot(self.ridge * (w + length * step), step))
+
+        return slope
 
     def _signs(self, rows: Rows) -> Floats | float:
         return 1.0 if self.problem.loss.signed else _signs(self.problem, rows)
@@ -289,9 +389,10 @@ class SmoothNewton(Newton):
             self.slope *= q
             return True
         gradient = self.ridge * self.W[:, 0] - self.sums.add_up(self._slopes)
-        H = self.sums.add_up(self._H)
-        H.flat[:: len(H) + 1] += self.ridge
-        step = self.sums.solve(self.sums.factorize(H), -gradient)
+        step = self._step(gradient, tol * P)
+        if self._searches:
+            self.visits += 2
+            step *= step_length(self._slope(step))
         self.base, self.base_primal = self.W.copy(), P
         self.slope = dot(gradient, step)
         self.W[:, 0] += step
@@ -309,6 +410,73 @@ class SmoothNewton(Newton):
         """Restore the state."""
         self.base_primal, self.slope = float(record["primal"]), float(record["slope"])
         self.base = arrays.get("newton_base")
+
+
+class WideNewton(SmoothNewton):
+    """Newton's method without a matrix, for rows that stay in memory.
+
+    Parameters
+    ----------
+    problem, W, W_alpha, spread, comm
+        As for `Newton`.
+    pause : callable
+        Called after each visit of all rows; may raise an exception.
+    """
+
+    is_new = False  # the optimum of a few rows is far from that of all
+
+    def __init__(
+        self,
+        problem: Problem,
+        W: Floats,
+        W_alpha: Floats,
+        spread: Spread,
+        comm: Comm,
+        pause: Callable[[], None],
+    ) -> None:
+        super().__init__(problem, W, W_alpha, spread, comm, searches=True)
+        self._pause = pause
+        self._curvatures: list[list[Floats]] = []
+
+    def _matrices(self) -> Floats:
+        return np.zeros((SLICES, len(self.W)))  # the diagonal
+
+    def start_pass(self) -> None:
+        """Prepare for a pass at `W`."""
+        super().start_pass()
+        self._curvatures = [[] for _ in range(SLICES)]
+
+    def _add_curvature(self, k: int, rows: Rows, curvature: Floats) -> None:
+        self.sums.add_squares(rows, curvature, self._H[k])
+        self._curvatures[k].append(curvature)
+
+    def _step(self, gradient: Floats, within: float) -> Floats:
+        """Return about the Newton step.
+
+        Far from the optimum, a rough one. Otherwise, half of the squared residual is part of the
+        gap of the certificate.
+        """
+        rows, curvatures = _in_turn(self._rows), _in_turn(self._curvatures)
+        scale = 1.0 / (1.0 + _DIAGONAL * self.sums.add_up(self._H))
+        step, r = np.zeros(len(gradient)), -gradient
+        z = scale * r
+        way, rz, Q = z.copy(), dot(r, z), 0.0
+        for number in range(1, 1 + len(step)):
+            product = self.ridge * way + self.sums.multiply(rows, curvatures, way)
+            self._pause()
+            length = rz / dot(way, product)
+            step += length * way
+            r -= length * product
+            gained, Q = Q, -0.5 * (dot(step, r) - dot(step, gradient))
+            self.visits = number
+            is_rough = _CLOSE * within < -Q and number * (gained - Q) <= -_FORCING * Q
+            if is_rough or 0.5 * dot(r, r) <= 0.1 * within or gained <= Q:
+                break
+            z = scale * r
+            rz, before = dot(r, z), rz
+            way *= rz / before
+            way += z
+        return step
 
 
 @dataclass

@@ -18,7 +18,9 @@ from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Spread, decide
 
-__all__ = ["SLICES", "Sums", "copy_rows", "dot", "hessian_bytes", "slices_of"]
+__all__ = [
+    "SLICES", "Sums", "copy_rows", "dot", "hessian_bytes", "product_bytes", "slices_of",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +34,11 @@ def hessian_bytes(n_weights: int, n_problems: int, smooth: bool) -> int:
     """Return the bytes of the matrices of a training."""
     matrices = SLICES * n_problems + 3 if smooth else SLICES + n_problems + 3
     return 8 * n_weights * (n_weights * matrices + SLICES * (_TOGETHER + 2))
+
+
+def product_bytes(n_weights: int, n_problems: int) -> int:
+    """Return the bytes of the vectors of a training without matrices."""
+    return 8 * n_weights * (n_problems * (2 * SLICES + 2) + SLICES + 8)
 
 
 class Sums:
@@ -68,6 +75,25 @@ class Sums:
             rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, H,
             self._dense[k], self._weight[k],
         )  # fmt: skip
+
+    def add_squares(self, rows: Rows, r: Floats, out: Floats) -> None:
+        """Add Σ r_i x_i², by weight, to `out`, shape (n_weights,)."""
+        self._kernels.add_squares(
+            rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, out
+        )
+
+    def multiply(self, pieces: Sequence[Rows], r: Sequence[Floats], v: Floats) -> Floats:
+        """Return Σ r_i x_i x_i'v over all rows of the pieces, given r of each piece."""
+        outs = np.zeros((SLICES, self.n_weights))
+
+        def work(k: int) -> None:
+            for one, mine in list(zip(pieces, r, strict=True))[k::SLICES]:
+                self._kernels.multiply(
+                    one.starts, one.lengths, one.indices, one.values, self.bias, mine, v, outs[k]
+                )
+
+        list(self.spread(work, range(SLICES)))
+        return self.add_up(outs)
 
     def times(self, pieces: Sequence[Rows], w: Floats) -> Floats:
         """Return the decision values of all rows of the pieces."""

@@ -136,6 +136,8 @@ SCENARIOS: dict[str, Scenario] = {
     "train: hinge, a checkpoint a block": _train(f"--cache-frac 0.5 {_OFTEN}"),
     "train: hinge, a new model": _troubled(f"{_TRAIN} -C 0.01 --fresh", before=[_SPLIT, _TRAIN]),
     "train: log_loss": _train("--loss log_loss --cache-frac 0.3 --bias 1"),
+    "train: newton": _train(f"--solver newton --loss log_loss -C 10 {_OFTEN}", split=_MULTI),
+    "train: interior point": _train(f"--solver newton -C 10 {_OFTEN}"),
     "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
     "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
     "train: calibrated": _train(f"--loss squared_hinge --calibrate {_OFTEN}"),

@@ -21,7 +21,9 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     MOST_FEATURES,
+    check_memory_of_products,
     first_solver,
+    is_wide,
     near_bytes,
     newton_refusal,
     refuse_newton,
@@ -234,6 +236,9 @@ class TrainingPlan:
         self._plan()
         n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
+        if is_wide(self.settings, self.store, n):
+            missing = self.plan.missing(self.own, self.reserved)
+            check_memory_of_products(self.settings, self.plan, missing)
 
     def _has_switched(self) -> bool:
         """Return whether the run to start from was switched to Newton's method, in all ranks."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sbm.engine.memory import AUTO_BLOCKS, MemoryPlan
+from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
 from sbm.engine.pace import Work
-from sbm.errors import SettingsError
+from sbm.errors import MemoryPlanError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
 from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.problem import AnyProblem
-from sbm.solver.sums import hessian_bytes
+from sbm.solver.sums import hessian_bytes, product_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
+from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "first_solver", "is_smooth", "near_bytes",
-    "near_capacity", "newton_refusal", "piece_rows", "refuse_newton", "starts_with_newton",
-    "work_of",
+    "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
+    "is_wide", "near_bytes", "near_capacity", "newton_refusal", "piece_rows", "refuse_newton",
+    "row_bytes", "starts_with_newton", "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -26,6 +27,8 @@ MOST_FEATURES = 5000  # with which `auto` considers Newton's method
 _FEW_PASSES = 4  # of coordinate descent, on easy data
 _LEAST_PIECE = 500  # rows
 _MISSED = 5.0  # factor of safety
+_SEARCH_ROW = 16  # bytes: a decision value, and its change
+_MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 20_000  # rows near a kink, if there are as many
 
@@ -68,12 +71,48 @@ def refuse_newton(settings: Settings) -> None:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
-def bytes_of_matrices(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> int:
+def is_wide(settings: Settings, store: BlockStore, n_problems: int) -> bool:
+    """Return whether a matrix of features x features would be too large, and is not needed."""
+    if settings.solver != "newton" or not is_smooth(LOSSES[settings.loss]):
+        return False
+    n_weights = store.n_features + (settings.bias > 0)
+    most = _MOST_SHARE * settings.mem_bytes
+    return n_weights > MOST_FEATURES or hessian_bytes(n_weights, n_problems, True) > most
+
+
+def row_bytes(settings: Settings, store: BlockStore, n_problems: int) -> int:
+    """Return the bytes per row of a second-order training with a smooth loss."""
+    if settings.solver != "newton" or not is_smooth(LOSSES[settings.loss]):
+        return 0
+    return _SEARCH_ROW + 8 * n_problems * is_wide(settings, store, n_problems)
+
+
+def bytes_of_matrices(settings: Settings, store: BlockStore, n_problems: int) -> int:
     """Return the bytes of the matrices of a second-order training; 0 if there is none."""
     if settings.solver != "newton":
         return 0
-    n_weights = store.n_features + (problems[0].bias > 0)
-    return hessian_bytes(n_weights, len(problems), is_smooth(problems[0].loss))
+    n_weights = store.n_features + (settings.bias > 0)
+    if is_wide(settings, store, n_problems):
+        return product_bytes(n_weights, n_problems)
+    return hessian_bytes(n_weights, n_problems, is_smooth(LOSSES[settings.loss]))
+
+
+def check_memory_of_products(settings: Settings, plan: MemoryPlan, missing: int) -> None:
+    """Check that all rows stay in memory.
+
+    Raises
+    ------
+    MemoryPlanError
+        `missing` bytes are missing.
+    """
+    if missing > 0:
+        least = plan.mem + int(1.02 * missing / (1 - SLACK))
+        raise MemoryPlanError(
+            f"--mem {format_size(plan.mem)} is too small {plan.task} with --solver newton, which "
+            f"keeps all rows in memory if there are so many features; use at least --mem "
+            f"{in_megabytes(least)}, or --solver dual",
+            least,
+        )
 
 
 def piece_rows(store: BlockStore) -> int:

@@ -16,17 +16,19 @@ from sbm.engine.clock import clock
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.snapshot import bare_name, named, number_in
-from sbm.programs.training.newton import is_smooth, near_capacity, piece_rows
+from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
+from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import HingeNewton, Newton, SmoothNewton
+from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
 from sbm.solver.step import Totals
 
 __all__ = ["NewtonPasses", "NewtonSteps"]
 
 _PIECES = 64  # more than the pieces of a block
+_LARGE_SAMPLE = 100  # rows per weight
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -53,12 +55,18 @@ class NewtonSteps:
 
     def __init__(self, engine: Engine, tol: float) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
+        searches = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
+        # The optimum of a large sample is so near that whole steps are right.
+        n_weights = len(engine.learners[0].solver.W)
+        searches = searches and piece_rows(engine.store) < _LARGE_SAMPLE * n_weights
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
-            if is_smooth(problem.loss):
-                self.methods.append(SmoothNewton(*arguments))
+            if is_wide(engine.settings, engine.store, len(engine.learners)):
+                self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
+            elif is_smooth(problem.loss):
+                self.methods.append(SmoothNewton(*arguments, searches))
             else:
                 capacity = near_capacity(
                     engine.store, engine.plan, len(engine.learners), problem.intercept
@@ -214,6 +222,9 @@ class NewtonPasses(NewtonSteps):
         state.totals.add(done)
         with engine.seconds.measure("solve"):
             is_last = is_last or not self.move(active, found)
+        visits = max(self.methods[one.number].visits for one in active)
+        if not is_last:
+            state.rounds[-1] += visits
         training.end_pass(done, certificate, is_late, is_last)
         if not is_last:
             training.commit_if_due()

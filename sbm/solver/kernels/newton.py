@@ -4,6 +4,8 @@ For rows x_i, with the extra feature of value `bias` last if bias > 0, these are
 
     add_rows    out += Σ r_i x_i
     gram        H   += Σ r_i x_i x_i'
+    multiply    out += Σ r_i x_i x_i'v, without H
+    add_squares out += Σ r_i x_i², by weight
 
 H has the lower triangle only. Sparse rows are added by pairs of nonzeros. Rows that fill a good
 part of H are spread out, and eight of them added at a time, which reads and writes H an eighth as
@@ -18,9 +20,9 @@ import math
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import add
+from sbm.solver.kernels.common import add, dot
 
-__all__ = ["add_rows", "factorize", "gram", "solve"]
+__all__ = ["add_rows", "add_squares", "factorize", "gram", "multiply", "solve"]
 
 _TOGETHER = 8  # rows that are added to H at a time
 _FILLED = 0.3  # share of nonzeros above which rows are spread out
@@ -38,6 +40,34 @@ def add_rows(starts, lengths, indices, values, bias, r, out):
             extra += r[i]
     if bias > 0.0:
         out[len(out) - 1] += bias * extra
+
+
+@njit(nogil=True, error_model="numpy")
+def multiply(starts, lengths, indices, values, bias, r, v, out):
+    """Add Σ r_i x_i x_i'v to `out`, shape (n_weights,)."""
+    extra = 0.0
+    for i in range(np.uint64(len(starts))):
+        if r[i] != 0.0:
+            begin = np.uint64(starts[i])
+            end = begin + np.uint64(lengths[i])
+            z = bias * v[len(v) - 1] if bias > 0.0 else 0.0
+            z, _ = dot(indices, values, begin, end, v, z, 0.0)
+            add(indices, values, begin, end, out, r[i] * z)
+            extra += r[i] * z
+    if bias > 0.0:
+        out[len(out) - 1] += bias * extra
+
+
+@njit(nogil=True, error_model="numpy")
+def add_squares(starts, lengths, indices, values, bias, r, out):
+    """Add Σ r_i x_i², by weight, to `out`, shape (n_weights,)."""
+    for i in range(np.uint64(len(starts))):
+        begin = np.uint64(starts[i])
+        for p in range(begin, begin + np.uint64(lengths[i])):
+            x = 1.0 if values is None else np.float64(values[p])
+            out[np.uint32(indices[p])] += r[i] * x * x
+        if bias > 0.0:
+            out[len(out) - 1] += r[i] * bias * bias
 
 
 @njit(nogil=True, error_model="numpy")
