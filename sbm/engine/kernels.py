@@ -40,7 +40,7 @@ WITHOUT_STORE = ("split", "predict", "names")
 def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
     """Return the name of the kernels that a training needs, for `prepare`.
 
-    `weighted` is for rows whose weights do not come from a file.
+    `weighted` is for rows whose weights do not come from the setting.
     """
     if settings.penalty != "l2":
         return SPARSE

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbm.errors import DataError, SettingsError
+from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
-from sbm.inputs.parquet import read_parquet
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
+from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
+from sbm.inputs.remote import fetch, is_remote, without_query
 from sbm.inputs.table import read_table
-from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead
+from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -32,6 +34,7 @@ __all__ = [
     "open_inputs",
     "plain_name",
     "reader_memory",
+    "with_hash_bits",
 ]
 
 T = TypeVar("T")
@@ -86,14 +89,25 @@ FORMATS = {
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
         Format("npz", (".npz",), read=read_npz, is_stream=False),
         Format(
-            "parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False, memory=120_000_000
+            "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
+            memory=MEMORY,
+        ),
+        Format(
+            "feather", (".feather", ".arrow", ".ipc"), read=read_arrow, is_hashed=True,
+            is_stream=False, memory=MEMORY,
         ),
     )
+}  # fmt: skip
+# Rows in memory.
+_IN_MEMORY = {
+    "chunks": Format("chunks", (), read=read_chunks),
+    "frame": Format("frame", (), read=read_arrow, is_hashed=True, memory=MEMORY),
 }
 
 
 def plain_name(name: str) -> str:
     """Return a file name without the ending of its compression."""
+    name = without_query(name)
     return name[: -len(Path(name).suffix)] if is_packed(name) else name
 
 
@@ -113,8 +127,7 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     SettingsError
         The format is unknown.
     """
-    if options.hash_bits is None:
-        options = replace(options, hash_bits=HASH_BITS)
+    options = with_hash_bits(options)
     if options.format is not None and options.format not in FORMATS:
         raise SettingsError(
             f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
@@ -134,7 +147,20 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             raise DataError(
                 f"{source.name} is compressed, which {found.name} does not support; decompress it"
             )
+        if found.name in ARROW:
+            if is_remote(source.name):
+                source.copy = fetch(source.name, f".{found.name}")
+            find_layout(source)
+        elif is_remote(source.name):
+            raise DataError(
+                f"{source.name}: {found.name} files are read locally; download it first"
+            )
     return sources
+
+
+def with_hash_bits(options: InputOptions) -> InputOptions:
+    """Return options with the default number of bits, unless it is set."""
+    return options if options.hash_bits is not None else replace(options, hash_bits=HASH_BITS)
 
 
 def _group(names: list[str], name_of_format: str | None) -> list[Source]:
@@ -147,19 +173,23 @@ def _group(names: list[str], name_of_format: str | None) -> list[Source]:
 
     for (chosen, is_grouped), files in itertools.groupby(names, kind):
         while some := list(itertools.islice(files, size if is_grouped else 1)):
-            total = sum(0 if name == "-" else os.path.getsize(name) for name in some)
             more = b"\0".join(map(os.fsencode, some[1:]))
-            sources.append(Source(some[0], total, format=chosen, more=more))
+            source = Source(some[0], sum(map(size_of, some)), format=chosen, more=more)
+            source.reader_bytes = REMOTE_MEMORY * is_remote(source.name)
+            sources.append(source)
     return sources
 
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     """Return the options that determine ids of names; None if no source has names."""
-    hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
+    hashed = [s for s in sources if _kind(s).is_hashed and not s.is_sparse]
     if not hashed:
         return None
+    record = hashed[0].options.record()
     columns = list(dict.fromkeys(name for source in hashed for name in source.columns))
-    return hashed[0].options.record() | ({"columns": columns} if columns else {})
+    words = [name for source in hashed for name in source.categorical]
+    record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
+    return record | ({"columns": columns} if columns else {})
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
@@ -171,8 +201,11 @@ def reader_memory(sources: Sequence[Source]) -> int:
     names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
     for source in sources:
         source.window = max(source.window, window)
-    libraries = (FORMATS[s.format].memory for s in sources if s.format in FORMATS)
-    return window + names + max(libraries, default=0)
+    return window + names + max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+
+
+def _kind(source: Source) -> Format:
+    return FORMATS.get(source.format) or _IN_MEMORY[source.format]
 
 
 def convert_inputs(
@@ -190,19 +223,18 @@ def convert_inputs(
     Parameters and errors are as in `convert_sources`.
     """
     largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
-    for name, group in itertools.groupby(sources, lambda source: source.format):
-        kind = FORMATS.get(name)
-        if kind is not None and kind.parser is not None:
-            texts = list(group)
+    for _, group in itertools.groupby(sources, lambda source: source.format):
+        texts = list(group)
+        kind = _kind(texts[0])
+        if kind.parser is not None:
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
                 skip=skip, largest_line=largest_line, reasons=kind.reasons,
             )  # fmt: skip
             continue
-        for source in group:
-            read = read_chunks if kind is None else kind.read
-            assert read is not None
-            pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
+        for source in texts:
+            assert kind.read is not None
+            pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
             if source.chunks is None:  # an iterator of chunks may require this thread
                 pieces = one_ahead(pieces)
             with contextlib.closing(pieces):

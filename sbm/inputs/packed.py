@@ -14,6 +14,8 @@ from typing import Any
 
 import zstandard
 
+from sbm.inputs.remote import without_query
+
 __all__ = ["ERRORS", "MAGIC", "USUAL", "Unpacked", "WindowError", "is_packed", "window_of"]
 
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -48,12 +50,17 @@ class WindowError(Exception):
 
 def is_packed(name: str) -> bool:
     """Whether a file name has the ending of a compression format."""
-    return Path(name).suffix.lower() in _OPENERS
+    return _ending(name) in _OPENERS
+
+
+def _ending(name: str) -> str:
+    """Return the ending of a file name or URL."""
+    return Path(without_query(name)).suffix.lower()
 
 
 def window_of(name: str) -> int:
     """Return the bytes for the window of a file, judging by its first frame; 0 up to `USUAL`."""
-    kind = Path(name).suffix.lower()
+    kind = _ending(name)
     if kind not in _OPENERS or not os.path.isfile(name):
         return 0
     try:
@@ -80,7 +87,7 @@ class Unpacked:
     """
 
     def __init__(self, read: Read, name: str, window: int) -> None:
-        self._pieces = _OPENERS[Path(name).suffix.lower()](read, max(window, USUAL))
+        self._pieces = _OPENERS[_ending(name)](read, max(window, USUAL))
         self._left = memoryview(b"")
 
     def readinto(self, buffer: memoryview) -> int:

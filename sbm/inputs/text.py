@@ -31,12 +31,13 @@ from sbm.inputs.live import (
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
+from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
 __all__ = [
     "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
-    "one_ahead", "parse_sources", "unpacked",
+    "holds_tables", "one_ahead", "parse_sources", "size_of", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -74,10 +75,16 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
+    is_sparse : bool
+        Whether a file of records holds lists of feature ids.
+    reader_bytes : int
+        Bytes that its reader holds in memory, besides those of the format.
+    copy : temporary file, or None
+        Local copy of a remote file.
     window : int
         Bytes that a decompressor may take for its window.
-    columns : list of str
-        Columns of a table that was read, without the label column.
+    columns, categorical : list of str
+        Columns of a table that are features, and those of them that hold only words.
     more : bytes
         Names of further files that are read as one text with the first, separated by zeros.
     now : str
@@ -99,8 +106,12 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    is_sparse: bool = False
+    reader_bytes: int = 0
+    copy: Any = None
     window: int = USUAL
     columns: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
     more: bytes = b""
     now: str = ""
     ends: "array[int]" = field(default_factory=lambda: array("q"))
@@ -115,14 +126,20 @@ class Source:
         """Whether it can be read a second time."""
         if self.chunks is not None:
             return iter(self.chunks) is not self.chunks
-        return self.name != "-" and os.path.isfile(self.name)
+        return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
     def again(self) -> "Source":
         """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
+            is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
             window=self.window, more=self.more,
         )  # fmt: skip
+
+    @property
+    def file(self) -> str:
+        """Name of the local file."""
+        return self.name if self.copy is None else str(self.copy.name)
 
     @property
     def shown(self) -> str:
@@ -140,7 +157,8 @@ class Source:
     @property
     def path(self) -> str:
         """Absolute path without links; ``-`` for standard input."""
-        return "-" if self.name == "-" else os.path.realpath(self.name)
+        as_it_is = self.name == "-" or is_remote(self.name)
+        return self.name if as_it_is else os.path.realpath(self.name)
 
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
@@ -158,19 +176,31 @@ class Source:
 def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
     """Turn names and glob patterns into sources, in the order given; see `expand_names`."""
     names = expand_names(inputs)
-    return [Source(name, 0 if name == "-" else os.path.getsize(name)) for name in names]
+    return [Source(name, size_of(name)) for name in names]
+
+
+def size_of(name: str) -> int:
+    """Return the bytes of a file, local or not; 0 for standard input."""
+    if is_remote(name):
+        return remote_size(name)
+    return 0 if name == "-" else os.path.getsize(name)
 
 
 def expand_names(inputs: Sequence[str | Path]) -> list[str]:
     """Turn names and glob patterns into names of files, in the order given.
 
+    A folder stands for the Parquet and Feather files in it.
+
     Raises
     ------
     DataError
-        A file is missing, a pattern matches nothing, or an input is a folder.
+        A file is missing, or a pattern or folder has no files.
     """
     found = []
     for name in map(str, inputs):
+        if is_remote(name):
+            found += find_remote(name)
+            continue
         is_there = name == "-" or os.path.exists(name)
         names = [name] if is_there else sorted(glob.iglob(name, recursive=True))
         if not names:
@@ -178,10 +208,34 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
                 f"{name} does not exist; expected files, glob patterns, or - for standard input"
             )
         for path in names:
-            if os.path.isdir(path):
-                raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
-        found += names
+            found += _files_in(path) if os.path.isdir(path) else [path]
     return found
+
+
+_TABLES = (".parquet", ".pq", ".feather", ".arrow", ".ipc")  # files that come in folders
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a path is a folder with Parquet or Feather files."""
+    return path.is_dir() and any(name.suffix in _TABLES for name in path.glob("**/*"))
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the tables in a folder and its subfolders, in the order of their names.
+
+    Raises
+    ------
+    DataError
+        There are none.
+    """
+    names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
+    if not files:
+        raise DataError(
+            f"{folder} is a folder without Parquet or Feather files; expected the files in it, as "
+            f"in {folder}/*"
+        )
+    return files
 
 
 class _Digested:
@@ -298,8 +352,8 @@ def _read_pieces(
             digested = _Digested(raw, source)
             stream = _unpack(digested, source)
         if patience is not None:
-            packed = is_packed(source.name)
-            stream = _resumed(source, raw, stream if packed else None, patience, is_last)
+            is_plain_file = not (is_packed(source.name) or is_remote(source.name))
+            stream = _resumed(source, raw, None if is_plain_file else stream, patience, is_last)
         is_first = source.done.text == 0 and not source.more
         for piece in _cut(source, stream, buffers, largest_line, patience):
             if is_first and piece.size:
@@ -371,6 +425,8 @@ def _open(name: str, patience: Patience | None) -> Any:
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
         return sys.stdin.buffer
+    if is_remote(name):
+        return RemoteFile(name)
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -594,7 +650,7 @@ def convert_sources(
     while coming and not (patience is not None and patience.gave_up):
         source = coming.popleft()
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
-        if patience is not None or os.path.isfile(source.name):
+        if patience is not None or source.comes_again:
             # Not for pipes: a thread blocked in a read cannot be stopped.
             pieces = one_ahead(pieces)
         broken = None

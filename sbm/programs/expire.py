@@ -73,7 +73,7 @@ def expire(
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if (before is None) == (not names):
         raise SettingsError("give either --before DATE or --source NAME")
-    folder, progress = Path(store), progress or Progress()
+    folder, progress = Path(store), Progress.of(progress)
     require_whole(BlockStore(folder))
     with _at_rest(folder) if not dry_run else contextlib.nullcontext():
         manifest = store_files.read_manifest(folder)

@@ -77,6 +77,7 @@ def _store(path: Path) -> dict[str, Any]:
         "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
         "memory_bytes": _memory(store),
         "labels": labels,
+        "names_bytes": store.names_bytes,
         "sources": [
             {**source, "added": generation["added"]}
             for generation in kept
@@ -165,7 +166,7 @@ def _model(path: Path) -> dict[str, Any]:
         "features": len(model.ids),
         "nonzero_weights": int(np.count_nonzero(model.W)),
         "outputs": model.W.shape[1],
-        "labels": model.labels,
+        "labels": model.label_names or model.labels,
         "bias": model.bias,
     }
     return {**facts, **model.info, **facts}  # facts first, and not overridden by the model
@@ -199,7 +200,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"read, as by sbm info {path}"
         )
     with telling_change(Path(path)):
-        return _check(BlockStore(path), progress or Progress())
+        return _check(BlockStore(path), Progress.of(progress))
 
 
 def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:

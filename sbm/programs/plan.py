@@ -136,7 +136,7 @@ def plan(
     DataError, SettingsError, MemoryPlanError
         As for `sbm.train`; also a setting whose time cannot be estimated.
     """
-    settings, progress = Settings.of(settings), progress or Progress()
+    settings, progress = Settings.of(settings), Progress.of(progress)
     if not seconds > 0:
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")

@@ -43,6 +43,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "parts": "auto",
         "C": 10.0,
         "tol": 1e-9,
+        "intercept": True,
         "class_weight": {1.0: 3.0},
     },
 }
@@ -96,7 +97,7 @@ def precompile(
         for commands, value_type in _tasks(chosen, dtype)
         if not all(is_ready(command, value_type) for command in commands)
     ]
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     progress.start("compiling", len(tasks), "steps")
     done = 0
     with ThreadPoolExecutor(usable_threads(threads)) as pool:

@@ -184,7 +184,7 @@ class GapWatch:
     @property
     def stop(self) -> float:
         """Relative gap at which the rounds over a single part end."""
-        return self.tol * 0.5**self.misses
+        return self.tol * 0.8**self.misses
 
     def is_due(self, gap: float, dual: float, is_whole: bool = False) -> bool:
         """Return whether the gap may be below `tol`, given the estimate and dual of a pass.

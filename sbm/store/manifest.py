@@ -12,11 +12,18 @@ from typing import Any
 
 from sbm.errors import StoreError
 from sbm.store.files import write_atomically
-from sbm.store.records import MANIFEST_FIELDS, encode_record, find_invalid, read_record
+from sbm.store.records import (
+    MANIFEST_FIELDS,
+    checksum,
+    encode_record,
+    find_invalid,
+    read_record,
+)  # fmt: skip
 
 __all__ = [
     "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
-    "features_name", "index_name", "kept_generations", "names_of", "next_block", "read_manifest",
+    "features_name", "index_name", "kept_generations", "names_of", "next_block", "origins",
+    "read_manifest",
     "write_manifest",
 ]  # fmt: skip
 
@@ -99,6 +106,9 @@ def _find_contradiction(manifest: dict[str, Any]) -> str:
         return "values of another type than its dtype"
     if labels is not None and not len(labels["values"]) == len(labels["counts"]) <= 1 << 16:
         return "counts of labels do not match"
+    names = (labels or {}).get("names", [])
+    if len(set(names)) < len(names) or (names and not {*labels["values"]} <= {*range(len(names))}):
+        return "names of labels do not match"
     for generation in manifest["generations"]:
         deal = generation.get("deal")
         if deal and (
@@ -106,6 +116,24 @@ def _find_contradiction(manifest: dict[str, Any]) -> str:
         ):
             return "a deal does not match its rows"
     return "" if manifest["features"] < 1 << 31 else "too many features"
+
+
+def origins(manifest: dict[str, Any]) -> dict[str, int]:
+    """Return by file of each block, expired ones too, a checksum of all that determines its rows.
+
+    It is the same for text that is trained on and for its store.
+    """
+    before, found = 0, {}
+    gone = [g["expired"]["blocks"] for g in manifest["generations"] if "expired" in g]
+    crcs = {b["file"]: b["crc32"] for blocks in [manifest["blocks"], *gone] for b in blocks}
+    for generation in manifest["generations"]:
+        sources = [{**source, "name": ""} for source in generation["sources"]]
+        options = {k: v for k, v in generation["options"].items() if k != "level"}
+        deal = generation.get("deal") or [crcs.get(file) for file in generation["blocks"]]
+        before = checksum([before, manifest["dtype"], sources, options, deal])
+        for number, file in enumerate(generation["blocks"]):
+            found[file] = checksum([number, before])
+    return found
 
 
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -119,8 +147,11 @@ def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
     records = [record for record in given if isinstance(record, dict)]
     if not any("columns" in record for record in records):
         return records[0] if records else None
-    columns = [name for record in records for name in record.get("columns", [])]
-    return {**records[0], "columns": list(dict.fromkeys(map(str, columns)))}
+    lists = {
+        key: list(dict.fromkeys(str(name) for record in records for name in record.get(key, [])))
+        for key in ("columns", "categorical")
+    }
+    return {**records[0], **lists}
 
 
 def next_block(manifest: dict[str, Any]) -> int:

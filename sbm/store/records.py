@@ -60,6 +60,10 @@ def _setting(value: Any) -> bool:
     return type(value) is not int or abs(value) < 1 << 62
 
 
+def _weight(value: Any) -> bool:
+    return type(value) is float and 0 < value < math.inf
+
+
 def _distinct_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(_number, value)) and len(set(value)) == len(value)
 
@@ -96,12 +100,13 @@ _GENERATION: Table = {
     "features_crc32": _crc, "blocks": [_BLOCK_FILE], "rows": _count, "sources": [_SOURCE],
     "options": {"seed": _count, "shuffle": bool, "names?": (None, dict)},
     "deal?": {"first": _count, "blocks": _count, "batches": [_count]}, "added": _moment,
+    "names_bytes?": _count, "weights?": {"total": _weight, "crc32": _crc},
     "left_out?": {"*": _count}, "expired?": {"at": str, "blocks": [_BLOCK]},
 }  # fmt: skip
 MANIFEST_FIELDS: Table = {
     "rows": _count, "nnz": _count, "features": _count,
     "value_type": _text("ones|float32|float64"), "dtype": _text("float32|float64"),
-    "labels": (None, {"values": _distinct_numbers, "counts": [_count]}),
+    "labels": (None, {"values": _distinct_numbers, "counts": [_count], "names?": [str]}),
     "class_values": (None, _distinct_numbers), "blocks": [_BLOCK], "generations": [_GENERATION],
 }  # fmt: skip
 

@@ -85,7 +85,8 @@ def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_proble
     """Return the bytes of the rows near a kink; 0 for methods that have none."""
     if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
         return 0
-    rows = near_capacity(store, plan, n_problems) + min(plan.part_rows, piece_rows(store))
+    capacity = near_capacity(store, plan, n_problems, settings.intercept)
+    rows = capacity + min(plan.part_rows, piece_rows(store))
     return n_problems * rows * _near_row(store)
 
 
@@ -94,7 +95,7 @@ def _near_row(store: BlockStore) -> int:
     return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
 
 
-def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
+def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
     room = max(0, plan.left) // (n_problems * _near_row(store)) - min(
         plan.part_rows, piece_rows(store)
@@ -102,6 +103,8 @@ def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     # The weights of a sample of n rows miss decision values by about the root of weights / n.
     sample = min(plan.part_rows, piece_rows(store))
     share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
+    if intercept:  # alone it may put all rows of the most frequent class at their kink
+        share = 1.0
     wanted = max(int(share * store.n_rows), _LEAST_NEAR)
     return max(1000, min(room, wanted))
 
