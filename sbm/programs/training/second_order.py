@@ -55,7 +55,7 @@ class NewtonSteps:
 
     def __init__(self, engine: Engine, tol: float) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
-        searches = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
+        searches = not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
         n_weights = len(engine.learners[0].solver.W)
         searches = searches and piece_rows(engine.store) < _LARGE_SAMPLE * n_weights
