@@ -38,7 +38,7 @@ def problems_of(loss: str, labels: list[float] | None, **chosen: Any) -> list[An
     kind = LOSSES[loss]
     if kind.joint and labels is not None and len(labels) == 1:
         return [MultiProblem(kind, np.array([chosen.get("C", 1.0)]), 1.0, chosen.get("bias", 0.0))]
-    seen = SimpleNamespace(name="rows", n_rows=1, labels=labels, label_counts=[])
+    seen = SimpleNamespace(name="rows", n_rows=1, labels=labels, label_counts=[], label_names=None)
     return make_problems(Settings(loss=loss, **chosen), seen)
 
 

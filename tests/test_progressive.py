@@ -32,7 +32,7 @@ def test_classification_rows_cost_their_loss(loss, labels):
         assert not losses.any()
         return
     more = {"task": "classification"} if loss == "squared_error" else {}
-    seen = SimpleNamespace(name="rows", n_rows=1, labels=labels, label_counts=[])
+    seen = SimpleNamespace(name="rows", n_rows=1, labels=labels, label_counts=[], label_names=None)
     problems = make_problems(Settings(loss=loss, **more), seen)
     codes = np.arange(40, dtype=np.int32) % len(labels)
     is_single = len(labels) < 3 and not LOSSES[loss].joint
@@ -53,7 +53,7 @@ def test_classification_rows_cost_their_loss(loss, labels):
 )
 def test_regression_rows_cost_their_loss(loss):
     more = {} if loss == "squared_error" else {"epsilon": 0.25}
-    seen = SimpleNamespace(name="rows", n_rows=1, labels=None, label_counts=[])
+    seen = SimpleNamespace(name="rows", n_rows=1, labels=None, label_counts=[], label_names=None)
     y, z = np.linspace(-2, 2, 40), TABLE[:, :1]
     correct, losses = row_losses(
         LOSSES[loss], make_problems(Settings(loss=loss, **more), seen), y, z

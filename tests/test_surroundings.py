@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = "".join(f"{s}1 {k}:1 {k % 7 + 9}:0.5\n" for k in range(1, 9) for s in "+-") * 3
 MORE = "".join(f"{s}1 {k}:2 {k % 5 + 9}:1\n" for k in range(1, 9) for s in "-+")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MOMENTS = 12 if "SBM_LONG_TESTS" in os.environ else 4  # a signal is sent at, of each command
+MOMENTS = 12 if "SBM_LONG_TESTS" in os.environ else 6  # a signal is sent at, of each command
 
 
 @pytest.fixture(scope="module")

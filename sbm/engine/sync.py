@@ -75,7 +75,7 @@ class Combiner:
     def __init__(self, comm: Comm, problem: AnyProblem, W: Floats) -> None:
         self._comm, self._problem, self._W = comm, problem, W
         self._kernels = load("sbm.solver.kernels.changes")
-        self._shuffle = load("sbm.solver.kernels.common").new_order
+        self._permute = load("sbm.solver.kernels.common").permute
         self._base = np.empty_like(W)
         n, outputs = W.shape
         self._code = np.zeros(n, np.uint8)
@@ -114,15 +114,14 @@ class Combiner:
         total = since = np.zeros(0)
         for turn in range(how.rounds):
             gap, updates = 0.0, 0.0
-            places, bits = self._shuffle(how.order, work.n, how.chunk, how.state)
-            n_chunks = places >> bits
+            n_chunks = -(-work.n // how.chunk)
+            how.state[0] = self._permute(how.order, n_chunks, how.state[0])
             ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
             for k in range(n_sums):
                 if k % every == 0:
                     self._begin(work)
                 chunks = how.order[ends[k] : ends[k + 1]]
-                damping = self._how_to(work)
-                part = replace(how, turn=turn, order=chunks, chunk=1 << bits, damping=damping)
+                part = replace(how, turn=turn, order=chunks, damping=self._how_to(work))
                 stats = self._problem.solve(work, self._W, part)
                 since = since + stats if k % every else stats
                 self._add_frequent()

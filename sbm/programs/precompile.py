@@ -187,6 +187,11 @@ def _scout(
     """
     compiled.end_with(parent)
     config = importlib.import_module("numba").config
+    plain = importlib.import_module("sbm.solver.kernels.vectors").PLAIN
+    intrinsic = importlib.import_module("numba.core.extending")._Intrinsic
+    setattr(  # noqa: B010  only in this process
+        intrinsic, "__call__", lambda self, *values: plain[self._name](*values)
+    )
     call, known = compiled.Kernel.__call__, set()
 
     def interpret(kernel: compiled.Kernel, *values: Any) -> Any:

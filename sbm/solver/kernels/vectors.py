@@ -4,12 +4,13 @@ The compiler combines eight sums of a loop into a vector only sometimes; with th
 does. Sums are rounded like those of eight separate numbers.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["add8", "add_sizes8", "largest8", "store8", "zeros8"]
+__all__ = ["PLAIN", "add8", "add_sizes8", "largest8", "store8", "zeros8"]
 
 _VECTOR = ir.VectorType(ir.DoubleType(), 8)
 
@@ -101,3 +102,18 @@ def largest8(typing_context, sums):
         return _call(builder, "llvm.vector.reduce.fmax.v8f64", ir.DoubleType(), arguments[0])
 
     return types.float64(_eight), generate
+
+
+def _write(sums, z, k):
+    z[k : k + 8] = sums
+
+
+# The same in Python, by name; `prefetch` does nothing there.
+PLAIN = {
+    "zeros8": lambda: np.zeros(8),
+    "add8": lambda sums, v, W, index: sums + v * W.flat[index : index + 8],
+    "add_sizes8": lambda sums, v, W, index: sums + abs(v * W.flat[index : index + 8]),
+    "store8": _write,
+    "largest8": np.max,
+    "prefetch": lambda array, index: None,
+}
