@@ -160,21 +160,31 @@ def _create_temporary(path: Path) -> tuple[Path, int]:
     for temporary in some:
         _remove_abandoned(temporary)
     for temporary in itertools.chain(some, names):
+        handle = -1
         try:
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            if _is_ours(handle):
+                return temporary, handle
         except FileExistsError:
             continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.fstat(handle).st_nlink > 0
-        except BlockingIOError:
-            is_ours = False
-        except OSError:  # without locks, nothing is taken for abandoned
-            is_ours = True
-        if is_ours:
-            return temporary, handle
+        except BaseException:  # a signal, maybe after the file was created
+            if handle >= 0:
+                os.close(handle)
+            _remove_abandoned(temporary)
+            raise
         os.close(handle)  # taken for abandoned before it was locked
     raise AssertionError
+
+
+def _is_ours(handle: int) -> bool:
+    """Lock a new file; return whether it is still there."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(handle).st_nlink > 0
+    except BlockingIOError:
+        return False
+    except OSError:  # without locks, nothing is taken for abandoned
+        return True
 
 
 def _remove_abandoned(temporary: Path) -> None:
